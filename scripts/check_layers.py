@@ -13,7 +13,8 @@ The rules:
    folder carries its own versions of some of these, and compile times would add up;
 5. <torch/torch.h>, which takes half a minute to compile, is for tests alone;
 6. what a room's folder `testing` holds is for tests, and for the workshop;
-7. the wall clock is read in WALL_CLOCK_FILES alone, which write it down or compare it: it may be set while a job runs, so
+7. the room `train` includes nothing of the rooms in APART_FROM_TRAINING;
+8. the wall clock is read in WALL_CLOCK_FILES alone, which write it down or compare it: it may be set while a job runs, so
    that whatever waits, measures or judges goes by a steady clock.
 """
 
@@ -23,17 +24,21 @@ import sys
 from typing import Iterator, NamedTuple
 
 ROOMS = (
-    "base description config schedule placement statistics performance page plan orchestrator simulate report "
+    "base description config schedule placement statistics performance page plan record orchestrator simulate report "
     "adviser comm data checkpoint model train cli workshop"
 ).split()
 # config reads the files that a run configuration names.
 PURE_ROOMS = [room for room in ROOMS[ROOMS.index("description") : ROOMS.index("simulate") + 1] if room != "config"]
 
 SUB_ROOMS = {
+    "orchestrator": ["baselines"],
+    "report": ["drawn"],
     "comm": "health shared_memory messages gpu timed job".split(),
     "workshop": "published self_test profile bench".split(),
 }
 PURE_SUB_ROOMS = ["workshop/published"]
+# Research and drawing, which training includes nothing of: whoever wants to understand a run does not pass through them.
+APART_FROM_TRAINING = ["page", "plan", "simulate", "orchestrator/baselines", "report/drawn"]
 TESTING = "testing"
 
 TORCH_FILES = ["copus/comm/job/tcp_store.cpp"]
@@ -156,6 +161,8 @@ class Tree:
             target = Place.of(header)
             if place and target and not is_test_of_room(is_test, place, target) and not place.may_include(target):
                 yield f"{where} {named(place)} may not include {header}: {named(target)} is no room before it"
+            if place and place.room == "train" and target and {target.room, named(target)} & set(APART_FROM_TRAINING):
+                yield f"{where} training does without {named(target)}, and may not include {header}"
             if place and target and target.inner == TESTING and not is_test and place.room != "workshop":
                 yield f"{where} {header} is for tests alone"
             if place and place.is_pure and IMPURE.match(header) and not is_test:

@@ -56,6 +56,15 @@ class CheckLayersTest(unittest.TestCase):
     def test_finds_an_include_of_a_lower_room_in_a_test(self):
         self.assert_one_violation({"copus/model/a_test.cpp": '#include "copus/train/trainer.h"'}, "train")
 
+    def test_finds_research_and_drawing_in_training(self):
+        for header in ["copus/simulate/law.h", "copus/plan/plan.h", "copus/report/drawn/html_report.h",
+                       "copus/orchestrator/baselines/rule.h"]:
+            self.assert_one_violation({"copus/train/run.cpp": f'#include "{header}"'}, "training does without", header)
+        self.assertEqual(self.violations_with({"copus/train/run.cpp": '#include "copus/report/run_log.h"'}), [])
+
+    def test_finds_a_smaller_room_in_what_it_stands_upon(self):
+        self.assert_one_violation({"copus/report/log.h": '#include "copus/report/drawn/html_report.h"'}, "report/drawn")
+
     def test_finds_the_wall_clock_in_what_waits_or_measures(self):
         for line in ["auto now = std::chrono::system_clock::now();", "clock_gettime(CLOCK_REALTIME, &now);",
                      "const time_t now = time(nullptr);", "const auto now = std::time(nullptr);"]:

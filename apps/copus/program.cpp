@@ -20,6 +20,7 @@
 #include "copus/cli/commands.h"
 #include "copus/comm/gpu/gpu_environment.h"
 #include "copus/comm/rank_failure.h"
+#include "copus/report/drawn/html_report.h"
 #include "copus/workshop/commands.h"
 
 namespace copus {
@@ -94,7 +95,10 @@ int run_program(int argc, const char* const* argv) {
       "'copus COMMAND --help' says more about a command.");
 
   CommandAction action;
-  add_train(program, action, {argv + 1, argv + argc});
+  add_train(program, action, {argv + 1, argv + argc},
+            [](const std::filesystem::path& directory, std::vector<DecisionEvent> events) {
+              write_html_report(directory, std::move(events));
+            });
   add_generate(program, action);
   add_convert(program, action);
   add_ctl(program, action);

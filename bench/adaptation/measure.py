@@ -57,15 +57,8 @@ def events_of(directory: pathlib.Path, kind: str) -> list[dict]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def name(configuration: dict) -> str:
-    """As people write it; parts that a run of these never changes are left out."""
-    parts = {"d": "data_parallel", "t": "tensor_parallel", "p": "pipeline_parallel", "B": "global_batch",
-             "b": "micro_batch"}
-    return ",".join(f"{symbol}={configuration[key]}" for symbol, key in parts.items())
-
-
-def layout_of(configuration: dict) -> dict:
-    return {key: value for key, value in configuration.items() if not key.endswith("_batch")}
+def layout_of(configuration: str) -> list[str]:
+    return [part for part in configuration.split(",") if part[:2] not in ("B=", "b=")]
 
 
 def correlation(a: list[float], b: list[float]) -> float:
@@ -132,7 +125,7 @@ def main() -> int:
     for row in rows:
         gain = "      -" if row["realised_gain"] is None else f"{100 * row['realised_gain']:+7.1f}"
         print(f"{100 * row['predicted_gain']:+7.1f} {gain} %  | {1000 * row['predicted_step_seconds']:8.1f} "
-              f"{1000 * row['realised_step_seconds']:8.1f} | {name(row['from'])} -> {name(row['to'])}")
+              f"{1000 * row['realised_step_seconds']:8.1f} | {row['from']} -> {row['to']}")
     for what in ("gain", "gain_of_relayouts", "gain_of_batch_changes", "progress"):
         if what not in parts:
             continue

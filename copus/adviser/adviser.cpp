@@ -170,7 +170,7 @@ std::optional<Advice> Adviser::step(const AdvisedStep& step) {
     begin_once_measured(record);
     return std::nullopt;
   }
-  const Reaction reaction = controller_->observe(observation_of(record, config_));
+  const Reaction reaction = controller_->observe(observation_of(record));
   if (reaction.decision) log(*reaction.decision);
   return reaction.decision ? advice_of(*reaction.decision) : std::nullopt;
 }
@@ -245,7 +245,7 @@ StepRecord Adviser::record_of(const AdvisedStep& step) const {
   record.step_seconds = step.seconds;
   if (controller_) record.predicted_step_seconds = controller_->expected_step().seconds;
   record.tokens_per_second = static_cast<double>(step.samples * config_.train.sequence_length) / step.seconds;
-  record.strategy = layout_in_run_log(config_.parallel);
+  record.strategy = config_.parallel;
   record.global_batch = step.samples;
   record.micro_batch = config_.train.micro_batch;
   if (is_finite && step.small_batch && std::isfinite(*step.small_squared_norm)) {

@@ -148,7 +148,7 @@ TEST_F(AdviserRestartTest, AStateReadsBackToTheSameBits) {
   EXPECT_EQ(to_text(kept), state_);
   EXPECT_EQ(kept.state.step, interrupted_after);
   EXPECT_THAT(user_error([&] { kept_state_from_text(state_.substr(1)); }), HasSubstr("cannot be read"));
-  EXPECT_THAT(user_error([&] { kept_state_from_text("{\"version\":2}"); }), HasSubstr("version is 2"));
+  EXPECT_THAT(user_error([&] { kept_state_from_text("{\"version\":2}"); }), HasSubstr("version 2"));
 }
 
 TEST_F(AdviserRestartTest, ForgottenAveragesStayForgotten) {

@@ -6,7 +6,6 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
-#include "copus/description/configuration_json.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {
@@ -94,7 +93,7 @@ std::string to_text(const KeptState& kept) {
   state_fields(kept.state, writer);
   Json object{{"version", current_version}};
   object.update(writer.object());
-  object["configuration"] = Json::parse(to_json(kept.state.configuration));
+  object["configuration"] = to_string(kept.state.configuration);
   JsonFieldWriter noise;
   noise_fields(kept.state.noise, noise);
   object["noise_average"] = noise.object();
@@ -106,14 +105,10 @@ KeptState kept_state_from_text(const std::string& text) {
   try {
     const nlohmann::json object = parse_json(text);
     JsonFieldReader reader(object);
-    int64_t version = 0;
-    reader("version", version);
-    if (version != current_version) {
-      throw UserError(concat("its version is ", version, ", and this Copus reads version ", current_version));
-    }
+    check_version(object, current_version);
     KeptState kept;
     state_fields(kept.state, reader);
-    kept.state.configuration = configuration_from_json(json_member(object, "configuration").dump());
+    reader("configuration", kept.state.configuration);
     noise_fields(kept.state.noise, JsonFieldReader(json_member(object, "noise_average")));
     const nlohmann::json& begin = json_member(object, "begin");
     if (begin.is_null()) return kept;

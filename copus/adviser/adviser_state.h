@@ -6,8 +6,8 @@
 #include <string>
 
 #include "copus/config/run_config.h"
+#include "copus/record/step_record.h"
 #include "copus/report/decision_log.h"
-#include "copus/report/step_record.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {

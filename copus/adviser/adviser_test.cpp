@@ -10,7 +10,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/report/decision_replay.h"
-#include "copus/report/html_report.h"
+#include "copus/report/drawn/html_report.h"
 #include "copus/report/testing/test_directory.h"
 
 namespace copus {

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "copus/base/error.h"
+
 namespace copus {
 
 namespace {
@@ -80,6 +82,14 @@ std::optional<int64_t> integer_of(const nlohmann::json& value) {
   constexpr auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (value.is_number_unsigned() && value.get<uint64_t>() > most) return std::nullopt;
   return value.get<int64_t>();
+}
+
+void check_version(const nlohmann::json& object, int64_t version) {
+  const auto found = object.is_object() ? object.find("version") : object.end();
+  if (found != object.end() && *found == version) return;
+  throw UserError(concat(
+      found == object.end() ? "its format says no \"version\"" : concat("its format is of version ", found->dump()),
+      ", and this Copus reads version ", version, " alone"));
 }
 
 }  // namespace copus

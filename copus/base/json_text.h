@@ -30,6 +30,9 @@ std::optional<std::string> repeated_name(std::string_view json);
 // Returns an integer; nothing for any other value, and for one that does not fit into 64 bits with a sign.
 std::optional<int64_t> integer_of(const nlohmann::json& value);
 
+// Throws UserError unless `object` says that it is of this version of its format.
+void check_version(const nlohmann::json& object, int64_t version);
+
 // Writes a value in one line or, with `indent` >= 0, in several, indented by so many blanks a level. Bytes that are not
 // UTF-8, at which the library would throw, become U+FFFD, the sign for what cannot be shown.
 template <class Json>

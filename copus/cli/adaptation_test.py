@@ -12,7 +12,7 @@ import sys
 
 import unittest
 
-from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest, batch_of
 
 CLUSTER = """
 [cluster]
@@ -33,9 +33,7 @@ def adapt(**settings):
 
 
 def configuration(data=1, tensor=1, pipeline=1, batch=8, micro=4):
-    return {"data_parallel": data, "tensor_parallel": tensor, "pipeline_parallel": pipeline, "virtual_stages": 1,
-            "schedule": "1f1b", "sequence_parallel": False, "zero_stage": 0, "recompute": "none",
-            "global_batch": batch, "micro_batch": micro}
+    return f"d={data},t={tensor},p={pipeline},B={batch},b={micro}"
 
 
 class AdaptationTest(ProgramTest):
@@ -128,7 +126,7 @@ class Batches(AdaptationTest):
         self.assertIn("resumed", output)
         self.assertNotIn("afresh", output)
         self.assertEqual(self.losses("r"), self.losses("whole"))
-        switches = [(event["after_step"], event["to"]["global_batch"]) for event in self.events("r", "switch")]
+        switches = [(event["after_step"], batch_of(event["to"])) for event in self.events("r", "switch")]
         self.assertEqual(switches, [(5, 16), (10, 32)])
 
     def test_a_schedule_by_samples(self):
@@ -230,7 +228,7 @@ class Layouts(AdaptationTest):
         output = self.assert_done("train", "run.toml", "--run-dir", "r").stdout
         self.assertIn("d=2,t=1,p=2,b=4 -> d=4,t=1,p=1,b=2", output)
         self.assertIn("; pause ", output)
-        self.assertEqual(self.layouts("r")[4:6] + self.layouts("r")[-1:], ["2x1x2", "4x1x1", "1x2x2"])
+        self.assertEqual(self.layouts("r")[4:6] + self.layouts("r")[-1:], ["d=2,t=1,p=2", "d=4,t=1,p=1", "d=1,t=2,p=2"])
         self.assertEqual(self.summary("r")["relayouts"], 2)
         self.assertEqual(len(self.summary("r")["relayout_pause_seconds"]), 2)
         self.write_adapting_run("again.toml", policy="script", file="r/decisions.jsonl",
@@ -365,9 +363,9 @@ class Control(AdaptationTest):
                 told = self.assert_done("ctl", "r", "force", "d=1,t=2,p=2,B=16").stdout
                 self.assertIn("d=2,t=1,p=2,B=8 -> d=1,t=2,p=2,B=16; pause ", told)
                 self.end(process)
-                self.assertEqual(self.layouts("r")[-1], "1x2x2")
+                self.assertEqual(self.layouts("r")[-1], "d=1,t=2,p=2")
                 self.assertIn("d=1,t=2,p=2,B=16,b=4", self.go_on(steps=20))
-                self.assertEqual(self.layouts("r")[-1], "1x2x2")
+                self.assertEqual(self.layouts("r")[-1], "d=1,t=2,p=2")
                 self.assert_done("replay", "r")
 
 

@@ -8,11 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "copus/report/decision_log.h"
+
 namespace copus {
 
 using CommandAction = std::function<int()>;
 
-void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& arguments);
+// `write_page` draws a run that has ended.
+void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& arguments,
+               const PageWriter& write_page);
 void add_generate(CLI::App& program, CommandAction& action);
 void add_convert(CLI::App& program, CommandAction& action);
 void add_ctl(CLI::App& program, CommandAction& action);

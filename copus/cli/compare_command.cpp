@@ -20,7 +20,7 @@
 #include "copus/cli/experiment_runner.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
-#include "copus/report/comparison.h"
+#include "copus/report/drawn/comparison.h"
 
 namespace copus {
 

@@ -11,7 +11,7 @@
 
 #include "copus/cli/child_processes.h"
 #include "copus/cli/experiment_directory.h"
-#include "copus/report/comparison.h"
+#include "copus/report/drawn/comparison.h"
 
 namespace copus {
 

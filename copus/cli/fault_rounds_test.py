@@ -93,11 +93,9 @@ def combinations(launchers):
 
 def script():
     """A switch every few steps, there and back."""
-    layouts = [{"data_parallel": 1, "tensor_parallel": 2}, {"data_parallel": 2, "tensor_parallel": 1}]
-    common = {"pipeline_parallel": 1, "virtual_stages": 1, "schedule": "1f1b", "sequence_parallel": False,
-              "zero_stage": 0, "recompute": "none", "global_batch": 8, "micro_batch": 2}
+    layouts = ["d=1,t=2,p=1", "d=2,t=1,p=1"]
     steps = range(SWITCH_EVERY, STEPS, SWITCH_EVERY)
-    return "".join(json.dumps({"after_step": step, "configuration": {**layouts[i % 2], **common}}) + "\n"
+    return "".join(json.dumps({"after_step": step, "configuration": layouts[i % 2] + ",B=8,b=2"}) + "\n"
                    for i, step in enumerate(steps))
 
 

@@ -37,20 +37,6 @@ BAD = {
     "d=2,d=2": '"d" is given twice',
     "d=2,q=1": '"q=1": a configuration has no "q"; its parts are d (data parallelism), t (',
     "d=2,shedule=1f1b": 'did you mean "schedule"?',
-    # Spellings of earlier versions.
-    "Bm=8": '"Bm=8": the micro-batch is written b; write b=8',
-    "d=2,mb=8": '"mb=8": the micro-batch is written b; write b=8',
-    "GBS=64": '"GBS=64": the global batch is written B; write B=64',
-    "tp=2": '"tp=2": tensor parallelism is written t; write t=2',
-    "DP=2": '"DP=2": data parallelism is written d; write d=2',
-    "vpp=2": '"vpp=2": the number of virtual stages is written v; write v=2',
-    "zero_stage=1": '"zero_stage=1": the ZeRO stage is written zero; write zero=1',
-    "train.recompute=full": '"train.recompute=full": recomputation is written recompute; write recompute=full',
-    "4x1x1": '"4x1x1": write d=4,t=1,p=1',
-    "TP2 PP4 DP2": '"TP2 PP4 DP2": write d=2,t=2,p=4',
-    "d2 t1 p1 v1 1f1b sp0 zero1 none gb64 mb2":
-        ": write d=2,t=1,p=1,B=64,b=2,v=1,schedule=1f1b,sp=0,zero=1,recompute=none",
-    "d=2, t=1": '"d=2, t=1": write d=2,t=1',
 }
 PLAN = ["plan", "--model", "llama-3.2-3b", "--cluster", "h100-sxm", "--gpus", "2", "--global-batch", "16"]
 # Words of each command with a configuration at the end, and its next message if the configuration is accepted.
@@ -150,13 +136,6 @@ class Grammar(ProgramTest):
             self.assertTrue(examples, text)
             for example in examples:
                 self.assert_says("no run in", "ctl", "r", "force", example.rstrip(","))
-
-    def test_the_sequence_length_has_one_name(self):
-        commands = [PLAN, *([["gns"], ["bench", "step"]] if WITH_TORCH else [])]
-        for command in commands:
-            self.assertIn("--sequence-length", self.assert_done(*command, "--help").stdout)
-            for former in ("--seq", "--sequence"):
-                self.assert_says("write --sequence-length 128", *command, former, "128")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import signal
 import socket
 import unittest
 
-from program_test_support import MODELLED_CLOCK, TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import MODELLED_CLOCK, TIMEOUT, WITH_TORCH, ProgramTest, batch_of
 
 JOB = """
 [parallel]
@@ -107,7 +107,7 @@ class Runs(ModelledClockTest):
             self.write(config, (self.folder / config).read_text() + setting)
             self.assert_done("train", config, "--run-dir", policy)
             switches = [event for event in self.lines(policy, "decisions.jsonl") if event["event"] == "switch"]
-            self.assertEqual([switch["to"]["global_batch"] for switch in switches], batches)
+            self.assertEqual([batch_of(switch["to"]) for switch in switches], batches)
             self.assertTrue(all(isinstance(record["phase"], str) and isinstance(record["clipped"], bool)
                                 for record in self.lines(policy, "run.jsonl")))
             self.assert_done("replay", policy)
@@ -128,7 +128,7 @@ class Runs(ModelledClockTest):
         output, errors = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 75, output + errors)
         records = self.lines("r", "run.jsonl")
-        self.assertEqual(records[-1]["strategy"], "16x4x1")
+        self.assertEqual(records[-1]["strategy"], "d=16,t=4,p=1")
         self.assertEqual(records[-1]["global_batch"], 16)
         self.assertEqual(len({record["step_seconds"] for record in records}), 2, "one time for each configuration")
 

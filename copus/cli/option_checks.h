@@ -99,12 +99,8 @@ inline double read_duration(const std::string& option, const std::string& text) 
   return *seconds;
 }
 
-// Adds --sequence-length. The name of that option in earlier versions is refused with a message that gives this one.
+// Adds --sequence-length.
 inline CLI::Option* add_sequence_length(CLI::App& command, int64_t& value, const std::string& description) {
-  const auto refuse = [](const std::string& tokens) {
-    throw UserError(concat("--seq and --sequence are now --sequence-length: write --sequence-length ", tokens));
-  };
-  command.add_option_function<std::string>("--seq,--sequence", refuse)->group("");
   constexpr Range<int64_t> tokens{1, std::numeric_limits<int32_t>::max()};  // as a model's positions
   return command.add_option("--sequence-length", value, description)->check(number_in(tokens));
 }

@@ -8,7 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/run_directory.h"
-#include "copus/report/html_report.h"
+#include "copus/report/drawn/html_report.h"
 
 namespace copus {
 

@@ -12,8 +12,7 @@ from browser import Browser, find_browser
 from program_test_support import ProgramTest
 
 STEPS = 400
-CONFIGURATION = {"data_parallel": 2, "tensor_parallel": 1, "pipeline_parallel": 2, "virtual_stages": 1,
-                 "schedule": "1f1b", "sequence_parallel": False, "zero_stage": 0, "recompute": "none", "micro_batch": 1}
+BEFORE, AFTER = "d=2,t=1,p=2", "d=4,t=1,p=1"
 HOSTILE = "</script><img src='http://localhost/x'><b>&amp; 'reason'"
 EXPERIMENT = """
 base = "run.toml"
@@ -32,11 +31,11 @@ def step_record(step, adapts):
     known = adapts and step > 20
     seconds = 0.02 * batch
     elapsed = 0.16 * min(step, 200) + seconds * max(0, step - 200) + (1.5 if adapts and step > 200 else 0)
-    return {"step": step, "consumed_samples": 8 * step, "consumed_tokens": 2048 * step, "loss": 2 + 3 / step,
+    return {"version": 1, "step": step, "consumed_samples": 8 * step, "consumed_tokens": 2048 * step, "loss": 2 + 3 / step,
             "lr": 1e-3, "grad_norm": 1.0, "step_seconds": seconds,
             "switch_seconds": 1.5 if adapts and step == 201 else None,
             "predicted_step_seconds": seconds if adapts else None, "tokens_per_second": 1e4,
-            "strategy": "2x1x2" if step <= 200 or not adapts else "4x1x1", "global_batch": batch, "micro_batch": 1,
+            "strategy": BEFORE if step <= 200 or not adapts else AFTER, "global_batch": batch, "micro_batch": 1,
             "small_batch": None, "small_batch_squared_norm": None, "noise_scale": 30.0 if known else None,
             "noise_scale_low": 20.0 if adapts else None, "noise_scale_high": 50.0 if known else None,
             "noise_scale_tokens": None, "critical_batch": 60.0 if known else None,
@@ -46,18 +45,18 @@ def step_record(step, adapts):
 
 def decision(step, moves, target):
     return {"event": "decision", "step": step, "consumed_samples": 8 * step, "policy": "copus",
-            "current": {**CONFIGURATION, "global_batch": 8}, "moves": moves, "target": target, "commit_after_step": 200,
+            "current": f"{BEFORE},B=8,b=1", "moves": moves, "target": target, "commit_after_step": 200,
             "predicted_gain": 0.1, "reason": HOSTILE if moves else "holds", "noise_scale": 30.0,
             "noise_scale_low": 20.0, "noise_scale_high": 50.0, "critical_batch": 60.0, "best": [],
-            "other_alpha_choice": None, "rate_factor": 1.0, "target_rate_factor": None, "rate_cap": None,
+            "rate_factor": 1.0, "target_rate_factor": None, "rate_cap": None,
             "wanted_boundary": None, "inputs_hash": "0" * 16}
 
 
 def decisions():
-    target = {**CONFIGURATION, "data_parallel": 4, "pipeline_parallel": 1, "global_batch": 16}
+    target = f"{AFTER},B=16,b=1"
     yield from (decision(step, False, None) for step in range(20, 180, 20))
     yield decision(198, True, target)
-    yield {"event": "switch", "after_step": 200, "consumed_samples": 1600, "from": {**CONFIGURATION, "global_batch": 8},
+    yield {"event": "switch", "after_step": 200, "consumed_samples": 1600, "from": f"{BEFORE},B=8,b=1",
            "to": target, "outcome": "moved", "reason": "", "rate_factor": 1.0, "pause_seconds": 1.5,
            "prepare_seconds": 0.1, "phase_seconds": {}, "bytes_copied": 0, "bytes_received": 0, "peak_bytes": 0,
            "peak_bound_bytes": 0}
@@ -210,7 +209,7 @@ class RunPage(PageTest):
         self.assertEqual(len(backgrounds), 2)
 
     def test_long_names_fit_a_phone(self):
-        layouts = ("d=2,t=2,p=2,v=2,sp=1,zero=1,schedule=interleaved,recompute=full", "d=8,t=1,p=1")
+        layouts = ("d=2,t=2,p=2,v=2,schedule=interleaved,sp=1,zero=1,recompute=full", "d=8,t=1,p=1")
         for name in ("a" * 100, f"{'b' * 100} <img src=x>"):
             self.write_logs(name, adapts=True, change=lambda record: {"strategy": layouts[record["step"] > 200]})
         page = self.open("a" * 100)

@@ -53,7 +53,7 @@ class SeveralRanks(ProgramTest):
         self.assertEqual(self.losses("both"), self.losses("data"))
         self.assert_close("data", "one")
         self.assertEqual(json.loads((self.folder / "both" / "run.jsonl").read_text().splitlines()[0])["strategy"],
-                         "2x1x2")
+                         "d=2,t=1,p=2,schedule=zb-h1,zero=1,recompute=full")
         self.assert_done("generate", "--checkpoint", "both", "--prompt", "the", "--tokens", "5")
 
     def test_a_run_goes_on_in_another_layout(self):
@@ -325,7 +325,7 @@ class SeveralRanks(ProgramTest):
         self.assertNotEqual(predicted[2], predicted[3])
         self.assertLess(max(errors_of("r")[15:]), 0.01)
         profile = json.loads((self.folder / "r" / "profile.json").read_text())
-        self.assertEqual(profile["cells"][0]["configuration"]["data_parallel"], 2)
+        self.assertIn("d=2,", profile["cells"][0]["configuration"])
         self.assertEqual(profile["cells"][0]["steps"], 18)
 
         resumed = self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=30")

@@ -62,9 +62,7 @@ def layouts():
     for d, t, p in [(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4), (1, 4, 1)]:
         for zero in [0, 1] if d > 1 else [0]:
             for batch in [8, 16]:
-                yield {"data_parallel": d, "tensor_parallel": t, "pipeline_parallel": p, "virtual_stages": 1,
-                       "schedule": "1f1b", "sequence_parallel": False, "zero_stage": zero, "recompute": "none",
-                       "global_batch": batch, "micro_batch": 2}
+                yield f"d={d},t={t},p={p},B={batch},b=2,zero={zero}"
 
 
 def script(seed):

@@ -20,9 +20,11 @@ struct TrainOptions {
 
 }  // namespace
 
-void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& arguments) {
+void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& arguments,
+               const PageWriter& write_page) {
   const auto start = std::chrono::steady_clock::now();
   auto options = std::make_shared<TrainOptions>();
+  options->request.write_page = write_page;
   CLI::App& command = *program.add_subcommand("train", "Train a model, or go on with a run");
   command.add_option("CONFIG", options->request.config_path,
                      "The run's configuration, a TOML file; with --resume it may be left out: the run's own is used");

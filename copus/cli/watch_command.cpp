@@ -19,7 +19,7 @@
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/run_directory.h"
-#include "copus/report/watch_view.h"
+#include "copus/report/drawn/watch_view.h"
 
 namespace copus {
 

@@ -16,7 +16,8 @@ void add_missing(CLI::App& parent, CommandAction& action, const std::string& pro
   });
 }
 
-void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& /*arguments*/) {
+void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& /*arguments*/,
+               const PageWriter& /*write_page*/) {
   add_missing(program, action, "copus", "train");
 }
 void add_generate(CLI::App& program, CommandAction& action) { add_missing(program, action, "copus", "generate"); }

@@ -69,6 +69,11 @@ double read_calibration_file(const std::filesystem::path& path, const std::strin
   if (!object.is_object() || found == object.end() || !found->is_number()) {
     throw UserError(concat(asked_by, ": ", path.string(), " holds no \"calibration\"; expected ", expected));
   }
+  try {
+    check_version(object, calibration_file_version);
+  } catch (const UserError& error) {
+    throw UserError(concat(asked_by, ": ", path.string(), ": ", error.what(), "; run `copus calibrate` again"));
+  }
   return found->get<double>();
 }
 

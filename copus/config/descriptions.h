@@ -38,6 +38,9 @@ ModelDescription find_model(const std::string& name_or_path);
 std::vector<std::string> names_of_shipped_clusters();
 std::vector<std::string> names_of_shipped_models();
 
+// Of the format of calibration.json.
+inline constexpr int64_t calibration_file_version = 1;
+
 // Reads the critical batch / noise scale that `copus calibrate` has found, from its calibration.json. Throws UserError,
 // which begins with `asked_by`, where the file cannot be read or holds no such number.
 double read_calibration_file(const std::filesystem::path& path, const std::string& asked_by);

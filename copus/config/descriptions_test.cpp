@@ -114,8 +114,12 @@ TEST(Descriptions, MistakesInTheDeviceAreNamed) {
 TEST(Descriptions, ACalibrationIsANumberInAFile) {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "calibration.json";
-  write_file_durably(path, "{\"calibration\": 1.5}");
+  write_file_durably(path, "{\"calibration\": 1.5, \"version\": 1}");
   EXPECT_EQ(read_calibration_file(path, "x"), 1.5);
+  write_file_durably(path, "{\"calibration\": 1.5, \"version\": 2}");
+  EXPECT_THAT(
+      user_error([&] { read_calibration_file(path, "x"); }),
+      HasSubstr("its format is of version 2, and this Copus reads version 1 alone; run `copus calibrate` again"));
   for (const std::string& text : {std::string("{\"calibration\": \"1\"}"), std::string("[1.5]"), std::string("{"),
                                   "{\"calibration\": " + deep_json() + "}"}) {
     write_file_durably(path, text);

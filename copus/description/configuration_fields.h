@@ -1,5 +1,5 @@
-// The fields of a configuration. Each stands here once, with its names and what it may be: text that people write,
-// JSON, the keys of a run's configuration, messages between ranks and hashes all walk over this list. To add a field,
+// The fields of a configuration. Each stands here once, with its names and what it may be: text that people and files
+// write, the keys of a run's configuration, messages between ranks and hashes all walk over this list. To add a field,
 // add the member to ParallelStrategy or Configuration, its line here, its documentation (docs/configuration.md) and
 // what it does.
 #pragma once
@@ -18,11 +18,10 @@ struct ConfigurationField {
 
   size_t index;                   // in the order of visit_configuration
   const char* symbol;             // how people write it: the d of "d=2,t=1,p=2,B=32,b=4"
-  const char* name;               // in JSON files, and its key in `section` of a run's configuration
+  const char* name;               // its key in `section` of a run's configuration
   const char* section;            // "parallel" or "train"
   const char* words;              // what it is called in a sentence
   Role role;                      // of these, text leaves out options that are as they are by default
-  const char* formerly = "";      // symbols that earlier versions had for it, in lower case, separated by spaces
   Range<int64_t> range = {0, 1};  // what a number may be; text writes a truth value as a number
 };
 
@@ -33,41 +32,30 @@ inline constexpr Range<int64_t> allowed_zero_stages{0, 3};
 // The limit in sequences is far beyond any use, and keeps the tokens of a step (sequence_length < 2^31) far below 2^63.
 inline constexpr Range<int64_t> allowed_batches{1, int64_t{1} << 24};
 
-// Calls visit(field, values...) for every field of a strategy, with its value in each of the strategies `of`. Hashes in
-// old logs were made of these fields in this order, so it must not change. A field that is added comes last, reads as
-// its default where an older file lacks it (configuration_json.cpp), and is hashed only where it is not at its default
-// (orchestrator/input_hash.cpp): otherwise old runs can be neither replayed nor resumed.
+// Calls visit(field, values...) for every field of a strategy, with its value in each of the strategies `of`. A field
+// that is added changes no file: text and hashes leave out what is as it is by default.
 template <class Visitor, class... Strategies>
 constexpr void visit_strategy(Visitor&& visit, Strategies&... of) {
   using Field = ConfigurationField;
   using enum Field::Role;
   size_t n = 0;
-  visit(Field{n++, "d", "data_parallel", "parallel", "data parallelism", degree, "dp", allowed_degrees},
-        of.data_parallel...);
-  visit(Field{n++, "t", "tensor_parallel", "parallel", "tensor parallelism", degree, "tp", allowed_degrees},
+  visit(Field{n++, "d", "data_parallel", "parallel", "data parallelism", degree, allowed_degrees}, of.data_parallel...);
+  visit(Field{n++, "t", "tensor_parallel", "parallel", "tensor parallelism", degree, allowed_degrees},
         of.tensor_parallel...);
-  visit(Field{n++, "p", "pipeline_parallel", "parallel", "pipeline parallelism", degree, "pp", allowed_degrees},
+  visit(Field{n++, "p", "pipeline_parallel", "parallel", "pipeline parallelism", degree, allowed_degrees},
         of.pipeline_parallel...);
-  visit(Field{n++, "v", "virtual_stages", "parallel", "the number of virtual stages", option, "vpp", allowed_degrees},
+  visit(Field{n++, "v", "virtual_stages", "parallel", "the number of virtual stages", option, allowed_degrees},
         of.virtual_stages...);
   visit(Field{n++, "schedule", "schedule", "parallel", "the pipeline schedule", option}, of.schedule...);
   visit(Field{n++, "sp", "sequence_parallel", "parallel", "sequence parallelism", option}, of.sequence_parallel...);
-  visit(Field{n++, "zero", "zero_stage", "parallel", "the ZeRO stage", option, "", allowed_zero_stages},
-        of.zero_stage...);
+  visit(Field{n++, "zero", "zero_stage", "parallel", "the ZeRO stage", option, allowed_zero_stages}, of.zero_stage...);
   visit(Field{n++, "recompute", "recompute", "train", "recomputation", option}, of.recompute...);
   visit(
       Field{n++, "reshard", "reshard_after_forward", "parallel", "whether ZeRO-3 gathers again after forward", option},
       of.reshard_after_forward...);
-  visit(Field{n++, "replicas", "zero_replicas", "parallel", "the number of copies that ZeRO shares out", option, "",
+  visit(Field{n++, "replicas", "zero_replicas", "parallel", "the number of copies that ZeRO shares out", option,
               allowed_degrees},
         of.zero_replicas...);
-}
-
-// How many fields of a strategy there were at first: files of that time lack the others, which were as they are by
-// default, and its hashes know nothing of them.
-inline constexpr size_t num_first_fields = 8;
-constexpr bool is_later(const ConfigurationField& field) {
-  return field.role == ConfigurationField::Role::option && field.index >= num_first_fields;
 }
 
 inline constexpr size_t num_strategy_fields = [] {
@@ -83,10 +71,8 @@ constexpr void visit_batches(Visitor&& visit, WithBatches&... of) {
   using Field = ConfigurationField;
   using enum Field::Role;
   size_t n = num_strategy_fields;
-  visit(Field{n++, "B", "global_batch", "train", "the global batch", batch, "gbs gb", allowed_batches},
-        of.global_batch...);
-  visit(Field{n++, "b", "micro_batch", "train", "the micro-batch", batch, "bm mbs mb", allowed_batches},
-        of.micro_batch...);
+  visit(Field{n++, "B", "global_batch", "train", "the global batch", batch, allowed_batches}, of.global_batch...);
+  visit(Field{n++, "b", "micro_batch", "train", "the micro-batch", batch, allowed_batches}, of.micro_batch...);
 }
 
 // Visits every field of whole configurations: those of the strategy, then the batches.

@@ -1,7 +1,6 @@
 #include "copus/description/configuration_text.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 
 #include "copus/base/text_distance.h"
@@ -69,35 +68,7 @@ void read_value(std::string_view part, const ConfigurationField& field, std::str
   }
 }
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
-  return result;
-}
-
-// Finds the field that earlier versions, files, or the symbol in other upper and lower case call so.
-std::optional<ConfigurationField> find_field(std::string_view called) {
-  std::optional<ConfigurationField> found;
-  const std::string name = lower(called);
-  const auto look = [&](const ConfigurationField& field, const auto&) {
-    const std::vector<std::string_view> names = split(field.formerly, " ");
-    const bool was_called_so = std::find(names.begin(), names.end(), name) != names.end();
-    const bool is_key = name == field.name || name == concat(field.section, ".", field.name);
-    const bool is_symbol = called == field.symbol || (!found && name == field.symbol);
-    if (is_symbol || (!name.empty() && (was_called_so || is_key))) found = field;
-  };
-  visit_configuration(look, plain);
-  return found;
-}
-
 [[noreturn]] void refuse(std::string_view part, std::string_view name) {
-  if (const std::optional<ConfigurationField> field = find_field(name); field && name.size() < part.size()) {
-    throw UserError(concat("\"", part, "\": ", field->words, " is written ", field->symbol, "; write ", field->symbol,
-                           part.substr(name.size())));
-  }
-  if (const std::optional<std::string> spelling = todays_spelling(part)) {
-    throw UserError(concat("\"", part, "\": write ", *spelling));
-  }
   if (name.size() == part.size()) {
     throw UserError(concat("\"", part, "\" is no part of a configuration; expected NAME=VALUE, separated by commas, ",
                            "as in ", example));
@@ -110,18 +81,18 @@ std::optional<ConfigurationField> find_field(std::string_view called) {
              similar ? concat("did you mean \"", *similar, "\"?") : concat("its parts are ", configuration_parts())));
 }
 
-// Earlier versions separated parts by blanks. Refuses such a text with what to write now.
-void refuse_blanks(std::string_view text) {
-  if (text.find(' ') == std::string_view::npos) return;
-  std::string spelling;
-  for (const std::string_view word : split(text, " ,")) {
-    if (word.empty()) continue;
-    const std::optional<std::string> part = todays_spelling(word);
-    if (!part) return;
-    spelling += concat(spelling.empty() ? "" : ",", *part);
-  }
-  if (!spelling.empty())
-    throw UserError(concat("\"", text, "\": write ", to_string(parse_configuration_change(spelling))));
+// Reads a text that names all degrees, all batches or none of them, and any options.
+ConfigurationChange parse_whole(std::string_view text, bool with_batches) {
+  const ConfigurationChange change = parse_configuration_change(text);
+  const auto check = [&](const ConfigurationField& field, const auto&) {
+    const bool is_wanted = field.role == ConfigurationField::Role::degree || with_batches;
+    if (field.role == ConfigurationField::Role::option || change.named[field.index] == is_wanted) return;
+    throw UserError(concat("\"", text, "\" ", is_wanted ? "does not say " : "says ", field.symbol, " (", field.words,
+                           "); expected ", with_batches ? "all of " : "a layout without batches, as ",
+                           with_batches ? to_string(plain) : to_string(plain.strategy)));
+  };
+  visit_configuration(check, plain);
+  return change;
 }
 
 }  // namespace
@@ -136,7 +107,6 @@ bool ConfigurationChange::names(std::string_view symbol) const {
 }
 
 ConfigurationChange parse_configuration_change(std::string_view text) {
-  refuse_blanks(text);
   ConfigurationChange change;
   for (const std::string_view part : split(text, ",")) {
     const std::string_view name = part.substr(0, part.find('='));
@@ -153,6 +123,10 @@ ConfigurationChange parse_configuration_change(std::string_view text) {
   }
   return change;
 }
+
+Configuration parse_configuration(std::string_view text) { return parse_whole(text, true).values; }
+
+ParallelStrategy parse_strategy(std::string_view text) { return parse_whole(text, false).values.strategy; }
 
 std::string to_string(const ConfigurationChange& change) {
   TextWriter writer;
@@ -179,25 +153,6 @@ std::string to_string(const Configuration& configuration, const Configuration& o
   return writer.text();
 }
 
-std::string layout_in_run_log(const ParallelStrategy& strategy) {
-  return concat(strategy.data_parallel, "x", strategy.tensor_parallel, "x", strategy.pipeline_parallel);
-}
-
-std::optional<std::string> todays_spelling(std::string_view word) {
-  if (const std::vector<std::string_view> degrees = split(word, "x");
-      degrees.size() == 3 && std::all_of(degrees.begin(), degrees.end(), whole_number)) {
-    return concat("d=", degrees[0], ",t=", degrees[1], ",p=", degrees[2]);
-  }
-  if (find_value<PipelineSchedule>(word)) return concat("schedule=", word);
-  if (find_value<Recompute>(word)) return concat("recompute=", word);
-  const size_t end_of_name = std::min(word.find_first_of("=0123456789"), word.size());
-  const std::optional<ConfigurationField> field = find_field(word.substr(0, end_of_name));
-  if (!field || end_of_name == word.size()) return std::nullopt;
-  const std::string_view value = word.substr(end_of_name + (word[end_of_name] == '=' ? 1 : 0));
-  if (word[end_of_name] != '=' && !whole_number(value)) return std::nullopt;
-  return concat(field->symbol, "=", value);
-}
-
 std::string configuration_parts() {
   std::vector<std::string> parts;
   const auto name = [&](const ConfigurationField& field, const auto&) {
@@ -211,7 +166,7 @@ std::vector<std::vector<std::string>> configuration_rows(const std::vector<Confi
   std::bitset<num_configuration_fields> is_shown;
   for (const Configuration& configuration : configurations) {
     const auto look = [&](const ConfigurationField& field, const auto& value, const auto& by_default) {
-      if (!is_later(field) || value != by_default) is_shown.set(field.index);
+      if (field.role != ConfigurationField::Role::option || value != by_default) is_shown.set(field.index);
     };
     visit_configuration(look, configuration, plain);
   }

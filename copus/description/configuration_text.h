@@ -1,5 +1,5 @@
-// The one way in which people write and read configurations: "d=2,t=1,p=2,B=32,b=4". These are data, tensor and
-// pipeline parallelism, global batch and micro-batch; options such as v=2, schedule=interleaved, sp=1, zero=1 and
+// The one way in which people and files write and read configurations: "d=2,t=1,p=2,B=32,b=4". These are data, tensor
+// and pipeline parallelism, global batch and micro-batch; options such as v=2, schedule=interleaved, sp=1, zero=1 and
 // recompute=full follow where they are not as they are by default. The order of parts is free. What to_string writes is
 // read back.
 #pragma once
@@ -33,9 +33,14 @@ struct ConfigurationChange {
   bool operator==(const ConfigurationChange&) const = default;
 };
 
-// Throws UserError for a part that is not NAME=VALUE, not known, given twice, or out of range. A spelling of earlier
-// versions is refused with what to write now.
+// Throws UserError for a part that is not NAME=VALUE, not known, given twice, or out of range.
 ConfigurationChange parse_configuration_change(std::string_view text);
+
+// Reads a whole configuration, as to_string writes it: d, t, p, B and b, and the options that are not as they are by
+// default. Throws UserError as above, and where one of these five is missing.
+Configuration parse_configuration(std::string_view text);
+// The same without batches.
+ParallelStrategy parse_strategy(std::string_view text);
 
 // Writes all that is named, default or not.
 std::string to_string(const ConfigurationChange& change);
@@ -43,15 +48,11 @@ std::string to_string(const ConfigurationChange& change);
 // Writes what reads back as `configuration` where options that are left out are as in `otherwise`.
 std::string to_string(const Configuration& configuration, const Configuration& otherwise);
 
-// Says what to write now, as "d=4,t=1,p=1", for a word of earlier versions: "4x1x1", "TP2", "mb8", "Bm=8". Empty for
-// any other word.
-std::optional<std::string> todays_spelling(std::string_view word);
-
 // The parts that there are: "d (data parallelism), t (tensor parallelism), ...".
 std::string configuration_parts();
 
-// Returns configurations as rows of a table, behind a row of symbols; "-" stands for options that are as they are by
-// default. An option that was added later than the others (num_first_fields) has a column only where a row needs it.
+// Returns configurations as rows of a table, behind a row of symbols. An option has a column only where some row is not
+// as it is by default; "-" stands for the default.
 std::vector<std::vector<std::string>> configuration_rows(const std::vector<Configuration>& configurations);
 
 // Changes what is named. The rest stays, unless the new layout makes it impossible or meaningless: without a pipeline

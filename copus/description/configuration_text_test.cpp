@@ -82,31 +82,18 @@ TEST(ConfigurationText, NamesThePartThatIsWrong) {
   EXPECT_THAT(refusal("d=2,d=4"), HasSubstr("\"d\" is given twice"));
 }
 
-TEST(ConfigurationText, RefusesEarlierSpellingsWithTodays) {
-  EXPECT_EQ(refusal("Bm=8"), "\"Bm=8\": the micro-batch is written b; write b=8");
-  EXPECT_EQ(refusal("d=2,mb=8"), "\"mb=8\": the micro-batch is written b; write b=8");
-  EXPECT_EQ(refusal("gbs=64"), "\"gbs=64\": the global batch is written B; write B=64");
-  EXPECT_EQ(refusal("tp=2"), "\"tp=2\": tensor parallelism is written t; write t=2");
-  EXPECT_EQ(refusal("VPP=2"), "\"VPP=2\": the number of virtual stages is written v; write v=2");
-  EXPECT_EQ(refusal("D=2"), "\"D=2\": data parallelism is written d; write d=2");
-  EXPECT_EQ(refusal("data_parallel=2"), "\"data_parallel=2\": data parallelism is written d; write d=2");
-  EXPECT_EQ(refusal("parallel.zero_stage=1"),
-            "\"parallel.zero_stage=1\": the ZeRO stage is written zero; write zero=1");
-  EXPECT_EQ(refusal("4x1x1"), "\"4x1x1\": write d=4,t=1,p=1");
-  EXPECT_EQ(refusal("4x1x1,B=8"), "\"4x1x1\": write d=4,t=1,p=1");
-  EXPECT_EQ(refusal("TP2 PP4 DP8"), "\"TP2 PP4 DP8\": write d=8,t=2,p=4");
-  EXPECT_EQ(refusal("DP8"), "\"DP8\": write d=8");
-  EXPECT_THAT(refusal("d2 t1 p4 v1 zb-h1 sp0 zero1 none gb64 mb2"),
-              EndsWith(": write d=2,t=1,p=4,B=64,b=2,v=1,schedule=zb-h1,sp=0,zero=1,recompute=none"));
-  EXPECT_EQ(refusal("d=2, t=1"), "\"d=2, t=1\": write d=2,t=1");
-  EXPECT_THAT(refusal("two nodes"), HasSubstr("NAME=VALUE"));
-  EXPECT_THAT(refusal(" "), HasSubstr("NAME=VALUE"));
-}
-
-TEST(ConfigurationText, NoWordOfOtherKindsIsTakenForAnEarlierSpelling) {
-  for (const char* word : {"", "4x1", "4x1x1x1", "axbxc", "x2", "mb", "q2", "mb-1", "1F1B", "d2x", "2"}) {
-    EXPECT_EQ(todays_spelling(word), std::nullopt) << word;
-  }
+TEST(ConfigurationText, AWholeConfigurationSaysEachDegreeAndBatchOnce) {
+  const auto refusal_of = [](const char* text) { return user_error([&] { parse_configuration(text); }); };
+  EXPECT_EQ(parse_configuration(to_string(interleaved)), interleaved);
+  EXPECT_EQ(parse_configuration("d=2,t=1,p=1,B=4,b=1").strategy.virtual_stages, 1);
+  EXPECT_EQ(refusal_of("d=2,t=1,p=1,B=4"),
+            "\"d=2,t=1,p=1,B=4\" does not say b (the micro-batch); expected all of d=1,t=1,p=1,B=1,b=1");
+  EXPECT_THAT(refusal_of("d=2,d=2,t=1,p=1,B=4,b=1"), HasSubstr("\"d\" is given twice"));
+  EXPECT_THAT(refusal_of("d=2,t=1,p=1,e=2,B=4,b=1"), HasSubstr("a configuration has no \"e\""));
+  EXPECT_THAT(refusal_of("2x1x1"), HasSubstr("\"2x1x1\" is no part of a configuration"));
+  EXPECT_EQ(parse_strategy(to_string(interleaved.strategy)), interleaved.strategy);
+  EXPECT_THAT(user_error([] { parse_strategy("d=2,t=1"); }), HasSubstr("does not say p (pipeline parallelism)"));
+  EXPECT_THAT(user_error([] { parse_strategy("d=2,t=1,p=1,B=4"); }), HasSubstr("says B (the global batch)"));
 }
 
 TEST(ConfigurationText, IsARowOfATable) {
@@ -120,7 +107,7 @@ TEST(ConfigurationText, IsARowOfATable) {
   keeps.strategy.reshard_after_forward = false;
   EXPECT_THAT(configuration_rows({interleaved, keeps}),
               ElementsAre(testing::Contains("reshard"), testing::Contains("-"), testing::Contains("0")));
-  EXPECT_THAT(configuration_rows({keeps}).front(), testing::Not(testing::Contains("replicas")));
+  EXPECT_THAT(configuration_rows({{}}).front(), ElementsAre("B", "b", "d", "t", "p"));
 }
 
 TEST(ConfigurationChange, LeavesWhatItDoesNotNameButForWhatTheLayoutExcludes) {

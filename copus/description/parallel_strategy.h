@@ -74,9 +74,6 @@ inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
           .pipeline_parallel = strategy.pipeline_parallel};
 }
 
-// The layout as run.jsonl has it, data x tensor x pipeline: "2x4x1".
-std::string layout_in_run_log(const ParallelStrategy& strategy);
-
 // What a run computes in, and what the orchestrator chooses.
 struct Configuration {
   ParallelStrategy strategy;

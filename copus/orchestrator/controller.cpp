@@ -9,7 +9,7 @@
 #include "copus/base/quantile.h"
 #include "copus/base/units.h"
 #include "copus/orchestrator/candidates.h"
-#include "copus/statistics/efficiency.h"
+#include "copus/record/batch_worth.h"
 
 namespace copus {
 
@@ -37,20 +37,12 @@ bool predicts_steps(const RunConfig& config) {
   return config.is_trained_elsewhere() || is_speed_known(config.cluster.as_timed());
 }
 
-// Makes the policy with the other exponent of Goodput; null for policies that have none.
-std::unique_ptr<Policy> other_alpha_policy(RunConfig config, const std::string& file) {
-  if (config.adapt.policy != PolicyKind::copus && config.adapt.policy != PolicyKind::oracle) return nullptr;
-  config.adapt.alpha = config.adapt.alpha > 0 ? 0 : 0.5;
-  return make_policy(config, file);
-}
-
 }  // namespace
 
 Controller::Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
                        const std::string& file, std::optional<double> rate_factor)
     : config_(config),
       policy_(policy_of(config, file)),
-      other_policy_(other_alpha_policy(config, file)),
       job_(job_model_of(config, knowledge)),
       table_(policy_ ? job_->table(knowledge, initial.strategy.world_size()) : PerformanceTable()),
       learner_(predicts_steps(config) ? std::optional<StepTimeLearner>(std::in_place, job_, initial, knowledge)
@@ -94,7 +86,6 @@ Reaction Controller::observe(const Observation& observation) {
     outcomes_.observe(latest_, learner_->counted_steps() > 0);
   }
   if (policy_) policy_->observe(latest_);
-  if (other_policy_) other_policy_->observe(latest_);
   Reaction reaction;
   if (is_decision_due(is_finite)) {
     reaction.decision = decide();
@@ -145,7 +136,6 @@ Decision Controller::decide() {
   }
   decision.choice = policy_->choose(situation);
   hold_where_wanted(decision.choice);
-  if (other_policy_) decision.other_alpha_choice = other_policy_->choose(situation).target;
   decision.inputs_hash = inputs_.value();
 
   const Choice& choice = decision.choice;
@@ -244,7 +234,7 @@ double Controller::rate_factor_in(const Configuration& configuration) const {
 }
 
 double Controller::critical_batch_at(double noise_scale) const {
-  return critical_batch(critical_batch_rule_of(config_), noise_scale, static_cast<double>(latest_.consumed_samples));
+  return BatchWorth(config_).critical_batch(noise_scale, static_cast<double>(latest_.consumed_samples));
 }
 
 // A pause is what the plan takes and what comes on top, which does not grow with it: the ranks' agreement, allocations.
@@ -401,9 +391,8 @@ double Controller::gain_of(const Configuration& target, double target_rate) cons
   const Knowledge knowledge = learner_->knowledge();
   const double critical = critical_batch_at(*latest_.noise_scale);
   const auto worth = [&](const Configuration& configuration, double rate) {
-    const auto batch = static_cast<double>(configuration.global_batch);
-    const double efficiency = statistical_efficiency(batch, critical, static_cast<double>(reference_batch_of(config_)));
-    return goodput(batch / step_in(configuration, knowledge).seconds, efficiency, rate, config_.adapt.alpha);
+    return BatchWorth(config_).goodput(configuration.global_batch, step_in(configuration, knowledge).seconds, critical,
+                                       rate);
   };
   return worth(target, target_rate) / worth(current_, rate_factor_) - 1;
 }

@@ -26,6 +26,9 @@
 
 namespace copus {
 
+// Of the format of decisions.jsonl, which its beginnings say.
+inline constexpr int64_t decision_log_version = 1;
+
 // One decision, as decisions.jsonl keeps it.
 struct Decision {
   int64_t step = 0;  // the step after which it was made
@@ -34,16 +37,14 @@ struct Decision {
   Configuration current;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
   // Of the step before: its learning rate and the part of the schedule. And the share of updates whose gradient was
-  // clipped, among those since the decision before (empty: there was none). Empty in logs of earlier versions.
+  // clipped, among those since the decision before (empty: there was none).
   std::optional<double> learning_rate;
   std::optional<SchedulePhase> phase;
   std::optional<double> clipped_share;
   // Factors on the schedule's learning rate: from the next update on, and in the target (empty: to stay); and the cap
-  // that both count with, in samples (empty: the policy states factors of its own). Logs of earlier versions have none.
+  // that both count with, in samples (empty: the policy states factors of its own).
   std::optional<double> rate_factor, target_rate_factor, rate_cap;
   Choice choice;
-  // Choice under the other exponent of Goodput (alpha 0 where the run decides by 0.5 and the reverse); empty: to stay.
-  std::optional<Configuration> other_alpha_choice;
   bool moves = false;             // announced as a switch; false where it holds or only advises
   int64_t commit_after_step = 0;  // of a switch: the boundary at which all ranks switch
   uint64_t inputs_hash = 0;       // of everything observed before; shows where a replay begins to differ
@@ -140,8 +141,7 @@ class Controller {
   Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
 
   RunConfig config_;
-  std::unique_ptr<Policy> policy_;        // null where nobody decides
-  std::unique_ptr<Policy> other_policy_;  // null where there is no other exponent
+  std::unique_ptr<Policy> policy_;  // null where nobody decides
   std::shared_ptr<JobModel> job_;
   // Uncorrected predictions, for the ranks that are used, as far as a policy needs them; the candidates are corrected.
   PerformanceTable table_;

@@ -9,11 +9,13 @@
 #include <set>
 
 #include "copus/base/testing/test_support.h"
-#include "copus/description/configuration_json.h"
+#include "copus/description/configuration_text.h"
 #include "copus/orchestrator/testing/synthetic_job.h"
 
 namespace copus {
 namespace {
+
+std::string in_quotes(const Configuration& configuration) { return concat('"', to_string(configuration), '"'); }
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -235,8 +237,8 @@ TEST_F(ControllerTest, AScriptIsCarriedOutWhereItsRelayoutsFollowEachOtherClosel
   Configuration there = here;
   there.strategy.data_parallel = 4;
   there.strategy.pipeline_parallel = 1;
-  const std::string script = concat(R"({"after_step":20,"configuration":)", to_json(there), "}\n",
-                                    R"({"after_step":24,"configuration":)", to_json(here), "}\n");
+  const std::string script = concat(R"({"after_step":20,"configuration":)", in_quotes(there), "}\n",
+                                    R"({"after_step":24,"configuration":)", in_quotes(here), "}\n");
   SyntheticJob job(config_);
   Controller steered(config_, here, Knowledge(), script);
   Course course;
@@ -275,7 +277,7 @@ TEST_F(ControllerTest, WhatAPersonForcesAtTheBoundaryOfASwitchAScriptCanRepeat) 
 
   std::string script;
   for (const SwitchReport& report : course.switches) {
-    script += concat(R"({"after_step": )", report.after_step, R"(, "configuration": )", to_json(report.to), "}\n");
+    script += concat(R"({"after_step": )", report.after_step, R"(, "configuration": )", in_quotes(report.to), "}\n");
   }
   config_.adapt.policy = PolicyKind::script;
   SyntheticJob again(config_);

@@ -6,7 +6,7 @@
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/orchestrator/policies.h"
-#include "copus/statistics/efficiency.h"
+#include "copus/record/batch_worth.h"
 
 namespace copus {
 
@@ -25,19 +25,17 @@ class Worths {
   Worths(const RunConfig& config, const NoiseBelief& noise, const Situation& situation)
       : noise_(noise),
         rule_(rate_rule_of(config)),
-        critical_rule_(critical_batch_rule_of(config)),
+        by_run_(config),
         consumed_samples_(static_cast<double>(situation.latest.consumed_samples)),
-        rate_cap_(situation.rate_cap),
-        alpha_(config.adapt.alpha) {}
+        rate_cap_(situation.rate_cap) {}
 
   const Worth& of(int64_t batch) {
     const auto known = std::find_if(worths_.begin(), worths_.end(), [&](const Worth& w) { return w.batch == batch; });
     if (known != worths_.end()) return *known;
-    const auto samples = static_cast<double>(batch);
-    const auto critical_at = [&](double phi) { return critical_batch(critical_rule_, phi, consumed_samples_); };
+    const auto critical_at = [&](double phi) { return by_run_.critical_batch(phi, consumed_samples_); };
     const auto at = [&](double phi, double rate_cap) {
-      return goodput(1, statistical_efficiency(samples, critical_at(phi), rule_.reference_batch),
-                     rate_factor(rule_, samples, rate_cap), alpha_);
+      const double rate = rate_factor(rule_, static_cast<double>(batch), rate_cap);
+      return by_run_.goodput_of_a_sample(batch, critical_at(phi), rate);
     };
     worths_.push_back({batch, at(noise_.value, rate_cap_), at(noise_.low, std::min(rate_cap_, critical_at(noise_.low))),
                        at(noise_.high, std::max(rate_cap_, critical_at(noise_.high)))});
@@ -47,8 +45,8 @@ class Worths {
  private:
   NoiseBelief noise_;
   RateRule rule_;
-  CriticalBatchRule critical_rule_;
-  double consumed_samples_, rate_cap_, alpha_;
+  BatchWorth by_run_;
+  double consumed_samples_, rate_cap_;
   std::vector<Worth> worths_;
 };
 

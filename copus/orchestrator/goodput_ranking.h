@@ -28,7 +28,7 @@ class GoodputRanking {
     double at_value = 0, at_low = 0, at_high = 0;
   };
 
-  // Ranks by Goodput_alpha of adapt.alpha, with B_c by critical_batch_rule_of and the learning rate of each batch at
+  // Ranks by Goodput_alpha of adapt.alpha, with B_c as in record/batch_worth.h and the learning rate of each batch at
   // situation.rate_cap.
   GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation);
 

@@ -12,6 +12,15 @@ namespace copus {
 
 namespace {
 constexpr size_t most_words = 1024;
+
+// The first letters of a field's symbol. They tell fields apart, and stay when other fields come.
+int64_t name_as_word(const ConfigurationField& field) {
+  uint64_t word = 0;
+  for (size_t i = 0; i < sizeof(word) && field.symbol[i] != 0; ++i) {
+    word = word << 8 | static_cast<unsigned char>(field.symbol[i]);
+  }
+  return static_cast<int64_t>(word);
+}
 }  // namespace
 
 void InputHash::add(double value) {
@@ -30,30 +39,29 @@ void InputHash::add(const std::optional<double>& value) {
 }
 
 void InputHash::add(const Configuration& configuration) {
-  const ConfigurationWords words = to_words(configuration), by_default = to_words({});
+  constexpr Configuration plain;
   visit_configuration(
-      [&](const ConfigurationField& field, const auto&) {
-        if (is_later(field) && words[field.index] == by_default[field.index]) return;
-        if (is_later(field)) add(static_cast<int64_t>(field.index));
-        add(words[field.index]);
+      [&](const ConfigurationField& field, const auto& value, const auto& by_default) {
+        if (value == by_default) return;
+        add(name_as_word(field));
+        add(static_cast<int64_t>(value));
       },
-      configuration);
+      configuration, plain);
+  add(int64_t{0});  // no name
 }
 
 void InputHash::add(const Observation& observation) {
   add(observation.step);
   add(observation.consumed_samples);
-  for (const double value :
-       {observation.loss, observation.grad_norm, observation.step_seconds, observation.elapsed_seconds}) {
+  for (const double value : {observation.loss, observation.grad_norm, observation.step_seconds,
+                             observation.elapsed_seconds, observation.learning_rate, observation.seconds_left}) {
     add(value);
   }
   for (const auto& value : {observation.small_batch, observation.small_batch_squared_norm, observation.noise_scale,
-                            observation.noise_scale_low, observation.noise_scale_high}) {
+                            observation.noise_scale_low, observation.noise_scale_high, observation.share_done}) {
     add(value);
   }
-  if (!observation.phase) return;
-  add(observation.learning_rate);
-  add(int64_t{static_cast<int>(*observation.phase)});
+  add(int64_t{observation.phase ? static_cast<int>(*observation.phase) : -1});
   add(int64_t{observation.clipped.has_value()});
   add(int64_t{observation.clipped.value_or(false)});
 }

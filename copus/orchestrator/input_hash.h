@@ -18,9 +18,6 @@ class InputHash {
   void add(int64_t value);
   void add(const std::optional<double>& value);
   void add(const Configuration& configuration);
-  // Adds an observation without seconds_left and share_done, which logs of earlier versions do not hold. Where no phase
-  // of the schedule is known, as in such logs, learning rate and clipping are left out as well: these versions did not
-  // count them.
   void add(const Observation& observation);
 
   // Hash of everything so far.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <vector>
 
 namespace copus {
 namespace {
@@ -25,12 +26,36 @@ Observation observed() {
   return observation;
 }
 
-// The number is that of the versions before these were counted: their logs hold it.
-TEST(InputHash, OfALogThatDoesNotKnowThePhaseIsThatOfEarlierVersions) {
+TEST(InputHash, IsOfWhatIsLeftOfTheRun) {
   Observation observation = observed();
-  EXPECT_EQ(hash_of(observation), 4910822115567063848u);
-  observation.learning_rate = 1e-3;
-  EXPECT_EQ(hash_of(observation), hash_of(observed()));
+  observation.seconds_left = 20;
+  EXPECT_NE(hash_of(observation), hash_of(observed()));
+  observation = observed();
+  observation.share_done = 0.5;
+  EXPECT_NE(hash_of(observation), hash_of(observed()));
+}
+
+// A field that is added to configurations leaves the hashes of those that do not use it as they are.
+TEST(InputHash, IsOfTheFieldsOfAConfigurationThatAreNotAsByDefault) {
+  const auto hash_of_all = [](const std::vector<Configuration>& configurations) {
+    InputHash hash;
+    for (const Configuration& configuration : configurations) hash.add(configuration);
+    return hash.value();
+  };
+  EXPECT_EQ(hash_of_all({{{.data_parallel = 4, .zero_stage = 1}, 32, 2}}), 15254810797818098284u) << "logs hold it";
+  std::set<uint64_t> hashes;
+  const std::vector<Configuration> some = {{{}, 1, 1},
+                                           {{.data_parallel = 2}, 1, 1},
+                                           {{.tensor_parallel = 2}, 1, 1},
+                                           {{.virtual_stages = 2}, 1, 1},
+                                           {{.zero_replicas = 2}, 1, 1},
+                                           {{.reshard_after_forward = false}, 1, 1},
+                                           {{.recompute = Recompute::full}, 1, 1},
+                                           {{}, 2, 1},
+                                           {{}, 1, 2}};
+  for (const Configuration& configuration : some) hashes.insert(hash_of_all({configuration}));
+  EXPECT_EQ(hashes.size(), some.size());
+  EXPECT_NE(hash_of_all({some[1], some[0]}), hash_of_all({some[0], some[1]}));
 }
 
 TEST(InputHash, IsOfLearningRatePhaseAndClipping) {

@@ -11,10 +11,11 @@
 
 #include "copus/config/run_config.h"
 #include "copus/description/parallel_strategy.h"
+#include "copus/record/step_record.h"
 
 namespace copus {
 
-// One finished step; the fields are those of run.jsonl (report/step_record.h) that decisions may depend on. The
+// One finished step; the fields are those of run.jsonl (record/step_record.h) that decisions may depend on. The
 // configuration that it ran in is not here: it follows from the switches before it.
 struct Observation {
   int64_t step = 0;              // steps so far, this one included
@@ -24,17 +25,20 @@ struct Observation {
   double step_seconds = 0;
   double elapsed_seconds = 0;          // seconds of training so far
   double learning_rate = 0;            // of this step's update
-  std::optional<SchedulePhase> phase;  // of the learning rate's schedule; empty in logs of earlier versions
-  // Whether the update was scaled down to train.clip_norm; empty where there was none, and in logs of earlier versions.
-  std::optional<bool> clipped;
+  std::optional<SchedulePhase> phase;  // of the learning rate's schedule; empty where another program trains
+  std::optional<bool> clipped;  // whether the update was scaled down to train.clip_norm; empty where there was none
   std::optional<double> small_batch, small_batch_squared_norm;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high;  // phi and its 95 % interval
   // Seconds of training that are left at the pace so far; infinite where no limit is known.
   double seconds_left = std::numeric_limits<double>::infinity();
   // Share of the run that is done, as the learning rate's schedule counts it (LearningRate::share); empty where that is
-  // not known, as in logs of earlier versions: then no decision and no change of the batch comes sooner for it.
+  // not known, as where another program trains and does not tell its length: then no decision and no change of the
+  // batch comes sooner for it.
   std::optional<double> share_done;
 };
+
+// Makes the observation that a controller is told of a step: in the run and in a replay alike.
+Observation observation_of(const StepRecord& record);
 
 // Tells whether a gradient of this norm is scaled down; a clip_norm of 0 stands for none.
 inline bool is_clipped(double gradient_norm, double clip_norm) { return clip_norm > 0 && gradient_norm > clip_norm; }
@@ -54,9 +58,9 @@ struct SwitchReport {
   Configuration from, to;
   enum class Outcome { moved, vetoed, rolled_back } outcome = Outcome::moved;
   std::string reason;  // of a veto or roll-back: which rank, and what it lacked
-  // Whether a veto or roll-back was for want of memory; empty where it moved, and in logs of earlier versions.
-  std::optional<bool> is_lack_of_memory = {};
-  std::optional<double> rate_factor = {};  // on the learning rate since then; empty in logs of earlier versions
+  std::optional<bool> is_lack_of_memory =
+      {};                                  // whether a veto or roll-back was for want of memory; empty where it moved
+  std::optional<double> rate_factor = {};  // on the learning rate since then
   double pause_seconds = 0;                // in which training stood still, after the last rank had ended the step
   double prepare_seconds = 0;              // beside training, on the slowest rank
   std::map<std::string, double> phase_seconds = {};  // parts of the pause on rank 0, by phase of a change of layout

@@ -1,6 +1,5 @@
-// Policies, and what they share. They are one file each or a few that belong together: policy_goodput.cpp,
-// policy_batch.cpp, policy_cona.cpp, policy_paper.cpp, policy_schedule.cpp, policy_script.cpp. make_policy chooses
-// among them.
+// Policies, and what they share: policy_goodput.cpp is Copus itself, policy_script.cpp repeats a run, and baselines/
+// holds what Copus is compared with. make_policy chooses among them.
 #pragma once
 
 #include <functional>
@@ -23,7 +22,7 @@ NoiseTrace parse_noise_trace(std::string_view text, const std::string& source);
 
 // Pairs of consumed samples and the batch from there on; in ascending order, the first from 0 on.
 using StepSchedule = std::vector<std::pair<double, int64_t>>;
-// Parses "0:768 250B:1536": see policy_schedule.cpp. Throws UserError naming the piece.
+// Parses "0:768 250B:1536": see baselines/policy_schedule.cpp. Throws UserError naming the piece.
 StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length);
 
 // Makes the policy of Copus; with `truth` the oracle.

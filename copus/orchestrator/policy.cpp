@@ -7,6 +7,7 @@
 #include "copus/description/configuration_text.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
+#include "copus/record/batch_worth.h"
 
 namespace copus {
 
@@ -82,8 +83,8 @@ Choice BaselinePolicy::to_batch(const Situation& situation, double batch, const 
 }
 
 double BaselinePolicy::critical_batch_in(const Situation& situation) const {
-  return critical_batch(critical_batch_rule_of(config_), believed_noise(situation.latest).value,
-                        static_cast<double>(situation.latest.consumed_samples));
+  return BatchWorth(config_).critical_batch(believed_noise(situation.latest).value,
+                                            static_cast<double>(situation.latest.consumed_samples));
 }
 
 std::optional<Choice> BaselinePolicy::dwell(const Situation& situation) const {

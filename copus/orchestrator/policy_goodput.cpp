@@ -104,23 +104,28 @@ class GoodputPolicy : public Policy {
     const Candidate* candidate = nullptr;
   };
 
-  // Finds the candidate that is expected to save most; none where staying does. To forecast a pause takes its time: of
-  // the strategies to try only those few are looked at that would save most without one.
+  // Finds the candidate that is expected to save most; none where staying does. Candidates are looked at in the order
+  // of what they would save without a pause, until no later one can save more: among thousands only a few are sorted
+  // and asked whether they may be moved to. Forecasting a pause takes milliseconds, so only the strategies to try that
+  // would save most get a forecast.
   Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
     std::vector<Saving> without_pause;
     for (const Candidate& candidate : situation.candidates) {
       if (candidate.configuration == situation.current) continue;
       const double seconds = seconds_saved(candidate, ranking, situation, 0);
-      if (seconds > 0 && !prohibition(candidate, ranking, noise, situation)) {
-        without_pause.push_back({seconds, &candidate});
-      }
+      if (seconds > 0) without_pause.push_back({seconds, &candidate});
     }
-    std::stable_sort(without_pause.begin(), without_pause.end(),
-                     [](const Saving& a, const Saving& b) { return a.seconds > b.seconds; });
+    const auto is_later = [](const Saving& a, const Saving& b) {
+      return a.seconds != b.seconds ? a.seconds < b.seconds : a.candidate > b.candidate;
+    };
+    std::make_heap(without_pause.begin(), without_pause.end(), is_later);
     Saving most;
     std::set<ParallelStrategy> to_try;
-    for (const auto& [at_most, candidate] : without_pause) {
+    for (; !without_pause.empty(); without_pause.pop_back()) {
+      std::pop_heap(without_pause.begin(), without_pause.end(), is_later);
+      const auto& [at_most, candidate] = without_pause.back();
       if (at_most <= most.seconds) break;
+      if (prohibition(*candidate, ranking, noise, situation)) continue;
       if (is_relayout(*candidate, situation) && !candidate->is_layout_measured) {
         if (to_try.size() == most_forecasts && !to_try.contains(candidate->configuration.strategy)) continue;
         to_try.insert(candidate->configuration.strategy);

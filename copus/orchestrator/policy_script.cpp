@@ -11,8 +11,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
-#include "copus/description/configuration_fields.h"
-#include "copus/description/configuration_json.h"
+#include "copus/description/configuration_text.h"
 #include "copus/orchestrator/controller.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
@@ -37,7 +36,9 @@ Json parse_object(std::string_view text, const std::string& source) {
 Configuration read_configuration(const Json& object, const char* name, const std::string& source) {
   if (!object.contains(name)) throw UserError(concat(source, ": there is no \"", name, "\""));
   try {
-    return configuration_from_json(object.at(name).dump());
+    const Json& value = object.at(name);
+    if (!value.is_string()) fail(object, name, "a configuration, as \"d=2,t=1,p=2,B=32,b=4\"", source);
+    return parse_configuration(value.get<std::string>());
   } catch (const UserError& error) {
     throw UserError(concat(source, ": ", error.what()));
   }
@@ -100,6 +101,9 @@ class LoggedScript {
 
  private:
   void begin(const Json& object, const std::string& where) {
+    if (!object.contains("version") || object["version"] != decision_log_version) {
+      fail(object, "version", concat(decision_log_version, ", the one that this Copus reads").c_str(), where);
+    }
     const auto advise = object.find("advise");
     if (advise != object.end() && !advise->is_boolean()) fail(object, "advise", "true or false", where);
     advises_ = advise != object.end() && advise->get<bool>();
@@ -110,7 +114,7 @@ class LoggedScript {
 
   void read_rate(const Json& object, Script& script, const std::string& where) {
     const auto factor = object.find("rate_factor");
-    if (factor == object.end() || factor->is_null()) return;  // of an earlier version
+    if (factor == object.end() || factor->is_null()) return;
     const double value = read_rate_factor(*factor, object, where);
     const auto step = object.find("step");
     if (step == object.end() || !step->is_number_integer() || step->get<int64_t>() < 0) {
@@ -124,8 +128,8 @@ class LoggedScript {
   std::optional<int64_t> global_batch_;
 };
 
-// Parses lines of {"after_step": N, "configuration": {...}, "rate_factor": x} (description/configuration_json.h), the
-// last optional, in ascending order of after_step. A run's decisions.jsonl is a script too: its lines have a field
+// Parses lines of {"after_step": N, "configuration": "d=2,t=1,p=2,B=32,b=4", "rate_factor": x}, the last optional, in
+// ascending order of after_step. A run's decisions.jsonl is a script too: its lines have a field
 // "event", and of them the switches that moved count, where the configuration may be called "to", and the changes of
 // the learning rate's factor. Empty lines are ignored. `source` names the file in messages. Throws UserError naming the
 // line.

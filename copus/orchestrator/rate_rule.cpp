@@ -4,7 +4,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
-#include "copus/statistics/efficiency.h"
+#include "copus/record/batch_worth.h"
 
 namespace copus {
 
@@ -43,10 +43,6 @@ std::string describe(const NoiseBelief& noise) {
   return "noise scale not measured";
 }
 
-CriticalBatchRule critical_batch_rule_of(const RunConfig& config) {
-  return {.calibration = config.noise_scale.calibration, .updates = config.noise_scale.critical_updates};
-}
-
 RateRule rate_rule_of(const RunConfig& config) {
   return {.exponent = exponent_of(config.optimizer.batch_scaling),
           .reference_batch = static_cast<double>(reference_batch_of(config)),
@@ -62,9 +58,9 @@ double initial_rate_factor(const RunConfig& config, int64_t batch) {
 }
 
 double rate_cap_by_noise(const RunConfig& config, double cap, const NoiseBelief& noise, double consumed_samples) {
-  const CriticalBatchRule rule = critical_batch_rule_of(config);
-  const double believed = critical_batch(rule, noise.value, consumed_samples);
-  const double at_most = critical_batch(rule, noise.high, consumed_samples);
+  const BatchWorth worth(config);
+  const double believed = worth.critical_batch(noise.value, consumed_samples);
+  const double at_most = worth.critical_batch(noise.high, consumed_samples);
   return noise.is_bounded() ? believed : std::min(std::max(cap, believed), at_most);
 }
 

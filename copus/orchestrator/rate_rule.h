@@ -7,7 +7,6 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/observation.h"
-#include "copus/statistics/efficiency.h"
 #include "copus/statistics/learning_rate_scaling.h"
 
 namespace copus {
@@ -27,9 +26,6 @@ NoiseBelief believed_noise(const Observation& observation);
 // Describes the belief: "noise scale 12 .. 40", "noise scale at least 12 (|G|^2 is not significant)", "noise scale not
 // measured".
 std::string describe(const NoiseBelief& noise);
-
-// The rule by which the critical batch follows from the noise scale.
-CriticalBatchRule critical_batch_rule_of(const RunConfig& config);
 
 // The rule by which the run's learning rate follows its batch.
 RateRule rate_rule_of(const RunConfig& config);

@@ -83,7 +83,7 @@ TEST_F(ShortRun, ThatIsMadeLongerDecidesOn) {
   EXPECT_EQ(course.decisions.size(), 2) << "after a sixteenth each";
 }
 
-// The log of an earlier version does not tell how much of the run was done.
+// A job of another program may begin to tell its length.
 TEST_F(ShortRun, ThatGoesOnFromALogWithoutSharesDecidesNoSoonerForThem) {
   config_.adapt.policy = PolicyKind::fixed;
   config_.adapt.interval_samples = 1 << 20;

@@ -8,7 +8,7 @@
 #include "copus/base/quantile.h"
 #include "copus/orchestrator/rate_rule.h"
 #include "copus/orchestrator/step_time_learner.h"
-#include "copus/statistics/efficiency.h"
+#include "copus/record/batch_worth.h"
 #include "copus/statistics/student_t.h"
 
 namespace copus {
@@ -120,12 +120,10 @@ void SwitchOutcomes::conclude(const Knowledge& knowledge) {
   const double from_seconds =
       measured == knowledge.cells().end() ? promise.from_step_seconds : measured->second.seconds();
   const auto worth = [this](const Configuration& configuration, double seconds, double rate_factor) {
-    const auto batch = static_cast<double>(configuration.global_batch);
     const double phi = noise_sum_ / static_cast<double>(noise_count_);
-    const double critical =
-        critical_batch(critical_batch_rule_of(config_), phi, static_cast<double>(consumed_samples_));
-    const double efficiency = statistical_efficiency(batch, critical, static_cast<double>(reference_batch_of(config_)));
-    return goodput(batch / seconds, efficiency, rate_factor, config_.adapt.alpha);
+    const BatchWorth by_run(config_);
+    const double critical = by_run.critical_batch(phi, static_cast<double>(consumed_samples_));
+    return by_run.goodput(configuration.global_batch, seconds, critical, rate_factor);
   };
   realised.realised_gain = std::numeric_limits<double>::quiet_NaN();
   if (noise_count_ > 0) {

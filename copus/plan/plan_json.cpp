@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/json_text.h"
-#include "copus/description/configuration_json.h"
+#include "copus/description/configuration_fields.h"
 #include "copus/performance/prediction_range.h"
 #include "copus/plan/paste_text.h"
 #include "copus/plan/plan_report.h"
@@ -32,7 +32,16 @@ Json flags_json(const PlanQuestion& question, const Configuration& configuration
 
 Json to_json(const PlanQuestion& question, const PlannedConfiguration& planned) {
   const MemoryParts& memory = planned.memory.parts;
-  Json json = Json::parse(to_json(planned.configuration));
+  Json json;
+  visit_configuration(
+      [&]<class Value>(const ConfigurationField& field, const Value& value) {
+        if constexpr (HasNames<Value>) {
+          json[field.name] = to_string(value);
+        } else {
+          json[field.name] = value;
+        }
+      },
+      planned.configuration);
   json["num_microbatches"] = planned.configuration.num_microbatches();
   json["step_seconds"] = planned.seconds;
   if (question.tokens > 0) {

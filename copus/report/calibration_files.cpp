@@ -4,6 +4,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
+#include "copus/config/descriptions.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {
@@ -49,6 +50,8 @@ std::vector<BranchOutcome> read_branch_log(const std::filesystem::path& path) {
 
 std::string to_json(const CalibrationReport& report) {
   nlohmann::ordered_json object{
+      {"format", "copus-calibration"},
+      {"version", calibration_file_version},
       {"calibration", report.fit.calibration.value},
       {"calibration_low", report.fit.calibration.low},
       {"calibration_high", report.fit.calibration.high},

@@ -69,10 +69,11 @@ TEST(CalibrationReport, FieldNames) {
   const nlohmann::json object = nlohmann::json::parse(to_json(report));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
-  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
-                         "calibration", "calibration_low", "calibration_high", "alpha", "critical_updates", "deviation",
-                         "free_fit", "rate_exponent", "noise_scale", "noise_scale_low", "noise_scale_high",
-                         "reference_batch", "learning_rate", "branches", "outside", "step", "consumed_samples"));
+  EXPECT_THAT(names,
+              ::testing::UnorderedElementsAre("format", "version", "calibration", "calibration_low", "calibration_high",
+                                              "alpha", "critical_updates", "deviation", "free_fit", "rate_exponent",
+                                              "noise_scale", "noise_scale_low", "noise_scale_high", "reference_batch",
+                                              "learning_rate", "branches", "outside", "step", "consumed_samples"));
   EXPECT_EQ(object["rate_exponent"]["high"], 0.5);
 }
 

@@ -8,7 +8,6 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
-#include "copus/description/configuration_json.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/json_fields.h"
 #include "copus/report/knowledge_json.h"
@@ -67,10 +66,6 @@ class Writer {
   void operator()(const char* name, const Value& value, const Range<Number>& /*the reader's concern*/) {
     writer_(name, value);
   }
-  void operator()(const char* name, const Configuration& value) { writer_(name, OrderedJson::parse(to_json(value))); }
-  void operator()(const char* name, const std::optional<Configuration>& value) {
-    writer_(name, value ? OrderedJson::parse(to_json(*value)) : OrderedJson(nullptr));
-  }
   void operator()(const char* name, const Knowledge& value) { writer_(name, to_json(value)); }
   void operator()(const char* name, SwitchReport::Outcome value) { writer_(name, name_of(value, outcomes)); }
   void operator()(const char* name, Command::Kind value) { writer_(name, name_of(value, commands)); }
@@ -109,22 +104,12 @@ class Reader {
   void operator()(const char* name, Value& value, const Range<Number>& range) const {
     reader_(name, value, range);
   }
-  // Reads a field that older logs do not have; it is then empty.
   void operator()(const char* name, std::map<std::string, double>& values) const {
-    values.clear();
-    const auto field = object_.find(name);
-    if (field == object_.end()) return;
-    if (!field->is_object()) throw UserError(concat("\"", name, "\" is not an object"));
-    const JsonFieldReader read(*field);
-    for (const auto& [key, value] : field->items()) read(key.c_str(), values[key]);
-  }
-  void operator()(const char* name, Configuration& value) const {
-    value = configuration_from_json(json_member(object_, name).dump());
-  }
-  void operator()(const char* name, std::optional<Configuration>& value) const {
-    value.reset();
     const Json& field = json_member(object_, name);
-    if (!field.is_null()) value = configuration_from_json(field.dump());
+    if (!field.is_object()) throw UserError(concat("\"", name, "\" is not an object"));
+    const JsonFieldReader read(field);
+    values.clear();
+    for (const auto& [key, value] : field.items()) read(key.c_str(), values[key]);
   }
   void operator()(const char* name, Knowledge& value) const { value = knowledge_from_json(json_member(object_, name)); }
   void operator()(const char* name, SwitchReport::Outcome& value) const { value = one_of(name, outcomes); }
@@ -204,7 +189,6 @@ struct Fields<Decision> {
     visitor("phase", event.phase);
     visitor("clipped_share", event.clipped_share);
     visitor("best", event.choice.best);
-    visitor("other_alpha_choice", event.other_alpha_choice);
     visitor("rate_factor", event.rate_factor);
     visitor("target_rate_factor", event.target_rate_factor);
     visitor("rate_cap", event.rate_cap);
@@ -302,6 +286,7 @@ DecisionEvent read_event(const std::string& name, const Json& json) {
     using Event = std::variant_alternative_t<Index, DecisionEvent>;
     if (name != Fields<Event>::name) return read_event<Index + 1>(name, json);
     Event event;
+    if constexpr (std::is_same_v<Event, ControllerBegin>) check_version(json, decision_log_version);
     Fields<Event>::visit(event, Reader(json));
     if constexpr (std::is_same_v<Event, RanksChanged>) check_ranks(event);
     return event;
@@ -318,6 +303,7 @@ std::string to_line(const DecisionEvent& event) {
         using EventFields = Fields<std::decay_t<decltype(alternative)>>;
         Writer writer;
         writer("event", EventFields::name);
+        if (std::is_same_v<EventFields, Fields<ControllerBegin>>) writer("version", decision_log_version);
         EventFields::visit(alternative, writer);
         return json_text(writer.object());
       },

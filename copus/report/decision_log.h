@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -90,5 +91,8 @@ class DecisionLog {
 // line end is left out. Throws UserError naming a line that is damaged, or of an earlier step than the line before it.
 std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path,
                                              int64_t last_step = std::numeric_limits<int64_t>::max());
+
+// Writes the page of a run, whose events these are, into its directory.
+using PageWriter = std::function<void(const std::filesystem::path& directory, std::vector<DecisionEvent> events)>;
 
 }  // namespace copus

@@ -57,7 +57,6 @@ Decision decision_event() {
   decision.target_rate_factor = 1.2;
   decision.rate_cap = 70.5;
   decision.choice.commit_after_step = 415;
-  decision.other_alpha_choice = configuration(64);
   decision.moves = true;
   decision.commit_after_step = 416;
   decision.inputs_hash = 0x0123456789ABCDEFULL;
@@ -148,7 +147,6 @@ void expect_equal(const Decision& a, const Decision& b) {
   EXPECT_EQ(a.target_rate_factor, b.target_rate_factor);
   EXPECT_EQ(a.rate_cap, b.rate_cap);
   EXPECT_EQ(a.choice.commit_after_step, b.choice.commit_after_step);
-  EXPECT_EQ(a.other_alpha_choice, b.other_alpha_choice);
   EXPECT_EQ(a.moves, b.moves);
   EXPECT_EQ(a.commit_after_step, b.commit_after_step);
   EXPECT_EQ(a.inputs_hash, b.inputs_hash);
@@ -237,7 +235,6 @@ TEST_F(DecisionLogTest, WhatIsNotKnownReadsBackAsSuch) {
   EXPECT_EQ(read.noise_scale, std::nullopt);
   EXPECT_EQ(read.choice.target, std::nullopt);
   EXPECT_EQ(read.choice.commit_after_step, std::nullopt);
-  EXPECT_EQ(read.other_alpha_choice, std::nullopt);
   const auto pin = std::get<LoggedCommand>(decision_event_from_line(to_line(LoggedCommand{})));
   EXPECT_EQ(pin.command.kind, Command::Kind::pin);
   EXPECT_EQ(pin.command.target, std::nullopt);
@@ -250,13 +247,13 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
     for (const auto& [name, value] : json.items()) names += name + ' ';
     return names;
   };
-  EXPECT_EQ(fields(begin_event()), "event step policy advise configuration rate_factor file knowledge ");
+  EXPECT_EQ(fields(begin_event()), "event version step policy advise configuration rate_factor file knowledge ");
   EXPECT_EQ(fields(ControllerResumed{}), "event step ");
   EXPECT_EQ(fields(Unmeasured{}), "event step reason ");
   EXPECT_EQ(fields(decision_event()),
             "event step consumed_samples policy current moves target commit_after_step predicted_gain reason "
             "noise_scale noise_scale_low noise_scale_high critical_batch learning_rate phase clipped_share best "
-            "other_alpha_choice rate_factor target_rate_factor rate_cap wanted_boundary inputs_hash ");
+            "rate_factor target_rate_factor rate_cap wanted_boundary inputs_hash ");
   EXPECT_EQ(fields(switch_event()),
             "event after_step consumed_samples from to outcome reason lack_of_memory rate_factor pause_seconds "
             "prepare_seconds phase_seconds bytes_copied bytes_received peak_bytes peak_bound_bytes ");
@@ -269,33 +266,15 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
   EXPECT_THAT(to_line(switch_event()), HasSubstr("\"outcome\":\"rolled back\""));
 }
 
-TEST_F(DecisionLogTest, ReadsEventsOfBeforeTheLearningRatesFactorWasLogged) {
-  for (const DecisionEvent& event :
-       {DecisionEvent(begin_event()), DecisionEvent(decision_event()), DecisionEvent(switch_event())}) {
-    auto json = nlohmann::json::parse(to_line(event));
-    for (const char* name : {"rate_factor", "target_rate_factor", "rate_cap"}) json.erase(name);
-    const DecisionEvent read = decision_event_from_line(json.dump());
-    EXPECT_EQ(read.index(), event.index());
-    if (const auto* report = std::get_if<SwitchReport>(&read)) {
-      EXPECT_EQ(report->rate_factor, std::nullopt);
-    }
-  }
-}
-
-TEST_F(DecisionLogTest, ReadsSwitchesOfBeforeTheirPhasesWereLogged) {
-  auto json = nlohmann::json::parse(to_line(switch_event()));
-  json.erase("phase_seconds");
-  SwitchReport expected = switch_event();
-  expected.phase_seconds.clear();
-  expect_equal(std::get<SwitchReport>(decision_event_from_line(json.dump())), expected);
-}
-
-TEST_F(DecisionLogTest, OfOlderSwitchesItIsNotKnownWhetherMemoryWasLacking) {
-  auto json = nlohmann::json::parse(to_line(switch_event()));
-  json.erase("lack_of_memory");
-  SwitchReport expected = switch_event();
-  expected.is_lack_of_memory.reset();
-  expect_equal(std::get<SwitchReport>(decision_event_from_line(json.dump())), expected);
+TEST_F(DecisionLogTest, ALogOfAnotherVersionIsRefused) {
+  const auto refusal_of = [](const std::string& from, const std::string& to) {
+    std::string line = to_line(begin_event());
+    line.replace(line.find(from), from.size(), to);
+    return user_error([&] { decision_event_from_line(line); });
+  };
+  EXPECT_EQ(refusal_of("\"version\":1", "\"version\":2"),
+            "its format is of version 2, and this Copus reads version 1 alone");
+  EXPECT_THAT(refusal_of("\"d=2", "\"d=2,d=2"), HasSubstr("\"configuration\": \"d\" is given twice"));
 }
 
 TEST_F(DecisionLogTest, DeepNestingIsRefused) {
@@ -400,7 +379,7 @@ TEST(DecisionEvents, WhatCannotHaveHappenedIsRefused) {
   const std::string ranks = to_line(change);
   EXPECT_THAT(refusal(ranks, "\"ranks\":4", "\"ranks\":3"), HasSubstr("needs 4 ranks"));
   EXPECT_THAT(refusal(ranks, "\"after_step\":3", "\"after_step\":-3"), HasSubstr("after_step"));
-  EXPECT_THAT(refusal(ranks, "\"global_batch\":8", "\"global_batch\":16"), HasSubstr("global batch"));
+  EXPECT_THAT(refusal(ranks, ",B=8,", ",B=16,"), HasSubstr("global batch"));
   EXPECT_THAT(refusal(ranks, "\"pause_seconds\":0.0", "\"pause_seconds\":-1.0"), HasSubstr("pause_seconds"));
   const std::string begin = to_line(begin_event());
   EXPECT_THAT(refusal(begin, "\"rate_factor\":1.3333333333333333", "\"rate_factor\":0"), HasSubstr("rate_factor"));

@@ -72,7 +72,7 @@ Observation observation_in(int64_t global_batch, const StepRecord& record, const
   if (record.small_batch && *record.small_batch >= static_cast<double>(global_batch)) {
     refuse("small_batch", *record.small_batch, concat("less than the global batch of ", global_batch));
   }
-  return observation_of(record, config);
+  return observation_of(record);
 }
 
 Controller controller_of(const ControllerBegin& begin, const RunConfig& config) {
@@ -222,10 +222,8 @@ void require_beginning(const Events& events) {
   const bool decides = std::any_of(events.begin(), events.end(), [](const DecisionEvent& event) {
     return !std::holds_alternative<Unmeasured>(event);
   });
-  throw UserError(!decides
-                      ? "there is nothing to replay: the run has no decisions.jsonl (earlier versions wrote none where "
-                        "adapt.policy is \"none\")"
-                      : "decisions.jsonl is damaged: it does not begin with the event \"begin\"");
+  throw UserError(!decides ? "there is nothing to replay: the run has no decisions.jsonl"
+                           : "decisions.jsonl is damaged: it does not begin with the event \"begin\"");
 }
 
 // The steps from the one after a beginning to `until` that run.jsonl lacks, in words; empty where it has all.

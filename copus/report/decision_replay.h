@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/record/step_record.h"
 #include "copus/report/decision_log.h"
-#include "copus/report/step_record.h"
 
 namespace copus {
 

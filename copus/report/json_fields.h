@@ -17,6 +17,7 @@
 #include "copus/base/named_values.h"
 #include "copus/base/range.h"
 #include "copus/base/text_distance.h"
+#include "copus/description/configuration_text.h"
 
 namespace copus {
 
@@ -58,6 +59,8 @@ class JsonFieldWriter {
   void operator()(const char* name, const Enum& value) {
     object_[name] = to_string(value);
   }
+  void operator()(const char* name, const ParallelStrategy& value) { object_[name] = to_string(value); }
+  void operator()(const char* name, const Configuration& value) { object_[name] = to_string(value); }
   // Writes a number whose range is the reader's concern.
   template <class Value, class Number>
   void operator()(const char* name, const Value& value, const Range<Number>&) {
@@ -95,6 +98,8 @@ class JsonFieldReader {
     value = field.get<bool>();
   }
   void operator()(const char* name, double& value) const { value = number(name, find(name)); }
+  void operator()(const char* name, ParallelStrategy& value) const { parse(name, value, parse_strategy); }
+  void operator()(const char* name, Configuration& value) const { parse(name, value, parse_configuration); }
   template <HasNames Enum>
   void operator()(const char* name, Enum& value) const {
     const auto& field = find(name);
@@ -134,6 +139,17 @@ class JsonFieldReader {
  private:
   [[noreturn]] static void reject(const char* name, const char* expected) {
     throw UserError(concat("\"", name, "\" is not ", expected));
+  }
+
+  template <class Value>
+  void parse(const char* name, Value& value, Value (*parsed)(std::string_view)) const {
+    std::string text;
+    (*this)(name, text);
+    try {
+      value = parsed(text);
+    } catch (const UserError& error) {
+      throw UserError(concat("\"", name, "\": ", error.what()));
+    }
   }
 
   const nlohmann::json& find(const char* name) const { return json_member(object_, name); }

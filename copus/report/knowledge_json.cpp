@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/description/configuration_json.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {
@@ -26,8 +25,7 @@ void measurement_fields(AMeasurement& measurement, Visitor&& visit) {
 }
 
 OrderedJson to_json(const Configuration& configuration, const MeasuredCell& cell) {
-  OrderedJson object;
-  object["configuration"] = OrderedJson::parse(to_json(configuration));
+  OrderedJson object{{"configuration", to_string(configuration)}};
   JsonFieldWriter parts;
   visit_parts(cell.parts, parts);
   object["predicted_seconds"] = parts.object();
@@ -89,9 +87,9 @@ Knowledge knowledge_from_json(const Json& json) {
   if (!json.is_array()) throw UserError("\"cells\" is not a list");
   std::map<Configuration, MeasuredCell> cells;
   for (const Json& element : json) {
-    require(
-        cells.emplace(configuration_from_json(json_member(element, "configuration").dump()), read_cell(element)).second,
-        "a configuration appears twice");
+    Configuration configuration;
+    JsonFieldReader{element}("configuration", configuration);
+    require(cells.emplace(configuration, read_cell(element)).second, "a configuration appears twice");
   }
   return Knowledge(std::move(cells));
 }

@@ -35,9 +35,7 @@ std::string fingerprint(const ClusterDescription& cluster) {
   };
   const auto link = [&](const Link& described) {
     const auto& [latency, bandwidth, efficiency, tree] = described;
-    OrderedJson list{latency, bandwidth, curve(efficiency)};
-    if (tree > 0) list.push_back(tree);  // profiles of links without trees stay valid
-    return list;
+    return OrderedJson{latency, bandwidth, curve(efficiency), tree};
   };
   const auto& [num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, network_by_nodes,
                measured_nodes, flops_per_second, device] = cluster;
@@ -92,7 +90,7 @@ OrderedJson to_json(const ProfileSubject& subject) {
   return object;
 }
 
-PerformanceProfile read_version_1(const Json& json) {
+PerformanceProfile profile_from_json(const Json& json) {
   PerformanceProfile profile;
   const JsonFieldReader subject(json_member(json, "subject"));
   subject_fields(profile.subject, subject);
@@ -145,12 +143,8 @@ PerformanceProfile read_profile(const std::filesystem::path& path) {
     if (const Json& format = json_member(json, "format"); format != format_name) {
       throw UserError(concat("\"format\" is ", format.dump()));
     }
-    const Json& version = json_member(json, "version");
-    if (version == format_version) return read_version_1(json);
-    if (version.is_number_integer()) {
-      throw UserError(concat("it has version ", version.dump(), ", and this program reads version ", format_version));
-    }
-    throw UserError("\"version\" is not an integer");
+    check_version(json, format_version);
+    return profile_from_json(json);
   } catch (const UserError& error) {
     throw UserError(concat(path.string(), ": is no profile, or a damaged one: ", error.what(),
                            ". Expected a profile.json of `copus train` or `copus profile`: measure again with `copus ",

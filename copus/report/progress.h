@@ -7,8 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include "copus/record/step_record.h"
 #include "copus/report/progress_line.h"
-#include "copus/report/step_record.h"
 
 namespace copus {
 

@@ -42,8 +42,7 @@ std::string loss_text(const char* name, const std::optional<double>& loss) {
 
 // The batch and the degrees of parallelism; empty where the step does not tell.
 std::string configuration_text(const StepRecord& record) {
-  const std::optional<std::string> layout = todays_spelling(record.strategy);
-  return record.global_batch > 0 ? concat(layout.value_or(record.strategy), ",B=", record.global_batch) : "";
+  return record.global_batch > 0 ? concat(to_string(record.strategy), ",B=", record.global_batch) : "";
 }
 
 std::string eta_text(const ProgressState& state) {

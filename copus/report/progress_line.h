@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/report/step_record.h"
+#include "copus/record/step_record.h"
 
 namespace copus {
 

@@ -18,7 +18,7 @@ ProgressState some_state() {
   state.total_steps = 2000;
   state.fraction_done = 0.62;
   state.record.consumed_tokens = 10'157'000;
-  state.record.strategy = "2x1x2";
+  state.record.strategy = {.data_parallel = 2, .pipeline_parallel = 2};
   state.record.global_batch = 32;
   state.loss = 1.7124;
   state.record.held_out_loss = 1.655;

@@ -11,6 +11,8 @@
 namespace copus {
 namespace {
 
+constexpr int64_t run_log_version = 1;  // of every line, since a log may be cut anywhere
+
 template <class Record, class Visitor>
 void record_fields(Record& record, Visitor&& visit) {
   visit("step", record.step, json_count_from_one);
@@ -50,14 +52,16 @@ void record_fields(Record& record, Visitor&& visit) {
 
 std::string to_line(const StepRecord& record) {
   JsonFieldWriter writer;
+  writer("version", run_log_version);
   record_fields(record, writer);
   return json_text(writer.object());
 }
 
 StepRecord step_record_from_line(const std::string& line) {
   StepRecord record;
+  const nlohmann::json object = parse_json(line);
+  if (object.is_object()) check_version(object, run_log_version);
   try {
-    const nlohmann::json object = parse_json(line);
     record_fields(record, JsonFieldReader(object));
   } catch (const UserError& error) {
     throw UserError(

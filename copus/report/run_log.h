@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "copus/record/step_record.h"
 #include "copus/report/line_log.h"
-#include "copus/report/step_record.h"
 
 namespace copus {
 

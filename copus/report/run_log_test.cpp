@@ -48,8 +48,8 @@ TEST_F(RunLogTest, FieldNames) {
   const auto object = nlohmann::ordered_json::parse(read_text_file(path_));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
-  EXPECT_THAT(names, testing::ElementsAre("step", "consumed_samples", "consumed_tokens", "loss_tokens", "loss", "lr",
-                                          "rate_factor", "phase", "grad_norm", "clipped", "step_seconds",
+  EXPECT_THAT(names, testing::ElementsAre("version", "step", "consumed_samples", "consumed_tokens", "loss_tokens",
+                                          "loss", "lr", "rate_factor", "phase", "grad_norm", "clipped", "step_seconds",
                                           "switch_seconds", "predicted_step_seconds", "tokens_per_second", "strategy",
                                           "global_batch", "micro_batch", "small_batch", "small_batch_squared_norm",
                                           "noise_scale", "noise_scale_low", "noise_scale_high", "noise_scale_tokens",
@@ -81,7 +81,7 @@ TEST_F(RunLogTest, NumbersComeBackBitwise) {
   record.step_seconds = 5e-324;
   record.noise_scale = 1.0 / 3;
   record.held_out_loss = 2.0 / 3;
-  record.strategy = "2x1x4";
+  record.strategy = {.data_parallel = 2, .pipeline_parallel = 4};
   RunLog(directory_).append(record);
   const StepRecord back = read_run_log(path_).at(0);
   EXPECT_EQ(back.consumed_tokens, record.consumed_tokens);
@@ -112,6 +112,22 @@ TEST_F(RunLogTest, PhaseAndClippingComeBackAndMayBeMissing) {
   write_file_durably(path_, object.dump() + "\n");
   EXPECT_FALSE(read_run_log(path_).at(0).phase);
   EXPECT_FALSE(read_run_log(path_).at(0).clipped);
+}
+
+TEST_F(RunLogTest, ALogOfAnotherVersionIsRefused) {
+  write_steps(2);
+  const std::string text = read_text_file(path_);
+  const auto refusal_of = [&](const std::string& from, const std::string& to) {
+    write_file_durably(path_, std::string(text).replace(text.rfind(from), from.size(), to));
+    return user_error([&] { read_run_log(path_); });
+  };
+  EXPECT_THAT(
+      refusal_of("\"version\":1", "\"version\":2"),
+      AllOf(HasSubstr("line 2"), HasSubstr("its format is of version 2, and this Copus reads version 1 alone")));
+  EXPECT_THAT(refusal_of("\"version\":1,", ""), HasSubstr("its format says no \"version\""));
+  EXPECT_THAT(refusal_of("d=1,t=1,p=1", "1x1x1"), HasSubstr("\"strategy\": \"1x1x1\" is no part of a configuration"));
+  EXPECT_THAT(refusal_of("d=1,t=1,p=1", "d=1,t=1,p=1,e=2"), HasSubstr("a configuration has no \"e\""));
+  EXPECT_THAT(refusal_of("d=1,t=1,p=1", "d=1,d=1,t=1,p=1"), HasSubstr("\"d\" is given twice"));
 }
 
 TEST_F(RunLogTest, EveryStepIsInTheFileAtOnce) {
@@ -348,7 +364,7 @@ TEST_F(RunLogTest, AStepWithoutLossIsNoneThatFailed) {
   EXPECT_FALSE(back.skipped());
   record.loss_tokens = 5;
   EXPECT_TRUE(record.skipped());
-  record.loss_tokens.reset();  // as in logs of earlier versions
+  record.loss_tokens.reset();  // an advised job need not tell
   EXPECT_TRUE(record.skipped());
 }
 

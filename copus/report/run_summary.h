@@ -22,7 +22,7 @@ struct RunSummary {
   int64_t batch_changes = 0;
   std::vector<double> relayout_pause_seconds;
   int64_t skipped_steps = 0;
-  std::optional<int64_t> missing_steps;  // that are not in run.jsonl; empty in summaries of earlier versions
+  int64_t missing_steps = 0;  // that are not in run.jsonl
   int64_t parameters = 0;
   std::string ended = "done";  // "done", "interrupted" or "time limit"
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "copus/base/error.h"
-#include "copus/statistics/efficiency.h"
 
 namespace copus {
 
@@ -30,16 +29,6 @@ double cap_of_factor(const RateRule& rule, double factor) {
 double linear_factor(double batch, double reference_batch) {
   COPUS_CHECK(batch > 0 && reference_batch > 0, batch, " against ", reference_batch);
   return batch / reference_batch;
-}
-
-// The factors of the last two rules contain (phi + B_ref) / (phi + B), the statistical efficiency at a critical batch
-// of phi.
-double adascale_factor(double batch, double noise_scale, double reference_batch) {
-  return linear_factor(batch, reference_batch) * statistical_efficiency(batch, noise_scale, reference_batch);
-}
-
-double surge_factor(double batch, double noise_scale, double reference_batch) {
-  return std::sqrt(linear_factor(batch, reference_batch)) * statistical_efficiency(batch, noise_scale, reference_batch);
 }
 
 double scaled_beta2(double beta2, double batch, double reference_batch) {

@@ -34,14 +34,6 @@ double cap_of_factor(const RateRule& rule, double factor);
 // Returns B / B_ref, the rule of SGD with small batches.
 double linear_factor(double batch, double reference_batch);
 
-// Returns B (phi + B_ref) / (B_ref (phi + B)): linear for B << phi, at most 1 + phi / B_ref (AdaScale, Johnson et al.
-// 2020, arXiv 2007.05105).
-double adascale_factor(double batch, double noise_scale, double reference_batch);
-
-// Returns eta(B) / eta(B_ref) with eta(B) = 2 / (sqrt(phi / B) + sqrt(B / phi)): it rises like the square root, is
-// highest at B = phi, and falls beyond (sign-like optimizers, Li et al. 2024, arXiv 2405.14578, equation 4).
-double surge_factor(double batch, double noise_scale, double reference_batch);
-
 // Returns the beta2 of an update in a batch of B: beta2^(B / B_ref), with which the second moment's half-life in
 // samples is that of beta2 at B_ref (Marek et al. 2025, arXiv 2507.07101, who propose it in tokens, for small batches).
 // It lies below 1 for every batch, and agrees to first order with the rule 1 - beta2 -> (B / B_ref) (1 - beta2) of

@@ -24,8 +24,6 @@ void expect_limits(Rule rule, double without_noise, double noise_alone) {
 TEST(LearningRateScaling, AtTheReferenceEveryRuleGivesOne) {
   for (const double noise_scale : {0.0, 1.0, 16.0, 1000.0, infinity}) {
     for (const double exponent : {0.0, 0.5, 1.0}) EXPECT_EQ(rate_factor({exponent, 16}, 16, noise_scale), 1);
-    EXPECT_DOUBLE_EQ(adascale_factor(16, noise_scale, 16), 1);
-    EXPECT_DOUBLE_EQ(surge_factor(16, noise_scale, 16), 1);
   }
   EXPECT_DOUBLE_EQ(linear_factor(16, 16), 1);
 }
@@ -95,23 +93,6 @@ TEST(LearningRateScaling, LinearDoesNotKnowNoise) {
   EXPECT_DOUBLE_EQ(linear_factor(4, 16), 0.25);
   EXPECT_THROW(linear_factor(0, 16), InternalError);
   EXPECT_THROW(linear_factor(16, 0), InternalError);
-}
-
-TEST(LearningRateScaling, AdaScaleIsLinearWhereNoiseRulesAndEndsAtItsGain) {
-  EXPECT_DOUBLE_EQ(adascale_factor(64, 32, 16), 64.0 * (32 + 16) / (16 * (32 + 64)));
-  expect_limits([](double noise_scale) { return adascale_factor(64, noise_scale, 16); }, 1, 4);
-  EXPECT_NEAR(adascale_factor(1e12, 32, 16), 1 + 32.0 / 16, 1e-3);
-}
-
-TEST(LearningRateScaling, SurgeIsHighestAtTheNoiseScale) {
-  const auto rate = [](double batch) { return 2 / (std::sqrt(32 / batch) + std::sqrt(batch / 32)); };
-  for (const double batch : {1.0, 8.0, 32.0, 50.0, 4096.0}) {
-    EXPECT_NEAR(surge_factor(batch, 32, 16), rate(batch) / rate(16), 1e-12) << batch;
-  }
-  EXPECT_GT(surge_factor(32, 32, 16), surge_factor(31, 32, 16));
-  EXPECT_GT(surge_factor(32, 32, 16), surge_factor(33, 32, 16));
-  // The factor rises like the square root where noise rules, and falls like it where there is none.
-  expect_limits([](double noise_scale) { return surge_factor(64, noise_scale, 16); }, 0.5, 2);
 }
 
 // Half the memory of a gradient is gone after as many samples in every batch.

@@ -7,9 +7,9 @@
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
+#include "copus/record/step_record.h"
 #include "copus/report/decision_replay.h"
 #include "copus/report/run_log.h"
-#include "copus/report/step_record.h"
 
 namespace copus {
 
@@ -86,7 +86,7 @@ Adaptation::Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart 
 }
 
 Reaction Adaptation::after_step(const StepRecord& record) {
-  Reaction reaction = controller_.observe(observation_of(record, config_));
+  Reaction reaction = controller_.observe(observation_of(record));
   if (const auto& decision = reaction.decision) {
     log_.append(*decision);
     if (decision->moves) predicted_gain_ = decision->choice.predicted_gain;

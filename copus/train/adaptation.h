@@ -7,8 +7,8 @@
 #include <string>
 
 #include "copus/orchestrator/controller.h"
+#include "copus/record/step_record.h"
 #include "copus/report/decision_log.h"
-#include "copus/report/step_record.h"
 #include "copus/train/run_plan.h"
 #include "copus/train/training_state.h"
 

@@ -187,5 +187,19 @@ TEST_F(CheckpointTransfer, NeedsAFewPiecesOfMemoryBesideTheState) {
   set_host_memory_limit(0);
 }
 
+TEST_F(CheckpointTransfer, AnUnknownPartOfTheOptimizerIsRefused) {
+  train_on_every_rank(config({}), [&](Trainer& trainer, World&, const Dataset&) {
+    trainer.step();
+    Snapshot snapshot = *take_snapshot(trainer);
+    snapshot.optimizer.push_back(make_host_tensor("momentum.model.norm.weight", DType::f32, {4}));
+    CheckpointWriter writer(folder_.path() / "checkpoints", 1);
+    writer.write(std::move(snapshot));
+    writer.finish();
+    const Checkpoint checkpoint(latest_checkpoint(folder_.path() / "checkpoints").value());
+    EXPECT_THAT(user_error([&] { trainer.restore(checkpoint); }),
+                testing::HasSubstr("its optimizer has \"momentum.model.norm.weight\", which this Copus does not know"));
+  });
+}
+
 }  // namespace
 }  // namespace copus

@@ -90,7 +90,7 @@ class ModelledClock : public NoiseScaleTest {
     };
     for (size_t i = 0; i < records.size(); ++i) {
       const StepRecord &one = records[i], &other = expected[i];
-      SCOPED_TRACE(concat("step ", one.step, " of ", one.strategy, ", micro-batch ", one.micro_batch));
+      SCOPED_TRACE(concat("step ", one.step, " of ", to_string(one.strategy), ", micro-batch ", one.micro_batch));
       EXPECT_EQ(one.strategy, other.strategy);
       EXPECT_EQ(one.global_batch, other.global_batch);
       EXPECT_EQ(one.consumed_samples, other.consumed_samples);
@@ -163,7 +163,7 @@ TEST_F(ModelledClock, ASwitchTakesWhatItWouldOnTheCluster) {
   EXPECT_GT(pause, 0);
   EXPECT_EQ(report.pause_seconds, pause);
   EXPECT_EQ(history.records[3].switch_seconds, pause);
-  EXPECT_EQ(history.records[3].strategy, "8x1x1");
+  EXPECT_EQ(to_string(history.records[3].strategy), "d=8,t=1,p=1");
   EXPECT_EQ(history.records[3].step_seconds, true_seconds(begin, target));
   EXPECT_EQ(history.records[3].elapsed_seconds,
             history.records[2].elapsed_seconds + pause + true_seconds(begin, target));

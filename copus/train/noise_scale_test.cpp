@@ -108,7 +108,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
     ASSERT_TRUE(resumed.front().noise_scale.has_value());
     EXPECT_LT(std::abs(*resumed.front().noise_scale - *before.back().noise_scale), 3 * largest_change);
     for (size_t step = 0; step < resumed.size(); ++step) {
-      SCOPED_TRACE(concat("layout ", resumed[step].strategy, ", step ", step + 1, " after"));
+      SCOPED_TRACE(concat("layout ", to_string(resumed[step].strategy), ", step ", step + 1, " after"));
       // Layouts measure different small batches, some of which tell less: the intervals meet.
       ASSERT_TRUE(resumed[step].noise_scale_high && uninterrupted[step].noise_scale_high);
       EXPECT_GT(*resumed[step].noise_scale_high, *uninterrupted[step].noise_scale_low);
@@ -259,7 +259,7 @@ TEST_F(NoiseScaleTest, MeasuringChangesNoBitOfTraining) {
     const Outcome measured = run(join(base, layout)), plain = run(join(base, join(layout, {disabled})));
     ASSERT_EQ(measured.records.size(), plain.records.size());
     for (size_t step = 0; step < plain.records.size(); ++step) {
-      SCOPED_TRACE(concat(plain.records[step].strategy, ", step ", step + 1));
+      SCOPED_TRACE(concat(to_string(plain.records[step].strategy), ", step ", step + 1));
       EXPECT_EQ(measured.records[step].loss, plain.records[step].loss);
       EXPECT_EQ(measured.records[step].grad_norm, plain.records[step].grad_norm);
       EXPECT_TRUE(measured.records[step].small_batch_squared_norm.has_value());

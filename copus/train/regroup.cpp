@@ -151,7 +151,7 @@ class Regrouping {
     return latest;
   }
 
-  const ParallelStrategy& strategy() const { return state_.at_rest.training.configuration->strategy; }
+  const ParallelStrategy& strategy() const { return state_.at_rest.training.configuration.strategy; }
   bool holds() const { return state_.holds_state(); }
   int64_t rank_before(int64_t process) const {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
@@ -315,7 +315,7 @@ class Regrouping {
       }
     }
     training = shared;
-    result_.before = *training.configuration;
+    result_.before = training.configuration;
   }
 
   // With ZeRO-1 and 2 in fp32 each rank holds all weights and updates its share. The gathering of the others' shares

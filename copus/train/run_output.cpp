@@ -14,7 +14,6 @@
 #include "copus/base/units.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/report/decision_log.h"
-#include "copus/report/html_report.h"
 #include "copus/train/probe_plan.h"
 #include "copus/train/source_notes.h"
 
@@ -277,7 +276,7 @@ RunSummary RunOutput::finish(const Trainer& trainer, std::optional<double> held_
   std::vector<DecisionEvent> events = read_decision_log(directory_ / "decisions.jsonl");
   count_switches(events, summary);
   write_summary(directory_, summary);
-  write_html_report(directory_, std::move(events));
+  if (plan_.write_page) plan_.write_page(directory_, std::move(events));
   return summary;
 }
 

@@ -108,15 +108,14 @@ void keep_reference_batch(RunConfig& then, RunConfig& now) {
 // there, unless the user gives other ranks or other settings than `before`, those that the run was given then.
 void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
-  const std::optional<Configuration> then =
-      parse_training_state(plan.checkpoint->training_state(), source).configuration;
-  if (!then || *then == plan.start) return;
+  const Configuration then = parse_training_state(plan.checkpoint->training_state(), source).configuration;
+  if (then == plan.start) return;
   const bool asks_for_another =
       overrides_configuration(request.overrides) || configuration_of(before) != configuration_of(plan.config);
-  if (then->strategy.world_size() == plan.start.strategy.world_size() && !asks_for_another) {
-    plan.start = *then;
-  } else if (*then != configuration_of(before)) {  // else the changes of the settings tell it
-    plan.changes.push_back(describe_change(*then, plan.start));
+  if (then.strategy.world_size() == plan.start.strategy.world_size() && !asks_for_another) {
+    plan.start = then;
+  } else if (then != configuration_of(before)) {  // else the changes of the settings tell it
+    plan.changes.push_back(describe_change(then, plan.start));
   }
 }
 
@@ -188,6 +187,7 @@ RunPlan plan_run(const RunRequest& request) {
   RunPlan plan;
   plan.program = request.program;
   plan.trace_steps = request.trace_steps;
+  plan.write_page = request.write_page;
   if (request.config_path.empty() && !request.resume) throw UserError("train: give the CONFIG.toml of the run");
   if (request.resume && request.run_directory.empty()) {
     throw UserError("--resume needs to know which run: give --run-dir DIR");

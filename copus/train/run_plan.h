@@ -2,12 +2,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/config/run_config.h"
+#include "copus/report/decision_log.h"
 
 namespace copus {
 
@@ -19,11 +21,13 @@ struct RunRequest {
   bool dry_run = false;           // tells what the run would take, and writes nothing
   int64_t trace_steps = 0;        // number of steps that a timeline is written of
   std::string program = "copus";  // name it was called by, for the commands that a run suggests at its end
+  PageWriter write_page = {};     // called when the run ends; empty: no page
 };
 
 struct RunPlan {
-  std::string program;      // RunRequest::program
-  int64_t trace_steps = 0;  // RunRequest::trace_steps
+  std::string program;         // RunRequest::program
+  int64_t trace_steps = 0;     // RunRequest::trace_steps
+  PageWriter write_page = {};  // RunRequest::write_page
   RunConfig config;
   Configuration start;  // configuration of the checkpoint, or that of the file where the user asks for it
   std::filesystem::path directory;

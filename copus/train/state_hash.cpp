@@ -195,8 +195,8 @@ uint64_t hash_elements(StateKind kind, const std::string& parameter, int64_t fir
 
 uint64_t hash_counters(const TrainingState& state) {
   TrainingState lasting = state;
-  lasting.configuration.reset();
-  lasting.rate_factor.reset();
+  lasting.configuration = {};
+  lasting.rate_factor = 1;
   lasting.variance_ratio = 1;
   return hash_of_text(lasting);
 }

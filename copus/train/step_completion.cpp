@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-double batch_of(const TrainingState& state) { return static_cast<double>(state.configuration->global_batch); }
+double batch_of(const TrainingState& state) { return static_cast<double>(state.configuration.global_batch); }
 
 }  // namespace
 
@@ -19,7 +19,7 @@ StepCompletion::StepCompletion(const RunConfig& config)
     : config_(config), learning_rate_(config.optimizer, config.train) {}
 
 int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
-  return state.configuration->global_batch * config_.train.sequence_length;
+  return state.configuration.global_batch * config_.train.sequence_length;
 }
 
 // The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
@@ -27,7 +27,7 @@ int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
 double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state) const {
   const int64_t tokens = state.consumed_tokens + tokens_per_step(state);
   return learning_rate_.at({tokens, state.elapsed_seconds + agreed.seconds}) *
-         agreed.rate_factor.value_or(*state.rate_factor) * shrink_ramp(state);
+         agreed.rate_factor.value_or(state.rate_factor) * shrink_ramp(state);
 }
 
 // Part of the next update's rate: below 1 for a while after the batch has shrunk.
@@ -49,7 +49,7 @@ UpdateScaling StepCompletion::update_scaling(const StepAgreement& agreed, const 
   if (config_.optimizer.scale_weight_decay) {
     const auto reference_batch = static_cast<double>(reference_batch_of(config_));
     scaling.weight_decay_factor = weight_decay_factor(
-        batch_of(state), reference_batch, agreed.rate_factor.value_or(*state.rate_factor) * shrink_ramp(state));
+        batch_of(state), reference_batch, agreed.rate_factor.value_or(state.rate_factor) * shrink_ramp(state));
   }
   return scaling;
 }
@@ -65,7 +65,7 @@ std::optional<WeightUpdate> StepCompletion::update_of(const StepAgreement& agree
 StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::optional<WeightUpdate>& update,
                                     bool measures_noise, TrainingState& state) const {
   const double lr = update ? update->learning_rate : learning_rate(agreed, state);
-  if (agreed.rate_factor) state.rate_factor = agreed.rate_factor;
+  if (agreed.rate_factor) state.rate_factor = *agreed.rate_factor;
   std::optional<NormObservation> norms;
   if (update) {
     state.optimizer_steps = update->number;
@@ -74,12 +74,12 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
     state.skipped_in_a_row = 0;
     if (measures_noise) norms = observe_noise(agreed, state);
   } else if (agreed.lacks_loss()) {
-    if (measures_noise) state.observed_samples += state.configuration->global_batch;  // they say nothing of the noise
+    if (measures_noise) state.observed_samples += state.configuration.global_batch;  // they say nothing of the noise
   } else {
     skip(agreed, lr, state);
   }
   state.step += 1;
-  state.consumed_samples += state.configuration->global_batch;
+  state.consumed_samples += state.configuration.global_batch;
   state.consumed_tokens += tokens_per_step(state);
   state.elapsed_seconds += agreed.seconds;
   return record_of(agreed, lr, norms, measures_noise, state);
@@ -87,7 +87,7 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
 
 void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) {
   state.skipped_steps += 1;
-  state.skipped_samples += state.configuration->global_batch;
+  state.skipped_samples += state.configuration.global_batch;
   state.skipped_in_a_row += 1;
   if (state.skipped_in_a_row < max_skipped_in_a_row) return;
   throw UserError(concat("training has diverged: the last ", max_skipped_in_a_row, " steps up to step ", state.step + 1,
@@ -100,7 +100,7 @@ void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, Tra
 StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learning_rate,
                                      const std::optional<NormObservation>& norms, bool measures_noise,
                                      const TrainingState& state) const {
-  const Configuration& configuration = *state.configuration;
+  const Configuration& configuration = state.configuration;
   StepRecord record;
   record.step = state.step;
   record.consumed_samples = state.consumed_samples;
@@ -115,7 +115,7 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   if (agreed.is_finite()) record.clipped = is_clipped(record.grad_norm, config_.train.clip_norm);
   record.step_seconds = agreed.seconds;
   record.tokens_per_second = static_cast<double>(tokens_per_step(state)) / agreed.seconds;
-  record.strategy = layout_in_run_log(configuration.strategy);
+  record.strategy = configuration.strategy;
   record.global_batch = configuration.global_batch;
   record.micro_batch = configuration.micro_batch;
   record.skipped_samples = state.skipped_samples;
@@ -135,7 +135,7 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
 // loss: the mean of B such gradients is the step's. The mean over a small batch of b samples is B / b times what it has
 // added.
 std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement& agreed, TrainingState& state) const {
-  const Configuration& configuration = *state.configuration;
+  const Configuration& configuration = state.configuration;
   const ProbePlan plan = plan_probe(config_, configuration, state.step + 1, true);
   if (plan.source == ProbeSource::none) return std::nullopt;
   NormObservation observation;

@@ -8,7 +8,7 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/learning_rate.h"
-#include "copus/report/step_record.h"
+#include "copus/record/step_record.h"
 #include "copus/train/optimizer.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/training_state.h"

@@ -16,7 +16,7 @@
 
 #include "copus/comm/shared_memory/state_arena.h"
 #include "copus/model/state_memory.h"
-#include "copus/report/step_record.h"
+#include "copus/record/step_record.h"
 #include "copus/train/optimizer.h"
 #include "copus/train/relayout.h"
 #include "copus/train/step_agreement.h"

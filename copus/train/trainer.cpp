@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -49,20 +50,23 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configurati
       allocate_zeros(config.model, placement, compute_dtype(config.train.precision), memory, /*moments=*/true));
 }
 
-// The factor on the learning rate that a checkpoint has in its batch; empty where it tells nothing of it. Earlier
-// versions followed the square-root rule up to the critical batch of the latest switch, whatever the policy.
-std::optional<double> kept_rate_factor(const RunConfig& config, const TrainingState& state) {
-  if (state.rate_factor || !state.critical_batch || !state.configuration) return state.rate_factor;
-  const RateRule rule{.exponent = 0.5,
-                      .reference_batch = static_cast<double>(reference_batch_of(config)),
-                      .is_capped = *state.critical_batch > 0};
-  return rate_factor(rule, static_cast<double>(state.configuration->global_batch), *state.critical_batch);
-}
-
 // The product of beta2 that a run goes on with; in a checkpoint that has none every update had the configuration's.
 std::optional<double> kept_beta2_product(const OptimizerConfig& optimizer, const TrainingState& state) {
   if (!optimizer.scale_beta2) return std::nullopt;
   return state.beta2_product.value_or(std::pow(optimizer.beta2, static_cast<double>(state.optimizer_steps)));
+}
+
+// Throws UserError where the checkpoint holds optimizer state that nobody here would go on with.
+void check_known(const Checkpoint& checkpoint, const ModelDescription& model) {
+  std::set<std::string, std::less<>> known;
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    known.insert({"exp_avg." + parameter.name, "exp_avg_sq." + parameter.name});
+  }
+  for (const auto& [name, tensor] : checkpoint.optimizer()) {
+    if (known.contains(name)) continue;
+    throw UserError(concat("cannot resume from ", checkpoint.directory().string(), ": its optimizer has \"", name,
+                           "\", which this Copus does not know; use the Copus that wrote it"));
+  }
 }
 
 template <class Value>
@@ -164,6 +168,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   check_same(checkpoint, "train.seed", state_.seed, state.seed);
   check_same(checkpoint, "train.sequence_length", state_.sequence_length, state.sequence_length);
   check_same(checkpoint, "data.train (fingerprint of the contents)", state_.data_fingerprint, state.data_fingerprint);
+  check_known(checkpoint, config_.model);
   const ParameterStore& parameters = model_->parameters;
   AdamW& optimizer = model_->optimizer;
   load_state(parameters, master_weights(parameters),
@@ -176,10 +181,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   optimizer.set_steps(state.optimizer_steps);
   if (survives_) journal_in(survives_->journal).rest(state.optimizer_steps);
   // A factor is that of the batch which the checkpoint was written in.
-  const bool has_its_batch = state.configuration && state.configuration->global_batch == configuration().global_batch;
-  const std::optional<double> kept = has_its_batch ? kept_rate_factor(config_, state) : std::nullopt;
-  state.rate_factor = kept ? kept : state_.rate_factor;
-  state.critical_batch.reset();
+  if (state.configuration.global_batch != configuration().global_batch) state.rate_factor = state_.rate_factor;
   state.beta2_product = kept_beta2_product(config_.optimizer, state);
   state.configuration = configuration();
   state_ = std::move(state);
@@ -187,15 +189,12 @@ void Trainer::restore(const Checkpoint& checkpoint) {
 
 void Trainer::branch_from(const Checkpoint& checkpoint, int64_t skipped_samples) {
   const std::string source = (checkpoint.directory() / "training_state.json").string();
-  const std::optional<Configuration> before = parse_training_state(checkpoint.training_state(), source).configuration;
+  const Configuration before = parse_training_state(checkpoint.training_state(), source).configuration;
   restore(checkpoint);
   state_.consumed_samples += skipped_samples;
   state_.rate_factor = 1;
-  if (before) {
-    state_.variance_ratio =
-        variance_ratio_after_switch(state_.variance_ratio, static_cast<double>(before->global_batch),
-                                    static_cast<double>(configuration().global_batch));
-  }
+  state_.variance_ratio = variance_ratio_after_switch(state_.variance_ratio, static_cast<double>(before.global_batch),
+                                                      static_cast<double>(configuration().global_batch));
 }
 
 StepRecord Trainer::step(const StopQuestion& stop) {

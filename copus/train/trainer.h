@@ -16,7 +16,7 @@
 #include "copus/data/dataset.h"
 #include "copus/model/parameters.h"
 #include "copus/orchestrator/controller.h"
-#include "copus/report/step_record.h"
+#include "copus/record/step_record.h"
 #include "copus/schedule/schedule.h"
 #include "copus/train/checkpoint_transfer.h"
 #include "copus/train/modelled_job.h"
@@ -79,7 +79,7 @@ class Trainer {
   StepRecord step(const StopQuestion& stop = {});
 
   // The configuration that steps run in: global batch, micro-batch and layout.
-  const Configuration& configuration() const { return *state_.configuration; }
+  const Configuration& configuration() const { return state_.configuration; }
 
   // Announces a switch, between two steps and on rank 0 alone. The next step tells all ranks, which prepare from then
   // on. They switch at the boundary after step intent.commit_after_step, or after that next step if this boundary has

@@ -117,34 +117,6 @@ TEST_F(TrainerSwitch, AFactorThatIsAnnouncedCountsFromTheNextUpdateOnAllRanks) {
   });
 }
 
-// Checkpoints of the version before hold the critical batch that its factor sqrt(min(B, max(B_ref, B_c)) / B_ref) was
-// computed with; 0 where it was not known.
-TEST_F(TrainerSwitch, ARunGoesOnWithTheRateOfACheckpointThatHasNoFactor) {
-  RunConfig begin = config({ranks(1, 1, 1), global_batch(32)});
-  begin.optimizer.reference_batch = 8;
-  int64_t number = 0;
-  for (const auto& [critical, factor] : {std::pair{"18", 1.5}, {"4", 1.0}, {"0", 2.0}, {"1e9", 2.0}}) {
-    std::optional<Snapshot> snapshot;
-    train_on_every_rank(begin, [&](Trainer& trainer, World&, const Dataset&) {
-      trainer.step();
-      snapshot = take_snapshot(trainer);
-    });
-    std::string& state = snapshot->training_state;
-    const size_t name = state.find("\"rate_factor\"");
-    ASSERT_NE(name, std::string::npos);
-    state.replace(name, state.find(',', name) - name, concat("\"critical_batch\": ", critical));
-    CheckpointWriter writer(folder_.path() / concat("checkpoints", ++number), 1);
-    writer.write(*snapshot);
-    writer.finish();
-    const Checkpoint checkpoint(*writer.last_written());
-    train_on_every_rank(begin, [&, factor = factor, critical = critical](Trainer& trainer, World&, const Dataset&) {
-      trainer.restore(checkpoint);
-      EXPECT_EQ(trainer.state().rate_factor, factor) << critical;
-      EXPECT_EQ(trainer.state().critical_batch, std::nullopt);
-    });
-  }
-}
-
 // The learning rate's factor that a decision has counted with for one of the candidates that it lists: taken out of its
 // Goodput, T SE r^(2 alpha).
 double counted_rate_factor(const Decision& decision, const Configuration& configuration, double critical,
@@ -184,7 +156,7 @@ TEST_F(TrainerSwitch, TheRateOfTheUpdatesIsTheOneThatGoodputCountedWith) {
       // Lets the noise scale grow and then fall, and large batches be fast, so that the batch grows and the cap
       // follows.
       const double phi = step < 40 ? 4 + 0.5 * static_cast<double>(step) : 5;
-      Observation seen = observation_of(record, begin);
+      Observation seen = observation_of(record);
       seen.noise_scale = seen.noise_scale_low = seen.noise_scale_high = phi;
       seen.step_seconds = 1 + 0.001 * static_cast<double>(record.global_batch);    // whatever the machine is doing
       seen.elapsed_seconds = seen.seconds_left = 1e6 + static_cast<double>(step);  // time enough for a move to pay

@@ -68,7 +68,7 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
       EXPECT_NEAR(moved.records[step].grad_norm / expected.records[step].grad_norm, 1, 1e-3) << "step " << step + 1;
       EXPECT_EQ(moved.records[step].consumed_samples, expected.records[step].consumed_samples);
     }
-    EXPECT_EQ(moved.records[1].strategy, "1x4x2");
+    EXPECT_EQ(to_string(layout_of(moved.records[1].strategy)), "d=1,t=4,p=2");
     EXPECT_TRUE(moved.records[1].switch_seconds.has_value());
     EXPECT_FALSE(moved.records[2].switch_seconds.has_value());
     const double pauses = std::accumulate(moved.reports.begin(), moved.reports.end(), 0.0,

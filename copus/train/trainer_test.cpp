@@ -93,8 +93,8 @@ TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
   StepRecord record;
   while (!trainer.finished()) {
     record = trainer.step();
-    EXPECT_DOUBLE_EQ(observation_of(record, config_).share_done.value(), static_cast<double>(record.step) / 30);
-    EXPECT_EQ(observation_of(record, config_).seconds_left, trainer.seconds_left());
+    EXPECT_DOUBLE_EQ(observation_of(record).share_done.value(), static_cast<double>(record.step) / 30);
+    EXPECT_EQ(observation_of(record).seconds_left, trainer.seconds_left());
   }
   EXPECT_EQ(record.step, 30);
   EXPECT_EQ(record.consumed_samples, 240);

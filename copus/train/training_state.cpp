@@ -1,8 +1,10 @@
 #include "copus/train/training_state.h"
 
+#include <set>
+
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
-#include "copus/description/configuration_json.h"
+#include "copus/description/configuration_text.h"
 
 namespace copus {
 
@@ -23,16 +25,12 @@ void for_each_field(State& state, Visit visit) {
   visit("sequence_length", state.sequence_length);
   visit("byte_tokens", state.byte_tokens);
   visit("data_fingerprint", state.data_fingerprint);
+  visit("observed_samples", state.observed_samples);
+  visit("variance_ratio", state.variance_ratio);
+  visit("rate_factor", state.rate_factor);
 }
 
 constexpr const char* noise_average = "noise_average";
-
-// Visits the fields that only a run that changes its configuration needs.
-template <class State, class Visit>
-void for_each_adaptive_field(State& state, Visit visit) {
-  visit("observed_samples", state.observed_samples);
-  visit("variance_ratio", state.variance_ratio);
-}
 
 // Each reads a value of its type, and tells whether it was one. Integers are counts, from 0 on.
 bool read_value(const nlohmann::json& json, int64_t& value) {
@@ -59,9 +57,7 @@ bool read_value(const nlohmann::json& json, std::string& value) {
 }
 
 constexpr const char* configuration_name = "configuration";
-constexpr const char* rate_factor_name = "rate_factor";
 constexpr const char* beta2_product_name = "beta2_product";
-constexpr const char* critical_batch_name = "critical_batch";
 
 }  // namespace
 
@@ -70,12 +66,8 @@ std::string to_json(const TrainingState& state) {
   for_each_field(state, [&](const char* name, const auto& field) { json[name] = field; });
   visit_noise_average(state.noise_average,
                       [&](const char* name, const auto& field, NoiseSum) { json[noise_average][name] = field; });
-  for_each_adaptive_field(state, [&](const char* name, const auto& field) { json[name] = field; });
-  if (state.rate_factor) json[rate_factor_name] = *state.rate_factor;
   if (state.beta2_product) json[beta2_product_name] = *state.beta2_product;
-  if (state.configuration) {
-    json[configuration_name] = nlohmann::ordered_json::parse(to_json(*state.configuration));
-  }
+  json[configuration_name] = to_string(state.configuration);
   return json.dump(2);
 }
 
@@ -93,31 +85,30 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
     const auto found = object.is_object() ? object.find(name) : object.end();
     if (found == object.end() || !read_value(*found, field)) refuse(name);
   };
+  std::set<std::string> unknown;
+  for (const auto& [name, value] : json.items()) unknown.insert(name);
   TrainingState state;
-  for_each_field(state, [&](const char* name, auto& field) { read(json, name, field); });
-  // Older checkpoints have no averages, which then begin with the run's next step.
-  if (json.contains(noise_average)) {
-    const nlohmann::json& average = json.at(noise_average);
-    visit_noise_average(state.noise_average,
-                        [&](const char* name, auto& field, NoiseSum) { read(average, name, field); });
-  }
-  if (!json.contains(configuration_name)) {  // nor a configuration, which could not change then
-    state.observed_samples = state.consumed_samples - state.skipped_samples;
-    return state;
-  }
-  for_each_adaptive_field(state, [&](const char* name, auto& field) { read(json, name, field); });
-  if (json.contains(rate_factor_name)) {
-    read(json, rate_factor_name, state.rate_factor.emplace());
-  } else if (json.contains(critical_batch_name)) {
-    read(json, critical_batch_name, state.critical_batch.emplace());
-  }
+  for_each_field(state, [&](const char* name, auto& field) {
+    read(json, name, field);
+    unknown.erase(name);
+  });
+  const auto average = json.find(noise_average);
+  if (average == json.end()) refuse(noise_average);
+  visit_noise_average(state.noise_average,
+                      [&](const char* name, auto& field, NoiseSum) { read(*average, name, field); });
   if (json.contains(beta2_product_name)) read(json, beta2_product_name, state.beta2_product.emplace());
+  std::string configuration;
+  read(json, configuration_name, configuration);
   try {
-    state.configuration = configuration_from_json(json.at(configuration_name).dump());
+    state.configuration = parse_configuration(configuration);
   } catch (const UserError& error) {
-    throw UserError(concat(source, ": ", error.what(), "; the checkpoint is damaged or of another version"));
+    throw UserError(concat(source, ": the training state's configuration: ", error.what(),
+                           "; the checkpoint is damaged or of another version"));
   }
-  return state;
+  for (const char* name : {noise_average, beta2_product_name, configuration_name}) unknown.erase(name);
+  if (unknown.empty()) return state;
+  throw UserError(concat(source, ": the training state has a field '", *unknown.begin(),
+                         "', which this Copus does not know; use the Copus that wrote the checkpoint"));
 }
 
 }  // namespace copus

@@ -28,13 +28,8 @@ struct TrainingState {
   NoiseAverage noise_average;    // of the steps so far: per sample, and so of any batch and layout
   // Value of consumed_samples - skipped_samples after the latest step whose norms were observed.
   int64_t observed_samples = 0;
-  // Configuration that the run was in; empty in checkpoints from before runs could change theirs.
-  std::optional<Configuration> configuration;
-  // Factor on the schedule's learning rate for the batch; empty in checkpoints from before it was kept.
-  std::optional<double> rate_factor;
-  // What some of these held instead, in samples: the batch up to which the square-root rule was followed; 0: no limit.
-  // It is read and never written.
-  std::optional<double> critical_batch;
+  Configuration configuration;  // that the run was in
+  double rate_factor = 1;       // factor on the schedule's learning rate for the batch
   // Product of the beta2 of all updates so far, for the bias correction; kept with optimizer.scale_beta2 alone.
   std::optional<double> beta2_product;
   double variance_ratio = 1;  // of AdamW's second moments, see statistics/learning_rate_scaling.h

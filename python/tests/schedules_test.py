@@ -20,7 +20,7 @@ SCHEDULES = [
 
 
 def copus_reads(text: str, sequence_length: int) -> tuple[tuple[int, int], ...]:
-    """As parse_step_schedule of copus/orchestrator/policy_schedule.cpp does: a plain number is of sequences."""
+    """As parse_step_schedule of copus/orchestrator/baselines/policy_schedule.cpp does: a plain number is of sequences."""
     pieces = []
     for piece in text.split():
         threshold, batch = piece.split(":")
@@ -102,11 +102,11 @@ class Runs(unittest.TestCase):
 
     def test_what_was_advised(self):
         def decision(consumed, batch):
-            target = None if batch is None else {"global_batch": batch, "micro_batch": 4}
-            return {"event": "decision", "step": 1, "consumed_samples": consumed, "current": {"global_batch": 8},
+            target = None if batch is None else f"d=1,t=1,p=1,B={batch},b=4"
+            return {"event": "decision", "step": 1, "consumed_samples": consumed, "current": "d=1,t=1,p=1,B=8,b=4",
                     "target": target, "moves": False}
 
-        begin = {"event": "begin", "step": 0, "configuration": {"global_batch": 8}}
+        begin = {"event": "begin", "step": 0, "configuration": "d=1,t=1,p=1,B=8,b=4"}
         self.write("decisions.jsonl", [begin, decision(40, None), decision(80, 16), decision(120, 16), decision(160, None),
                                        {"event": "resumed", "step": 20}])
         self.assertEqual(BatchSchedule.advised(self.run_directory), BatchSchedule(((0, 8), (80, 16), (160, 8)), 128))

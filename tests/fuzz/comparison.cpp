@@ -1,5 +1,5 @@
 // results.json of an experiment, as its page shows it.
-#include "copus/report/page_comparison.h"
+#include "copus/report/drawn/page_comparison.h"
 #include "fuzz_target.h"
 
 using namespace copus;

@@ -67,6 +67,11 @@ truth_layout_error = 0.1
 """
 
 
+def batch_of(configuration):
+    """The global batch of a configuration as text."""
+    return int(dict(part.split("=") for part in configuration.split(","))["B"])
+
+
 def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -307,8 +307,8 @@ class NoiseScaleTest : public ::testing::Test {
     for (size_t i = 0; i < layouts.size(); ++i) {
       const RunConfig changed = config(join(base, layouts[i]));
       for (const StepRecord& record : measure(changed, weights, steps)) {
-        SCOPED_TRACE(
-            concat("layout ", i, ": ", record.strategy, ", micro-batch ", record.micro_batch, ", step ", record.step));
+        SCOPED_TRACE(concat("layout ", i, ": ", to_string(record.strategy), ", micro-batch ", record.micro_batch,
+                            ", step ", record.step));
         const Norms expected = expected_norms(gradients, changed, record.step);
         expect_equal(record.grad_norm * record.grad_norm, expected.squared_norm, {record.step});
         EXPECT_EQ(record.small_batch, expected.small_batch);

@@ -77,9 +77,9 @@ class BatchSchedule:
         pieces: list[tuple[int, int]] = []
         for event in _records(pathlib.Path(directory) / "decisions.jsonl"):
             if event["event"] == "begin" and not pieces:
-                pieces.append((0, event["configuration"]["global_batch"]))
+                pieces.append((0, _batch_of(event["configuration"])))
             elif event["event"] == "decision" and pieces:  # without a target it says to stay
-                start, batch = event["consumed_samples"], (event["target"] or event["current"])["global_batch"]
+                start, batch = event["consumed_samples"], _batch_of(event["target"] or event["current"])
                 if batch != pieces[-1][1] and start > pieces[-1][0]:
                     pieces.append((start, batch))
         if not pieces:
@@ -196,6 +196,11 @@ def _records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
         for line in file:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def _batch_of(configuration: str) -> int:
+    """The global batch of a configuration as logs hold it: "d=2,t=1,p=1,B=64,b=4"."""
+    return int(dict(part.split("=") for part in configuration.split(","))["B"])
 
 
 def _sequence_length(directory: str | pathlib.Path) -> int:

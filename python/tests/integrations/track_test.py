@@ -61,7 +61,7 @@ class Track(unittest.TestCase):
         self.write_log(4)
 
     def write_log(self, steps, end=""):
-        lines = [{"step": i + 1, "loss": loss, "clipped": False, "strategy": "1x1x1"} for i, loss in enumerate(LOSSES)]
+        lines = [{"step": i + 1, "loss": loss, "clipped": False, "strategy": "d=1,t=1,p=1"} for i, loss in enumerate(LOSSES)]
         (self.run_dir / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:steps]) + end)
 
     def end_run(self, steps=4, ended="done"):

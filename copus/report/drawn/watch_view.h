@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/record/step_record.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/run_summary.h"
-#include "copus/report/step_record.h"
 
 namespace copus {
 

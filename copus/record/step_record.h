@@ -1,13 +1,11 @@
-// The record of one training step in run.jsonl, and the part of it that a controller is told.
+// The record of one training step, which run.jsonl keeps, and the rules that follow from it.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "copus/config/run_config.h"
-#include "copus/orchestrator/observation.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {
@@ -19,19 +17,19 @@ struct StepRecord {
   int64_t consumed_samples = 0;  // sequences consumed so far, this step's included
   int64_t consumed_tokens = 0;   // tokens consumed so far, this step's included
   // Tokens of this step that carry loss, whose mean it is. Where there are none there is no loss and no update; empty
-  // in logs of earlier versions.
+  // where another program trains and does not tell.
   std::optional<int64_t> loss_tokens;
   double loss = 0;  // mean training loss of this step, nats per token; not finite on a skipped step and without tokens
   double lr = 0;    // NaN where another program trains and does not tell
   std::optional<double> rate_factor;   // part of lr: its factor for the batch, that of the ramp left out
-  std::optional<SchedulePhase> phase;  // of the schedule of lr; empty in logs of earlier versions
+  std::optional<SchedulePhase> phase;  // of the schedule of lr; empty where another program trains
   double grad_norm = 0;                // global norm before clipping
-  std::optional<bool> clipped;  // whether the update was scaled down; empty where there was none, and in such logs
+  std::optional<bool> clipped;         // whether the update was scaled down; empty where there was none
   double step_seconds = 0;
   std::optional<double> switch_seconds;          // pause before the step, to change the run's configuration
   std::optional<double> predicted_step_seconds;  // predicted before the step, corrected by the steps before it
   double tokens_per_second = 0;
-  std::string strategy = "1x1x1";     // data x tensor x pipeline parallel
+  ParallelStrategy strategy;
   int64_t global_batch = 0;           // sequences
   int64_t micro_batch = 0;            // sequences
   std::optional<double> small_batch;  // sequences of the smaller batch whose gradient norms this step has measured
@@ -46,8 +44,9 @@ struct StepRecord {
   int64_t skipped_samples = 0;                   // sequences of skipped steps so far
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   double elapsed_seconds = 0;                    // training time so far, evaluation and checkpoints not counted
-  // Of the run by the limits that it had then; empty in logs of earlier versions: the training time that was left at
-  // the pace so far, by the nearest limit, and the share that was done, as the learning rate's schedule counts it.
+  // Of the run by the limits that it had then: the training time that was left at the pace so far, by the nearest
+  // limit, and the share that was done, as the learning rate's schedule counts it. Empty where another program trains
+  // and does not tell its length.
   std::optional<double> seconds_left, share_done;
 
   // Tells whether the step had nothing to learn from: none of its tokens carries loss.
@@ -60,10 +59,6 @@ struct StepRecord {
 // Adds to a step's record what the averages after it tell: noise scale, critical batch, statistical efficiency,
 // Goodput.
 void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record);
-
-// Makes the observation that a controller is told of a step: in the run and in a replay alike. Where the record does
-// not say how much time was left, that follows from the limits in `config`.
-Observation observation_of(const StepRecord& record, const RunConfig& config);
 
 // Tells whether the held-out loss is evaluated after the step: every evaluate.interval steps, and where the consumed
 // tokens have reached another multiple of evaluate.interval_tokens.

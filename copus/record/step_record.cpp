@@ -1,8 +1,9 @@
-#include "copus/report/step_record.h"
+#include "copus/record/step_record.h"
 
 #include <algorithm>
+#include <limits>
 
-#include "copus/orchestrator/rate_rule.h"
+#include "copus/record/batch_worth.h"
 #include "copus/statistics/efficiency.h"
 
 namespace copus {
@@ -17,31 +18,11 @@ void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepR
   constexpr double reference_batch = 1;
   const auto batch = static_cast<double>(record.global_batch);
   const double critical =
-      critical_batch(critical_batch_rule_of(config), *noise->value, static_cast<double>(record.consumed_samples));
+      BatchWorth(config).critical_batch(*noise->value, static_cast<double>(record.consumed_samples));
   record.noise_scale_tokens = *noise->value * static_cast<double>(config.train.sequence_length);
   record.critical_batch = critical;
   record.statistical_efficiency = statistical_efficiency(batch, critical, reference_batch);
   record.goodput = batch / record.step_seconds * *record.statistical_efficiency;
-}
-
-Observation observation_of(const StepRecord& record, const RunConfig& config) {
-  return {.step = record.step,
-          .consumed_samples = record.consumed_samples,
-          .loss = record.loss,
-          .grad_norm = record.grad_norm,
-          .step_seconds = record.step_seconds,
-          .elapsed_seconds = record.elapsed_seconds,
-          .learning_rate = record.lr,
-          .phase = record.phase,
-          .clipped = record.clipped,
-          .small_batch = record.small_batch,
-          .small_batch_squared_norm = record.small_batch_squared_norm,
-          .noise_scale = record.noise_scale,
-          .noise_scale_low = record.noise_scale_low,
-          .noise_scale_high = record.noise_scale_high,
-          .seconds_left =
-              record.seconds_left.value_or(seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds)),
-          .share_done = record.share_done};
 }
 
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config) {

@@ -1,4 +1,4 @@
-#include "copus/report/page_comparison.h"
+#include "copus/report/drawn/page_comparison.h"
 
 #include <cmath>
 #include <map>
@@ -10,7 +10,7 @@
 #include "copus/base/json_text.h"
 #include "copus/base/units.h"
 #include "copus/page/web_page.h"
-#include "copus/report/page_curves.h"
+#include "copus/report/drawn/page_curves.h"
 
 namespace copus {
 

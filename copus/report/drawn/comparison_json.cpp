@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/json_text.h"
-#include "copus/report/comparison.h"
+#include "copus/report/drawn/comparison.h"
 
 namespace copus {
 

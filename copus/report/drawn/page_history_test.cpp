@@ -1,5 +1,5 @@
 // Switches with their reasons, and decisions that held.
-#include "copus/report/page_history.h"
+#include "copus/report/drawn/page_history.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "copus/report/html_report.h"
+#include "copus/report/drawn/html_report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,11 +18,11 @@
 #include "copus/description/configuration_text.h"
 #include "copus/page/web_page.h"
 #include "copus/report/decision_log.h"
-#include "copus/report/page_comparison.h"
-#include "copus/report/page_curves.h"
-#include "copus/report/page_history.h"
+#include "copus/report/drawn/page_comparison.h"
+#include "copus/report/drawn/page_curves.h"
+#include "copus/report/drawn/page_history.h"
+#include "copus/report/drawn/run_page_script.h"
 #include "copus/report/run_log.h"
-#include "copus/report/run_page_script.h"
 #include "copus/report/run_summary.h"
 
 namespace copus {
@@ -112,8 +112,7 @@ std::string subtitle_of(const ReportedRun& run) {
   }
   if (!run.records.empty()) {
     const StepRecord& last = run.records.back();
-    text += concat(", ", todays_spelling(last.strategy).value_or(last.strategy), ",B=", last.global_batch,
-                   ",b=", last.micro_batch);
+    text += concat(", ", to_string(last.strategy), ",B=", last.global_batch, ",b=", last.micro_batch);
   }
   return text;
 }
@@ -132,7 +131,7 @@ std::string tile(std::string_view name, std::string_view value, std::string_view
 std::string tiles_of(const ReportedRun& run) {
   const RunSummary& summary = run.summary;
   const bool evaluated = summary.held_out_loss && std::isfinite(*summary.held_out_loss);
-  const int64_t missing = summary.missing_steps.value_or(0);
+  const int64_t missing = summary.missing_steps;
   std::string out = "<section class=\"tiles\" aria-label=\"Summary\">\n";
   out += tile(
       "Held-out loss, nats/token", evaluated ? format_number("%.4f", *summary.held_out_loss) : "-",

@@ -1,4 +1,4 @@
-#include "copus/report/step_record.h"
+#include "copus/record/step_record.h"
 
 #include <gtest/gtest.h>
 
@@ -9,22 +9,14 @@ namespace copus {
 namespace {
 
 TEST(StepRecord, WhatIsLeftOfARunFollowsFromItsLimits) {
-  StepRecord record;
-  record.consumed_tokens = 1000;
-  record.elapsed_seconds = 10;
-  RunConfig config;
-  EXPECT_EQ(observation_of(record, config).seconds_left, std::numeric_limits<double>::infinity());
-  config.train.max_tokens = 4000;
-  EXPECT_EQ(observation_of(record, config).seconds_left, 30);
-  config.train.max_seconds = 25;
-  EXPECT_EQ(observation_of(record, config).seconds_left, 15);
-  config.train.max_tokens = 500;
-  EXPECT_EQ(observation_of(record, config).seconds_left, 0);
-  EXPECT_EQ(observation_of(record, config).share_done, std::nullopt) << "an older log does not say";
-  record.seconds_left = 7;
-  record.share_done = 0.25;
-  EXPECT_EQ(observation_of(record, config).seconds_left, 7) << "by the end that the run had then";
-  EXPECT_EQ(observation_of(record, config).share_done, 0.25);
+  TrainConfig limits;
+  EXPECT_EQ(seconds_left(limits, 1000, 10), std::numeric_limits<double>::infinity());
+  limits.max_tokens = 4000;
+  EXPECT_EQ(seconds_left(limits, 1000, 10), 30);
+  limits.max_seconds = 25;
+  EXPECT_EQ(seconds_left(limits, 1000, 10), 15);
+  limits.max_tokens = 500;
+  EXPECT_EQ(seconds_left(limits, 1000, 10), 0);
 }
 
 TEST(StepRecord, EvaluationIsDueByStepsAndByTokensWhateverTheBatch) {

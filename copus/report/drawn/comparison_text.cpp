@@ -4,7 +4,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
-#include "copus/report/comparison.h"
+#include "copus/report/drawn/comparison.h"
 
 namespace copus {
 

@@ -1,4 +1,4 @@
-#include "copus/report/page_curves.h"
+#include "copus/report/drawn/page_curves.h"
 
 #include <algorithm>
 #include <cmath>
@@ -211,9 +211,7 @@ nlohmann::json curves_of(const std::vector<StepRecord>& records, size_t most_poi
   curves.add_noise_scale();
   curves.add_steps("global_batch", [](const StepRecord& record) { return nlohmann::json(record.global_batch); });
   curves.add_steps("micro_batch", [](const StepRecord& record) { return nlohmann::json(record.micro_batch); });
-  curves.add_steps("layout", [](const StepRecord& record) {
-    return nlohmann::json(todays_spelling(record.strategy).value_or(record.strategy));
-  });
+  curves.add_steps("layout", [](const StepRecord& record) { return nlohmann::json(to_string(record.strategy)); });
   return curves.take();
 }
 

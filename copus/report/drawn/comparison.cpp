@@ -1,4 +1,4 @@
-#include "copus/report/comparison.h"
+#include "copus/report/drawn/comparison.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "copus/report/html_report.h"
+#include "copus/report/drawn/html_report.h"
 
 #include <gmock/gmock.h>
 
@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "copus/base/error.h"
-#include "copus/report/comparison.h"
 #include "copus/report/decision_log.h"
+#include "copus/report/drawn/comparison.h"
 #include "copus/report/run_log.h"
 #include "copus/report/run_summary.h"
 #include "copus/report/testing/test_directory.h"

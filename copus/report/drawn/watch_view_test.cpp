@@ -1,4 +1,4 @@
-#include "copus/report/watch_view.h"
+#include "copus/report/drawn/watch_view.h"
 
 #include <gmock/gmock.h>
 
@@ -38,7 +38,7 @@ WatchedRun some_run() {
     record.elapsed_seconds = 0.1 * static_cast<double>(step);
     record.step_seconds = 0.1;
     record.tokens_per_second = 20'480;
-    record.strategy = "2x1x1";
+    record.strategy = {.data_parallel = 2, .zero_stage = 1};
     record.global_batch = 8;
     record.micro_batch = 4;
     record.lr = 9.1e-4;
@@ -123,7 +123,7 @@ TEST(WatchView, ShowsTheLastSwitchesAndLostRanks) {
   change.to = {{}, 8, 4};
   change.reason = "rank 1 was killed";
   run.events.emplace_back(change);
-  run.records.back().strategy = "1x1x1";
+  run.records.back().strategy = {};
   const std::vector<std::string> lines = watch_lines(run, 140);
   EXPECT_EQ(lines[lines.size() - 4], "events    after step 992: B=4,b=2,zero=0 -> B=8,b=4,zero=1, moved");
   EXPECT_EQ(lines.back(),

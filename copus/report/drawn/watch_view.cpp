@@ -1,4 +1,4 @@
-#include "copus/report/watch_view.h"
+#include "copus/report/drawn/watch_view.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include "copus/base/regular_file.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
-#include "copus/report/page_history.h"
+#include "copus/report/drawn/page_history.h"
 #include "copus/report/progress.h"
 #include "copus/report/progress_line.h"
 #include "copus/report/run_log.h"
@@ -109,21 +109,6 @@ std::string state_of(const WatchedRun& run) {
   return concat("running, the last step was ", format_duration(std::floor(run.seconds_since_step)), " ago");
 }
 
-// The layout of the last step. Its record has the degrees alone; the rest is in the configuration that was last told.
-std::string layout_of_last_step(const WatchedRun& run) {
-  Configuration latest = configuration_of(run.config);
-  for (const DecisionEvent& event : run.events) {
-    if (const auto* begin = std::get_if<ControllerBegin>(&event)) latest = begin->configuration;
-    if (const auto* decision = std::get_if<Decision>(&event)) latest = decision->current;
-    if (const auto* change = std::get_if<RanksChanged>(&event)) latest = change->to;
-    if (const auto* report = std::get_if<SwitchReport>(&event)) {
-      latest = report->outcome == SwitchReport::Outcome::moved ? report->to : report->from;
-    }
-  }
-  const std::string& layout = run.records.back().strategy;
-  return layout_in_run_log(latest.strategy) == layout ? to_string(latest.strategy) : layout;
-}
-
 void add_progress(const WatchedRun& run, Frame& frame) {
   const StepRecord& last = run.records.back();
   const TrainConfig& limits = run.config.train;
@@ -175,7 +160,7 @@ void add_speed(const WatchedRun& run, Frame& frame) {
   frame.value("batch",
               concat("B=", last.global_batch, ", b=", last.micro_batch, "  learning rate ",
                      format_number("%.2e", last.lr), "  gradient norm ", format_number("%.3g", last.grad_norm)));
-  frame.value("layout", layout_of_last_step(run));
+  frame.value("layout", to_string(run.records.back().strategy));
   frame.value("speed", concat(format_rate(last.tokens_per_second, "tokens"), "  ",
                               format_number("%.3g s a step", last.step_seconds), "  ",
                               format_count(static_cast<double>(last.consumed_tokens)), " tokens so far"));

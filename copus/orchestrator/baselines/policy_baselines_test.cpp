@@ -8,13 +8,15 @@
 #include <random>
 
 #include "copus/base/error.h"
-#include "copus/description/configuration_json.h"
+#include "copus/description/configuration_text.h"
 #include "copus/orchestrator/policies.h"
 #include "copus/orchestrator/policy.h"
 #include "copus/orchestrator/testing/policy_test_support.h"
 
 namespace copus {
 namespace {
+
+std::string quoted(const Configuration& configuration) { return concat('"', to_string(configuration), '"'); }
 
 using namespace policy_test;
 using testing::ElementsAre;
@@ -421,10 +423,10 @@ TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
   ParallelStrategy cut_data = data;
   cut_data.zero_stage = 1;
   const std::string script =
-      concat(R"({"event":"begin","policy":"copus"})", "\n", R"({"event":"switch","after_step":12,"to":)",
-             to_json({pipeline, 32, 1}), R"(,"outcome":"moved","rate_factor":1.25})", "\n",
+      concat(R"({"event":"begin","version":1,"policy":"copus"})", "\n", R"({"event":"switch","after_step":12,"to":)",
+             quoted({pipeline, 32, 1}), R"(,"outcome":"moved","rate_factor":1.25})", "\n",
              R"({"event":"switch","after_step":20,"to":{},"outcome":"vetoed"})", "\n\n",
-             R"({"after_step":40,"configuration":)", to_json({cut_data, 100, 2}), "}\n");
+             R"({"after_step":40,"configuration":)", quoted({cut_data, 100, 2}), "}\n");
   PaperRun run(config, two_layouts(8, 256), {pipeline, 16, 1}, script);
   run.run_to(4'000, steady(50));
   ASSERT_EQ(run.moves().size(), 2u);
@@ -447,8 +449,8 @@ TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
 TEST(ScriptPolicy, SkipsWhatAResumedRunHasBehindIt) {
   const RunConfig config = scripted_config();
   const auto policy =
-      make_policy(config, concat(R"({"after_step":10,"configuration":)", to_json({pipeline, 32, 1}), "}\n",
-                                 R"({"after_step":50,"configuration":)", to_json({pipeline, 64, 1}), "}\n"));
+      make_policy(config, concat(R"({"after_step":10,"configuration":)", quoted({pipeline, 32, 1}), "}\n",
+                                 R"({"after_step":50,"configuration":)", quoted({pipeline, 64, 1}), "}\n"));
   Observation now;
   now.step = 48;
   EXPECT_FALSE(policy->is_due(now));
@@ -466,7 +468,7 @@ TEST(ScriptPolicy, StatesTheLearningRateWhereTheLoggedRunChangedIt) {
   };
   const std::string log = concat(decision(3, 1), decision(5, 1), decision(7, 0.875),
                                  R"({"event":"switch","outcome":"moved","rate_factor":1.5,"after_step":8,"to":)",
-                                 to_json({pipeline, 32, 1}), "}\n", decision(9, 1.5), decision(12, 1.25));
+                                 quoted({pipeline, 32, 1}), "}\n", decision(9, 1.5), decision(12, 1.25));
   const auto asked_at = [](const std::string& text) {
     const auto policy = make_policy(scripted_config(), text);
     std::vector<std::pair<int64_t, std::optional<double>>> asked;
@@ -486,14 +488,14 @@ TEST(ScriptPolicy, StatesTheLearningRateWhereTheLoggedRunChangedIt) {
   const std::vector<std::pair<int64_t, std::optional<double>>> expected = {{3, 1.0}, {7, 0.875}, {12, 1.25}};
   EXPECT_EQ(asked_at(log), expected) << "the switch after step 8 is announced after step 7";
   const std::vector<std::pair<int64_t, std::optional<double>>> advised = {{7, std::nullopt}};
-  EXPECT_EQ(asked_at(concat(R"({"event":"begin","advise":true})", "\n", log)), advised);
+  EXPECT_EQ(asked_at(concat(R"({"event":"begin","version":1,"advise":true})", "\n", log)), advised);
 }
 
 // What a run has after a veto or in another batch than the script's is not what the script's factor was for.
 TEST(ScriptPolicy, StatesAFactorOnlyInTheBatchThatItIsFor) {
   const auto moved = [](int64_t step, const Configuration& to, double factor) {
     return concat(R"({"event":"switch","outcome":"moved","after_step":)", step, R"(,"rate_factor":)", factor,
-                  R"(,"to":)", to_json(to), "}\n");
+                  R"(,"to":)", quoted(to), "}\n");
   };
   const std::string log =
       concat(R"({"event":"decision","step":2,"rate_factor":0.5})", "\n", moved(8, {pipeline, 32, 1}, 1.5),
@@ -525,7 +527,8 @@ TEST(ScriptPolicy, StatesAFactorOnlyInTheBatchThatItIsFor) {
 
 TEST(ScriptPolicy, StatesTheFactorThatALoggedRunHasBegunWith) {
   const auto begin = [](int64_t step, const std::string& more) {
-    return concat(R"({"event":"begin","step":)", step, R"(,"configuration":)", to_json({pipeline, 16, 1}), more, "}\n");
+    return concat(R"({"event":"begin","version":1,"step":)", step, R"(,"configuration":)", quoted({pipeline, 16, 1}),
+                  more, "}\n");
   };
   const std::string log =
       concat(begin(0, R"(,"rate_factor":null)"), R"({"event":"decision","step":2,"rate_factor":0.5})", "\n",
@@ -546,7 +549,7 @@ TEST(ScriptPolicy, StatesTheFactorThatALoggedRunHasBegunWith) {
 // Whether the switch before has been made is not known when the next one has to be announced.
 TEST(ScriptPolicy, AnnouncesARelayoutInTimeWhateverCameOfTheSwitchBefore) {
   const auto entry = [](int64_t step, const Configuration& to) {
-    return concat(R"({"after_step":)", step, R"(,"configuration":)", to_json(to), "}\n");
+    return concat(R"({"after_step":)", step, R"(,"configuration":)", quoted(to), "}\n");
   };
   for (const bool is_vetoed : {false, true}) {
     for (const ParallelStrategy& second : {pipeline, data}) {
@@ -575,9 +578,11 @@ TEST(ScriptPolicy, NamesTheLineThatItCannotRead) {
   EXPECT_THAT(failure(config, R"({"after_step": 3, "configuration": {"data_parallel": 0}})"),
               HasSubstr("moves.jsonl:1: "));
   EXPECT_THAT(
-      failure(config, concat(R"({"after_step":3,"rate_factor":0,"configuration":)", to_json({pipeline, 32, 1}), "}")),
+      failure(config, concat(R"({"after_step":3,"rate_factor":0,"configuration":)", quoted({pipeline, 32, 1}), "}")),
       HasSubstr("moves.jsonl:1: \"rate_factor\" must be a number above 0; found 0"));
-  EXPECT_THAT(failure(config, R"({"event":"begin","advise":"no"})"),
+  EXPECT_THAT(failure(config, R"({"event":"begin","version":2})"),
+              HasSubstr("moves.jsonl:1: \"version\" must be 1, the one that this Copus reads; found 2"));
+  EXPECT_THAT(failure(config, R"({"event":"begin","version":1,"advise":"no"})"),
               HasSubstr("moves.jsonl:1: \"advise\" must be true or false; found \"no\""));
   for (const char* step : {"\"5\"", "2.5", "-1"}) {
     EXPECT_THAT(failure(config, concat(R"({"event":"decision","rate_factor":1,"step":)", step, "}")),

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "copus/page/web_page.h"
+#include "copus/record/step_record.h"
 #include "copus/report/decision_log.h"
-#include "copus/report/step_record.h"
 
 namespace copus {
 

@@ -1,5 +1,5 @@
 // Curves of a page: what is selected and how it is thinned.
-#include "copus/report/page_curves.h"
+#include "copus/report/drawn/page_curves.h"
 
 #include <gmock/gmock.h>
 
@@ -89,7 +89,10 @@ TEST(PageCurves, StepsKeepTheLastPointBeforeEachChange) {
                                                [](StepRecord& record) {
                                                  record.global_batch = record.step <= 40 ? 8 : 16;
                                                  record.micro_batch = 4;
-                                                 record.strategy = record.step <= 60 ? "2x1x2" : "4x1x1";
+                                                 record.strategy =
+                                                     record.step <= 60
+                                                         ? ParallelStrategy{.data_parallel = 2, .pipeline_parallel = 2}
+                                                         : ParallelStrategy{.data_parallel = 4};
                                                }),
                                 2000);
   EXPECT_EQ(curves.at("global_batch").at("step"), nlohmann::json({1, 40, 100}));

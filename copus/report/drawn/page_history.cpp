@@ -1,4 +1,4 @@
-#include "copus/report/page_history.h"
+#include "copus/report/drawn/page_history.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "copus/base/escape_html.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
-#include "copus/report/page_curves.h"
+#include "copus/report/drawn/page_curves.h"
 
 namespace copus {
 
