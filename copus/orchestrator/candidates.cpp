@@ -89,10 +89,11 @@ std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candid
     return config.noise_scale.split_interval > 1 && configuration.strategy.data_parallel == 1 &&
            configuration.num_microbatches() == 1;
   };
-  std::map<std::pair<ParallelStrategy, int64_t>, bool> measured_well;
+  std::map<std::pair<ParallelStrategy, int64_t>, bool> measured_well;  // of those that may be measured rarely
   if (measures) {
     for (const TableCell& cell : table.cells) {
       const Configuration& configuration = cell.configuration;
+      if (configuration.strategy.data_parallel > 1) continue;
       measured_well[{configuration.strategy, configuration.global_batch}] |= !is_measured_rarely(configuration);
     }
   }

@@ -199,8 +199,8 @@ void Controller::correct_candidates() {
     const Corrected step = knowledge.correct(candidate.configuration, candidate.predicted);
     candidate.step_seconds = step.seconds;
     candidate.relative_deviation = step.relative_deviation;
-    candidate.measured_steps = knowledge.measured_steps(candidate.configuration);
     candidate.is_layout_measured = knowledge.knows_layout(candidate.configuration);
+    candidate.measured_steps = candidate.is_layout_measured ? knowledge.measured_steps(candidate.configuration) : 0;
     inputs_.add(step.seconds);
     inputs_.add(step.relative_deviation);
   }

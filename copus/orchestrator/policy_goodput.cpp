@@ -98,44 +98,75 @@ class GoodputPolicy : public Policy {
   }
 
  private:
-  // What a move to a candidate is expected to save.
+  // What a move to a candidate is expected to save, or at most saves.
   struct Saving {
     double seconds = 0;
     const Candidate* candidate = nullptr;
+    bool is_exact = false;
   };
 
-  // Finds the candidate that is expected to save most; none where staying does. Candidates are looked at in the order
-  // of what they would save without a pause, until no later one can save more: among thousands only a few are sorted
-  // and asked whether they may be moved to. Forecasting a pause takes milliseconds, so only the strategies to try that
-  // would save most get a forecast.
+  // Finds the candidate that is expected to save most; none where staying does. Candidates come in the order of what
+  // they would save without a pause, the first of equal ones first, until no later one can save more. Among thousands
+  // only those are sorted, and only theirs is computed exactly, whose bound reaches so far. Forecasting a pause takes
+  // milliseconds, so only the strategies to try that would save most get a forecast.
   Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
+    if (dwell_of_any(situation)) return {};
     std::vector<Saving> without_pause;
+    without_pause.reserve(situation.candidates.size());
     for (const Candidate& candidate : situation.candidates) {
       if (candidate.configuration == situation.current) continue;
-      const double seconds = seconds_saved(candidate, ranking, situation, 0);
-      if (seconds > 0) without_pause.push_back({seconds, &candidate});
+      const double at_most = most_seconds_saved(candidate, ranking, situation);
+      if (at_most > 0) without_pause.push_back({at_most, &candidate});
     }
     const auto is_later = [](const Saving& a, const Saving& b) {
-      return a.seconds != b.seconds ? a.seconds < b.seconds : a.candidate > b.candidate;
+      if (a.seconds != b.seconds) return a.seconds < b.seconds;
+      return a.is_exact != b.is_exact ? a.is_exact : a.candidate > b.candidate;
     };
     std::make_heap(without_pause.begin(), without_pause.end(), is_later);
     Saving most;
     std::set<ParallelStrategy> to_try;
-    for (; !without_pause.empty(); without_pause.pop_back()) {
+    while (!without_pause.empty()) {
       std::pop_heap(without_pause.begin(), without_pause.end(), is_later);
-      const auto& [at_most, candidate] = without_pause.back();
+      auto& [at_most, candidate, is_exact] = without_pause.back();
       if (at_most <= most.seconds) break;
-      if (prohibition(*candidate, ranking, noise, situation)) continue;
-      if (is_relayout(*candidate, situation) && !candidate->is_layout_measured) {
-        if (to_try.size() == most_forecasts && !to_try.contains(candidate->configuration.strategy)) continue;
-        to_try.insert(candidate->configuration.strategy);
+      if (!is_exact) {
+        at_most = seconds_saved(*candidate, ranking, situation, 0);
+        is_exact = true;
+        std::push_heap(without_pause.begin(), without_pause.end(), is_later);
+        continue;
       }
-      const double pause = pause_of(*candidate, situation);
-      if (dwell_of_a_try(*candidate, situation, pause)) continue;
-      const double seconds = seconds_saved(*candidate, ranking, situation, pause);
-      if (seconds > most.seconds) most = {seconds, candidate};
+      consider({at_most, candidate}, ranking, noise, situation, to_try, most);
+      without_pause.pop_back();
     }
     return most;
+  }
+
+  // Makes a candidate the one to move to if it may be, and saves more with its pause than `most`.
+  void consider(const Saving& without_pause, const GoodputRanking& ranking, const NoiseBelief& noise,
+                const Situation& situation, std::set<ParallelStrategy>& to_try, Saving& most) const {
+    const Candidate& candidate = *without_pause.candidate;
+    if (prohibition(candidate, ranking, noise, situation)) return;
+    if (is_relayout(candidate, situation) && !candidate.is_layout_measured) {
+      const ParallelStrategy& strategy = candidate.configuration.strategy;
+      if (to_try.size() == most_forecasts && !to_try.contains(strategy)) return;
+      to_try.insert(strategy);
+    }
+    const double pause = pause_of(candidate, situation);
+    if (dwell_of_a_try(candidate, situation, pause)) return;
+    const double seconds = seconds_saved(candidate, ranking, situation, pause);
+    if (seconds > most.seconds) most = {seconds, &candidate, true};
+  }
+
+  // A bound on seconds_saved without a pause that takes a square root: log(1 + gain) <= gain, 1 - exp(-x) <= x, and
+  // E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution. The factor is for rounding.
+  double most_seconds_saved(const Candidate& candidate, const GoodputRanking& ranking,
+                            const Situation& situation) const {
+    const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
+    const double gain = std::min({gains.at_value, gains.at_low, gains.at_high});
+    const double deviation = what_trying_tells(candidate, situation);
+    const double share = (std::sqrt(gain * gain + deviation * deviation) + gain) / 2;
+    constexpr double for_rounding = 1 + 1e-9;
+    return for_rounding * share * horizon(situation) - price(candidate, situation);
   }
 
   static int sign(int64_t difference) { return (difference > 0) - (difference < 0); }
@@ -295,14 +326,19 @@ class GoodputPolicy : public Policy {
                   " since the last switch (adapt.dwell_pauses)");
   }
 
+  // Explains why no move at all may follow the latest switch yet; empty where one may.
+  static std::optional<std::string> dwell_of_any(const Situation& situation) {
+    const int64_t steps = situation.samples_since_switch / situation.current.global_batch;
+    if (steps >= least_steps) return std::nullopt;
+    return concat(steps, " of ", least_steps, " steps since the last switch");
+  }
+
   // Explains what has to pass before such a move, since the switches before it; empty where it has. A change of the
   // batch waits until the noise scale has been seen in the one before: no longer than its averages reach back at most,
   // which is a share of the samples so far, and so of the run.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
-    if (const int64_t steps = situation.samples_since_switch / batch; steps < least_steps) {
-      return concat(steps, " of ", least_steps, " steps since the last switch");
-    }
+    if (std::optional<std::string> why = dwell_of_any(situation)) return why;
     if (candidate.configuration.global_batch == batch) return std::nullopt;
     const int64_t samples = situation.latest.consumed_samples - batch_switched_at_;
     const auto memory =

@@ -369,15 +369,16 @@ Corrected Knowledge::correct(const Configuration& configuration, const StepTimeP
   COPUS_CHECK(prediction.seconds > 0, prediction.seconds);
   Vector shares = prediction.shares;
   double logarithm = std::log(prediction.seconds), variance = squared(layout_deviation);
-  if (const auto found = layouts_.find({configuration.strategy, configuration.micro_batch}); found != layouts_.end()) {
-    const LayoutEvidence& layout = found->second;
+  const auto of_layout = layouts_.find({configuration.strategy, configuration.micro_batch});
+  if (of_layout != layouts_.end()) {
+    const LayoutEvidence& layout = of_layout->second;
     const double known_share = layout.deviation_variance / (layout.deviation_variance + layout.noise_variance);
     logarithm += known_share * layout.deviation;
     variance = known_share * layout.noise_variance;
     for (size_t i = 0; i < num_factors; ++i) shares[i] -= known_share * layout.shares[i];
   }
   variance += dot(shares, times(covariance_, shares));
-  const auto found = evidence_.find(configuration);
+  const auto found = of_layout != layouts_.end() ? evidence_.find(configuration) : evidence_.end();
   if (found == evidence_.end()) return {std::exp(logarithm), std::sqrt(variance + squared(own_deviation))};
   const Evidence& evidence = found->second;
   const double measured_share = evidence.own_variance / (evidence.own_variance + evidence.noise_variance);
