@@ -239,7 +239,7 @@ class HealingRun {
     int64_t step = 0;
     if (plan_->checkpoint) {
       const TrainingState then = parse_training_state(plan_->checkpoint->training_state(), newest);
-      plan_->start = then.configuration.value_or(configuration_of(plan_->config));
+      plan_->start = then.configuration;
       step = then.step;
     }
     plan_->damage = std::move(found.damage);
