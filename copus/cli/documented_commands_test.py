@@ -64,7 +64,7 @@ SHORTENED = [
 ]
 
 LEFT_OUT = [
-    (r"make (quickstart|build|setup|test)$", "sets up and builds, with a network: what this test is a part of"),
+    (r"make (quickstart|build|setup|test|test-all)$", "sets up and builds, with a network: what this test is a part of"),
     (r"cmake --install build ", "450 MB; the test build.install does it"),
     (r"(\.venv/bin/)?pip install ", "needs a network"),
     (r"mkdir -p tasks$|cat > tasks/|HF_HUB_OFFLINE=1 .* -m lm_eval ", "needs lm_eval; test-integrations has it"),
@@ -76,6 +76,7 @@ LEFT_OUT = [
     (r"torchrun .*--nnodes 2 ", "needs two machines; comm.machines imitates them"),
     (r"build/copus .*(train\.device=|--device )cuda", "needs a GPU"),
     (r"bash scripts/gpu-check ", "needs a GPU"),
+    (r"git clone .*/NVIDIA/nccl |python3 bench/gpu/nccl\.py ", "needs a network and a GPU"),
     (r"COPUS_TORCH_DIR=.* make build$|cmake -S \. -B build |cmake --build build ", "builds, for a GPU"),
     (r"\.venv/bin/python bench/(adaptation|noise_scale)/measure\.py$", "measures for 8 and 25 minutes"),
 ]

@@ -71,7 +71,7 @@ MISTAKES = [
     ([*SXM, "--global-batch", "8-64"], ["--global-batch 8-64", "16..1024", "'copus plan --help'"]),
     ([*SXM, "--tokens", "300", "B"], ["not expected: B"]),
     ([*SXM, "--tokens", "1Q"], ["--tokens 1Q", "300B, 1T or 15e12"]),
-    ([*SXM, "--explain", "tp=2"], ["--explain", "tensor parallelism is written t", "'copus plan --help'"]),
+    ([*SXM, "--explain", "tp=2"], ["--explain", 'did you mean "t"?', "'copus plan --help'"]),
     ([*SXM, "--explain", "d=8", "--tokens", "1T"], ["--explain", "--tokens", "leave one of them out"]),
     ([*SXM, "--system", "Megatron"], ["--system Megatron", 'did you mean "megatron"']),
     ([*SXM, "--plot", "plan.png"], ["--plot plan.png", ".svg or .html"]),

@@ -119,7 +119,7 @@ class PlanTest(ProgramTest):
         self.refused(*WORKLOAD, "--plot", "plot.png", says=[".svg or .html"])
         self.refused(*WORKLOAD, "--plot", "no/such/folder/plot.svg", says=["--plot", "plot.svg", "expected"])
         self.refused(*WORKLOAD, "--explain", "x=1", says=["--explain", '"x=1"', 'no "x"'])
-        self.refused(*WORKLOAD, "--seq", "2048", says=["write --sequence-length 2048"])
+        self.refused(*WORKLOAD, "--seq", "2048", says=["there is no option --seq; its options are --model"])
 
     def test_explain_keeps_to_the_options(self):
         arguments = [*WORKLOAD, "--global-batch", "64", "--recompute", "full", "--explain"]

@@ -25,7 +25,7 @@ TEST(PlanReport, OneBatchIsRanked) {
   EXPECT_THAT(text, HasSubstr("small on 8 x GPU, sequences of 1024, bf16\n1,234 configurations fit, 5 need too much "
                               "memory.\nAll times are predictions"));
   EXPECT_THAT(text, HasSubstr("Global batch 16: 2 of 2 layouts"));
-  EXPECT_THAT(text, HasSubstr("B  b  d  t  p  v  schedule  sp  zero  recompute"));
+  EXPECT_THAT(text, HasSubstr("B  b  d  t  p    step"));
   EXPECT_THAT(text, HasSubstr("1.00 s  0 %         2,048  40.0 %     60 %    30 %    10 %   0 %        0 %\n"));
   EXPECT_THAT(text, HasSubstr("GiB, of 14.9\n"));
   EXPECT_THAT(text,

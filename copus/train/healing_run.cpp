@@ -133,6 +133,7 @@ class HealingRun {
   // What a process does once, and what it does with every composition of the job.
   void set_up(World& members) {
     take_plan(members);
+    members.health().set_place("setting up");
     if (!dataset_) {
       have_cores_ = set_up_process(plan_->config, device_, local_ranks_);
       const TrainConfig& train = plan_->config.train;
@@ -248,10 +249,10 @@ class HealingRun {
     passed_ = {};
     leader_.reset();
     if (!leads) return;
-    write_all(STDERR_FILENO,
-              concat("copus: no rank that is left holds any of the training state; the job goes on from ",
-                     printable(newest), ", and ", counted(std::max<int64_t>(0, plan_->logged_step - step), "step"),
-                     " after it are trained again\n"));
+    write_all(
+        STDERR_FILENO,
+        concat("copus: no rank that is left holds any of the training state; the job goes on from ", printable(newest),
+               " and trains ", counted(std::max<int64_t>(0, plan_->logged_step - step), "step"), " after it again\n"));
   }
 
   // Begins the run, with all ranks of the world, which are the first of the epoch.

@@ -105,7 +105,7 @@ class BenchStep(ProgramTest):
     def test_mistakes(self):
         self.assert_refused(*self.SHAPE, "--layers", "2", says=["--layers", "--model"])
         self.assert_refused("bench", "step", "--model", "tiny-lama", says=["tiny-lama", "tiny-llama"])
-        self.assert_refused("bench", "step", "--sequence", "128", says=["write --sequence-length 128"])
+        self.assert_refused("bench", "step", "--sequence", "128", says=["there is no option --sequence; its options are --model"])
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")

@@ -131,11 +131,11 @@ class ProgramTest(unittest.TestCase):
     def start(self, *arguments, **options):
         process = subprocess.Popen([COPUS, *arguments], cwd=self.folder, text=True, errors="replace",
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-        self.addCleanup(self.end, process)
+        self.addCleanup(self.kill_left_over, process)
         return process
 
     @staticmethod
-    def end(process):
+    def kill_left_over(process):
         """A test that fails leaves no process behind: a run without an end would take the machine's time."""
         if process.poll() is None:
             process.kill()
