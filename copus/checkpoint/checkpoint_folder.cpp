@@ -50,10 +50,11 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
   }
 }
 
-// Tells whether a folder's manifest is of the step that its name says. A copy under another name is nobody's to delete.
-bool has_its_steps_name(const std::filesystem::path& directory) {
+// Tells whether a folder is the whole checkpoint that its name says. A damaged one may be repaired, and a copy under
+// another name is nobody's to delete: neither counts among those that are kept.
+bool is_whole(const std::filesystem::path& directory) {
   try {
-    read_named_manifest(directory);
+    verify_sizes(directory, read_named_manifest(directory));
     return true;
   } catch (const UserError&) {
     return false;
@@ -195,8 +196,7 @@ void CheckpointFolder::delete_older_than(int64_t step) const {
   std::vector<int64_t> older;
   for (const auto& entry : std::filesystem::directory_iterator(root_)) {
     const auto found = parse_checkpoint_name(entry.path().filename().string());
-    const bool is_older = found && *found < step && has_manifest(entry.path());
-    if (is_older && has_its_steps_name(entry.path())) older.push_back(*found);
+    if (found && *found < step && is_whole(entry.path())) older.push_back(*found);
   }
   std::ranges::sort(older, std::greater());
   for (size_t i = static_cast<size_t>(keep_last_ - 1); i < older.size(); ++i) {

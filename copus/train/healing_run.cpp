@@ -240,11 +240,15 @@ class HealingRun {
     int64_t step = 0;
     if (plan_->checkpoint) {
       const TrainingState then = parse_training_state(plan_->checkpoint->training_state(), newest);
-      plan_->start = then.configuration;
       step = then.step;
+      if (newest != known) {  // else the run starts again as the user has asked
+        plan_->start = then.configuration;
+        plan_->changes.clear();
+      }
     }
+    past_.failures.after_step = step;  // failures at steps that are trained again are not of the same step
     plan_->damage = std::move(found.damage);
-    plan_->changes.clear();
+    plan_->state_is_in_memory = false;
     plan_->logged_step = latest_logged_step(log);
     passed_ = {};
     leader_.reset();
@@ -332,6 +336,7 @@ class HealingRun {
     plan_->damage.clear();
     plan_->changes.clear();
     plan_->logged_step = step;
+    plan_->state_is_in_memory = true;
     plan_->start = passed_.last_switch ? passed_.last_switch->from : regrouped.before;
     passed_.written = passed_.record ? step - 1 : step;
     passed_.last_checkpoint.reset();

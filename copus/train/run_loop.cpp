@@ -165,7 +165,7 @@ StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   const StopReason reason = reason_to_stop();
   if (reason != StopReason::none || leader_ == nullptr) return reason;
   if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
-  if (leader_->wants_checkpoint() || is_checkpoint_overdue(passed)) return StopReason::checkpoint;
+  if (is_sound() && (leader_->wants_checkpoint() || is_checkpoint_overdue(passed))) return StopReason::checkpoint;
   return leader_->control().pause_wanted() ? StopReason::pause : reason;
 }
 

@@ -68,7 +68,7 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
 // later step is written over, and no step leaves the log that was trained since the run was planned. Throws UserError.
 std::optional<int64_t> RunOutput::first_unless_more_is_there(std::optional<int64_t> resumed_after) const {
   const int64_t step = resumed_after.value_or(0);
-  checkpoints_.check_none_is_later_than(step);
+  if (!plan_.state_is_in_memory) checkpoints_.check_none_is_later_than(step);
   const int64_t logged = latest_logged_step(directory_ / "run.jsonl");
   if (!resumed_after || logged <= std::max(step, plan_.logged_step)) return resumed_after;
   throw UserError(concat((directory_ / "run.jsonl").string(), " has steps up to ", logged,

@@ -35,6 +35,7 @@ struct RunPlan {
   std::optional<Checkpoint> checkpoint;  // the one to go on from, tensors not verified; empty: at the beginning
   std::vector<std::string> damage;       // found in later checkpoints than that, a clause each
   int64_t logged_step = 0;               // the latest in the run log as the plan was made: later ones are not known
+  bool state_is_in_memory = false;       // ranks survived with it: no checkpoint is of a later step
   std::vector<std::string> changes;      // settings in which a resumed run differs from its beginning
 };
 
