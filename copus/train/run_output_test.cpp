@@ -43,8 +43,9 @@ class RunOutputOverAnotherRun : public ::testing::Test {
   }
 
   // Opens it for a run that goes on after a step. Returns the refusal, or nothing.
-  std::string refusal(bool resume, std::optional<int64_t> after, int64_t logged_step) const {
+  std::string refusal(bool resume, std::optional<int64_t> after, int64_t logged_step, bool in_memory = false) const {
     RunPlan plan;
+    plan.state_is_in_memory = in_memory;
     plan.directory = run_;
     plan.resume = resume;
     plan.logged_step = logged_step;
@@ -76,6 +77,14 @@ TEST_F(RunOutputOverAnotherRun, NoRunGoesOnFromBeforeACheckpoint) {
   EXPECT_THAT(refusal(true, 19, 30), HasSubstr("step-00000020"));
   EXPECT_EQ(logged_steps(), 30);
   EXPECT_EQ(refusal(true, 20, 30), "");
+}
+
+// The record of the last step may be lost with the rank that wrote the checkpoint after it, so the log is cut before
+// it.
+TEST_F(RunOutputOverAnotherRun, ARankWhoseStateSurvivedTakesTheDirectoryOver) {
+  write_checkpoint(20);
+  EXPECT_EQ(refusal(true, 19, 30, /*in_memory=*/true), "");
+  EXPECT_EQ(logged_steps(), 19);
 }
 
 TEST_F(RunOutputOverAnotherRun, NoRunBeginsThere) {
