@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <iomanip>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -56,12 +57,24 @@ uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
 struct Dataset::Implementation {
   std::vector<std::unique_ptr<TokenSource>> sources;  // those of data.train, then those of data.held_out
   std::vector<PackedTokens> train;                    // one for each of data.train
-  std::vector<PackedTokens> held_out;
-  std::optional<Blend> blend;           // empty: all sources are one corpus
-  std::vector<uint64_t> first_samples;  // of each source in that corpus, and behind the last one its end
+  std::vector<PackedTokens> held_out;                 // those that have samples
+  std::vector<HeldOutSource> held_out_sources;        // one for each of these
+  std::vector<double> held_out_shares;                // likewise, in proportion
+  std::optional<Blend> blend;                         // empty: all sources are one corpus
+  std::vector<uint64_t> first_samples;                // of each source in that corpus, and behind the last one its end
   uint64_t seed;
   int64_t sequence_length;
   std::string fingerprint;
+  std::map<std::string, int64_t> times_held_out = {};  // by path
+
+  // Adds a held-out source. `share`: of training; 0: it counts by its size.
+  void hold_out(const std::string& path, const PackedTokens& tokens, double share) {
+    if (tokens.num_samples() == 0) return;
+    held_out.push_back(tokens);
+    const int64_t nth = ++times_held_out[path];
+    held_out_sources.push_back({nth == 1 ? path : concat(path, " (", nth, ")"), tokens.num_samples()});
+    held_out_shares.push_back(share > 0 ? share : static_cast<double>(tokens.num_positions()));
+  }
 
   // The draw-th sample of `samples`, of which every epoch has an order of its own.
   uint64_t shuffled(int64_t source, uint64_t samples, uint64_t draw) const {
@@ -184,7 +197,7 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
   COPUS_CHECK(sequence_length >= 1, "sequence_length ", sequence_length);
   check_weights(config);
   auto result = std::make_unique<Implementation>(
-      Implementation{{}, {}, {}, blend_of(config, seed), {0}, seed, sequence_length, ""});
+      Implementation{{}, {}, {}, {}, {}, blend_of(config, seed), {0}, seed, sequence_length, ""});
 
   for (const DataSource& source : config.train)
     result->sources.push_back(open_token_source(source.path, config.document_separator, vocab_size));
@@ -208,16 +221,18 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
       hash = hash_contents(hash, source);
       result->first_samples.push_back(result->first_samples.back() + static_cast<uint64_t>(train.num_samples()));
       result->train.push_back(train);
-      result->held_out.push_back(held_out);
+      const bool has_weights = result->blend.has_value();
+      if (fraction > 0) result->hold_out(source.path(), held_out, has_weights ? result->blend->shares()[i] : 0);
     } else {
       // Reads the held-out source only to check its ids: the hash is not part of the fingerprint, since it has no
       // influence on training.
       hash_contents(0, source);
-      result->held_out.emplace_back(source, 0, source.size(), sequence_length, config.mask_document_ends);
-      if (result->held_out.back().num_samples() == 0)
+      const PackedTokens held_out(source, 0, source.size(), sequence_length, config.mask_document_ends);
+      if (held_out.num_samples() == 0)
         throw UserError(concat(source.path(), ": is too short to hold out: it has ", source.size(),
                                " tokens, and 2 are needed to predict one from another"));
-      check_loss(source, result->held_out.back());
+      check_loss(source, held_out);
+      result->hold_out(source.path(), held_out, 0);
     }
   }
   std::ostringstream text;
@@ -246,21 +261,24 @@ int64_t Dataset::loss_tokens(uint64_t first_sample, int64_t count) const {
 
 int64_t Dataset::held_out_samples() const {
   int64_t total = 0;
-  for (const PackedTokens& part : implementation_->held_out) total += part.num_samples();
+  for (const HeldOutSource& source : implementation_->held_out_sources) total += source.samples;
   return total;
 }
 
-Batch Dataset::held_out_batch(int64_t first, int64_t count) const {
-  COPUS_CHECK(first >= 0 && count >= 0 && first + count <= held_out_samples(), "samples ", first, " + ", count, " of ",
-              held_out_samples());
+const std::vector<HeldOutSource>& Dataset::held_out_sources() const { return implementation_->held_out_sources; }
+
+std::vector<HeldOutPart> Dataset::held_out_parts(int64_t samples) const {
+  std::vector<int64_t> sizes;
+  for (const HeldOutSource& source : implementation_->held_out_sources) sizes.push_back(source.samples);
+  return copus::held_out_parts(sizes, implementation_->held_out_shares, samples);
+}
+
+Batch Dataset::held_out_batch(int64_t source, int64_t first, int64_t count) const {
+  const PackedTokens& tokens = implementation_->held_out.at(static_cast<std::size_t>(source));
+  COPUS_CHECK(first >= 0 && count >= 0 && first + count <= tokens.num_samples(), "samples ", first, " + ", count,
+              " of ", tokens.num_samples());
   BatchBuilder batch(count, implementation_->sequence_length);
-  int64_t part_begin = 0;
-  for (const PackedTokens& part : implementation_->held_out) {
-    const int64_t part_end = part_begin + part.num_samples();
-    for (int64_t sample = std::max(first, part_begin); sample < std::min(first + count, part_end); ++sample)
-      batch.append(part, sample - part_begin);
-    part_begin = part_end;
-  }
+  for (int64_t sample = first; sample < first + count; ++sample) batch.append(tokens, sample);
   return batch.take();
 }
 

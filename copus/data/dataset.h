@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/data/held_out_parts.h"
 
 namespace copus {
 
@@ -23,6 +24,12 @@ struct TrainingSource {
   std::string path;
   int64_t sequences = 0;  // of an epoch
   double share = 0;       // of all samples
+};
+
+// A source of held-out data: a file of data.held_out, or the tail of a file that is trained on.
+struct HeldOutSource {
+  std::string name;     // its path, made unique where a path is given several times
+  int64_t samples = 0;  // at least one
 };
 
 // The training data and the held-out data. Immutable after construction, and without a position: every method may be
@@ -45,10 +52,15 @@ class Dataset {
   // loss.
   int64_t loss_tokens(uint64_t first_sample, int64_t count) const;
 
-  // Number of held-out samples; they are in file order, each once, and the ragged end of a source is filled up with
-  // positions without loss. There are none where data.held_out is empty and data.held_out_fraction is 0.
-  int64_t held_out_samples() const;
-  Batch held_out_batch(int64_t first, int64_t count) const;  // 0 <= first, first + count <= held_out_samples()
+  // The held-out data, in the order of the configuration: none where data.held_out is empty and data.held_out_fraction
+  // is 0. The ragged end of a source is filled up with positions without loss.
+  const std::vector<HeldOutSource>& held_out_sources() const;
+  int64_t held_out_samples() const;  // of all of them
+  // Samples first .. first+count of a held-out source.
+  Batch held_out_batch(int64_t source, int64_t first, int64_t count) const;
+  // What an evaluation of so many samples reads. Tails of weighted sources have the shares of training, other sources
+  // those of their sizes.
+  std::vector<HeldOutPart> held_out_parts(int64_t samples) const;
 
   // Number of positions that have a next token to predict, document ends included, each counted once.
   int64_t train_tokens() const;

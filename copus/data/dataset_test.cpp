@@ -76,7 +76,7 @@ TEST_F(DatasetTest, DocumentEndsPredictNothingUnlessAsked) {
   EXPECT_THAT(batch.targets, ElementsAre('b', 0xFF, none, 0xFF));
   EXPECT_EQ(batch.loss_tokens, 3);
   EXPECT_EQ(masked.loss_tokens(0, 1), 3);
-  batch = masked.held_out_batch(0, masked.held_out_samples());
+  batch = masked.held_out_batch(0, 0, masked.held_out_samples());
   EXPECT_THAT(batch.tokens, ElementsAre('a', 'b', 0xFF, 'c', 'd', 'e', 0, 0));
   EXPECT_THAT(batch.targets, ElementsAre('b', 0xFF, none, 'd', 'e', 0xFF, none, none));
   EXPECT_EQ(batch.loss_tokens, 5);
@@ -177,7 +177,7 @@ TEST_F(DatasetTest, LossTokensAgreeWithTheTargets) {
   DataConfig config = config_of({write_text("a", text)}, 0.1);
   config.document_separator = "|";
   const Dataset data(config, 16, 256, 1);
-  for (const Batch& batch : {data.train_batch(5, 40), data.held_out_batch(0, data.held_out_samples())}) {
+  for (const Batch& batch : {data.train_batch(5, 40), data.held_out_batch(0, 0, data.held_out_samples())}) {
     const auto ignored = std::count(batch.targets.begin(), batch.targets.end(), none);
     EXPECT_EQ(batch.loss_tokens, static_cast<int64_t>(batch.targets.size()) - ignored);
     EXPECT_GT(ignored, 0);
@@ -256,7 +256,7 @@ TEST_F(DatasetTest, TheHeldOutTailIsNeverTrainedOn) {
       const Batch train = data.train_batch(0, data.train_tokens() / 4);
       trained.insert(train.tokens.begin(), train.tokens.end());
       trained.insert(train.targets.begin(), train.targets.end());
-      const Batch held_out = data.held_out_batch(0, data.held_out_samples());
+      const Batch held_out = data.held_out_batch(0, 0, data.held_out_samples());
       std::vector<int64_t> targets;
       for (const int64_t target : held_out.targets)
         if (target != none) targets.push_back(target);
@@ -278,17 +278,37 @@ TEST_F(DatasetTest, TheHeldOutTailHasTheWantedSize) {
   EXPECT_EQ(Dataset(config_of({path("a")}), 10, large_vocabulary, 1).held_out_samples(), 0);
 }
 
-TEST_F(DatasetTest, HeldOutFilesAreReadInOrder) {
+TEST_F(DatasetTest, EveryHeldOutFileHasItsPartOfAnEvaluation) {
   DataConfig config = config_of({write_text("a", std::string(100, 'a'))}, 0.5);
-  config.held_out = {write_text("b", "bcdefg"), write_text("c", "x")};
+  config.held_out = {write_text("b", "bcdefg"), write_text("c", "x"), path("b")};
   const Dataset data(config, 4, 256, 1);
   EXPECT_EQ(data.train_tokens(), 100);  // then nothing of the training file is held out
-  ASSERT_EQ(data.held_out_samples(), 3);
-  EXPECT_EQ(data.held_out_tokens(), 7);
-  const Batch all = data.held_out_batch(0, 3);
-  EXPECT_THAT(all.tokens, ElementsAre('b', 'c', 'd', 'e', 'f', 'g', 0, 0, 'x', 0, 0, 0));
-  EXPECT_THAT(all.targets, ElementsAre('c', 'd', 'e', 'f', 'g', 0xFF, none, none, 0xFF, none, none, none));
-  EXPECT_THAT(data.held_out_batch(2, 1).tokens, ElementsAre('x', 0, 0, 0));
+  ASSERT_EQ(data.held_out_samples(), 5);
+  EXPECT_EQ(data.held_out_tokens(), 13);
+  ASSERT_EQ(data.held_out_sources().size(), 3u);
+  EXPECT_EQ(data.held_out_sources()[1].name, path("c"));
+  EXPECT_EQ(data.held_out_sources()[2].name, path("b") + " (2)");
+  const Batch batch = data.held_out_batch(0, 0, 2);
+  EXPECT_THAT(batch.tokens, ElementsAre('b', 'c', 'd', 'e', 'f', 'g', 0, 0));
+  EXPECT_THAT(batch.targets, ElementsAre('c', 'd', 'e', 'f', 'g', 0xFF, none, none));
+  EXPECT_THAT(data.held_out_batch(1, 0, 1).tokens, ElementsAre('x', 0, 0, 0));
+  const auto parts = data.held_out_parts(3);
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_DOUBLE_EQ(parts[1].weight, 1.0 / 13);
+}
+
+TEST_F(DatasetTest, TailsAreEvaluatedAsTheirSourcesAreTrainedOn) {
+  DataConfig config = config_of({write_text("a", std::string(1000, 'a')), write_text("b", std::string(3000, 'b')),
+                                 write_text("c", std::string(1000, 'c'))},
+                                0.2);
+  const auto samples = [&] {
+    std::vector<int64_t> counts;
+    for (const HeldOutPart& part : Dataset(config, 4, 256, 1).held_out_parts(40)) counts.push_back(part.samples);
+    return counts;
+  };
+  EXPECT_THAT(samples(), ElementsAre(8, 24, 8));
+  config.train[2].weight = 2;
+  EXPECT_THAT(samples(), ElementsAre(10, 10, 20));
 }
 
 TEST_F(DatasetTest, TheFingerprintNamesContentsAndOrderNotPaths) {

@@ -4,11 +4,29 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "copus/config/run_config.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {
+
+// The held-out loss of one source.
+struct SourceLoss {
+  std::string source;
+  double loss = 0;  // nats per token
+  bool operator==(const SourceLoss&) const = default;
+};
+
+// Of more held-out sources, the log has no loss of each.
+inline constexpr size_t most_logged_sources = 256;
+
+// What an evaluation found, in nats per token.
+struct HeldOutLoss {
+  double mean = 0;                       // by the weights of the sources
+  std::vector<SourceLoss> sources = {};  // of those that were read; empty where there is one, or more than are logged
+};
 
 // A step's record. The members' names are the JSON field names, which other tools rely on. Values that are not known
 // (an empty optional) and numbers that are not finite are written as JSON null.
@@ -43,6 +61,7 @@ struct StepRecord {
   std::optional<double> goodput;                 // samples/s, each worth as much as one in a batch of one
   int64_t skipped_samples = 0;                   // sequences of skipped steps so far
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
+  std::vector<SourceLoss> held_out_losses;       // of the sources of held_out_loss, where there are several
   double elapsed_seconds = 0;                    // training time so far, evaluation and checkpoints not counted
   // Of the run by the limits that it had then: the training time that was left at the pace so far, by the nearest
   // limit, and the share that was done, as the learning rate's schedule counts it. Empty where another program trains

@@ -18,6 +18,7 @@
 #include "copus/base/range.h"
 #include "copus/base/text_distance.h"
 #include "copus/description/configuration_text.h"
+#include "copus/record/step_record.h"
 
 namespace copus {
 
@@ -67,6 +68,12 @@ class JsonFieldWriter {
     (*this)(name, value);
   }
   void operator()(const char* name, double value, const OrNull&) { (*this)(name, value); }
+
+  // Writes losses as an object by source; null where there are none.
+  void operator()(const char* name, const std::vector<SourceLoss>& losses) {
+    nlohmann::ordered_json& field = object_[name];
+    for (const SourceLoss& one : losses) field[one.source] = one.loss;
+  }
 
   const nlohmann::ordered_json& object() const { return object_; }
 
@@ -134,6 +141,13 @@ class JsonFieldReader {
     if (!field.is_array()) reject(name, "a list of numbers");
     values.clear();
     for (const auto& value : field) values.push_back(number(name, value));
+  }
+  void operator()(const char* name, std::vector<SourceLoss>& losses) const {
+    losses.clear();
+    const auto field = object_.find(name);
+    if (field == object_.end() || field->is_null()) return;
+    if (!field->is_object()) reject(name, "an object of numbers");
+    for (const auto& [source, loss] : field->items()) losses.push_back({source, number(name, loss)});
   }
 
  private:

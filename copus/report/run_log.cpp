@@ -43,6 +43,7 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("goodput", record.goodput);
   visit("skipped_samples", record.skipped_samples, json_count);
   visit("held_out_loss", record.held_out_loss);
+  visit("held_out_losses", record.held_out_losses);
   visit("elapsed_seconds", record.elapsed_seconds);
   visit("seconds_left", record.seconds_left);
   visit("share_done", record.share_done);
@@ -89,9 +90,10 @@ RunLog::RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resu
 
 void RunLog::append(const StepRecord& record) { lines_.append(to_line(record), concat("step ", record.step)); }
 
-void RunLog::add_to_resumed_step(double held_out_loss) {
+void RunLog::add_to_resumed_step(const HeldOutLoss& loss) {
   COPUS_CHECK(resumed_step_);
-  resumed_step_->held_out_loss = held_out_loss;
+  resumed_step_->held_out_loss = loss.mean;
+  resumed_step_->held_out_losses = loss.sources;
   const std::string line = to_line(*resumed_step_);
   lines_.replace_last(resumed_line_, line, concat("step ", resumed_step_->step));
   resumed_line_ = line;

@@ -34,7 +34,7 @@ class RunLog {
   // The step that the run was resumed after, as the log has it; empty in a new run and where its line is missing.
   const std::optional<StepRecord>& resumed_step() const { return resumed_step_; }
   // Adds the held-out loss to the line of that step, before any other is appended. Throws UserError as append().
-  void add_to_resumed_step(double held_out_loss);
+  void add_to_resumed_step(const HeldOutLoss& loss);
 
   // As of LineLog.
   bool is_in_place() const { return lines_.is_in_place(); }

@@ -48,13 +48,14 @@ TEST_F(RunLogTest, FieldNames) {
   const auto object = nlohmann::ordered_json::parse(read_text_file(path_));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
-  EXPECT_THAT(names, testing::ElementsAre("version", "step", "consumed_samples", "consumed_tokens", "loss_tokens",
-                                          "loss", "lr", "rate_factor", "phase", "grad_norm", "clipped", "step_seconds",
-                                          "switch_seconds", "predicted_step_seconds", "tokens_per_second", "strategy",
-                                          "global_batch", "micro_batch", "small_batch", "small_batch_squared_norm",
-                                          "noise_scale", "noise_scale_low", "noise_scale_high", "noise_scale_tokens",
-                                          "critical_batch", "statistical_efficiency", "goodput", "skipped_samples",
-                                          "held_out_loss", "elapsed_seconds", "seconds_left", "share_done"));
+  EXPECT_THAT(
+      names, testing::ElementsAre("version", "step", "consumed_samples", "consumed_tokens", "loss_tokens", "loss", "lr",
+                                  "rate_factor", "phase", "grad_norm", "clipped", "step_seconds", "switch_seconds",
+                                  "predicted_step_seconds", "tokens_per_second", "strategy", "global_batch",
+                                  "micro_batch", "small_batch", "small_batch_squared_norm", "noise_scale",
+                                  "noise_scale_low", "noise_scale_high", "noise_scale_tokens", "critical_batch",
+                                  "statistical_efficiency", "goodput", "skipped_samples", "held_out_loss",
+                                  "held_out_losses", "elapsed_seconds", "seconds_left", "share_done"));
 }
 
 TEST_F(RunLogTest, UnknownAndNotFiniteNumbersAreNull) {
@@ -81,6 +82,7 @@ TEST_F(RunLogTest, NumbersComeBackBitwise) {
   record.step_seconds = 5e-324;
   record.noise_scale = 1.0 / 3;
   record.held_out_loss = 2.0 / 3;
+  record.held_out_losses = {{"a.txt", 1.0 / 3}, {"b \"c\".txt", 1}};
   record.strategy = {.data_parallel = 2, .pipeline_parallel = 4};
   RunLog(directory_).append(record);
   const StepRecord back = read_run_log(path_).at(0);
@@ -90,6 +92,7 @@ TEST_F(RunLogTest, NumbersComeBackBitwise) {
   EXPECT_EQ(back.step_seconds, record.step_seconds);
   EXPECT_EQ(back.noise_scale, record.noise_scale);
   EXPECT_EQ(back.held_out_loss, record.held_out_loss);
+  EXPECT_EQ(back.held_out_losses, record.held_out_losses);
   EXPECT_EQ(back.strategy, record.strategy);
 }
 
@@ -151,11 +154,12 @@ TEST_F(RunLogTest, AHeldOutLossMayBeAddedToTheStepThatTheRunIsResumedAfter) {
   RunLog log(directory_, 3);
   ASSERT_TRUE(log.resumed_step());
   EXPECT_EQ(log.resumed_step()->step, 3);
-  log.add_to_resumed_step(2.5);
+  log.add_to_resumed_step({2.5, {{"a.txt", 2}, {"b.txt", 3}}});
   log.append(record_of(4));
   const std::vector<StepRecord> records = read_run_log(path_);
   ASSERT_EQ(records.size(), 4u);
   EXPECT_EQ(records[2].held_out_loss, 2.5);
+  EXPECT_EQ(records[2].held_out_losses.size(), 2u);
   EXPECT_EQ(records[2].loss, record_of(3).loss);
   EXPECT_FALSE(records[3].held_out_loss);
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/model/kernels.h"
@@ -34,12 +35,17 @@ constexpr int64_t num_steps = 10;
 struct Result {
   std::vector<double> losses, gradient_norms;
   std::optional<double> held_out_loss;
+  std::vector<SourceLoss> held_out_losses;
   std::vector<float> fresh_weights, weights;  // of all parameters in canonical order; at the beginning and at the end
 };
 
 class LayoutMatrix : public ::testing::Test {
  protected:
-  LayoutMatrix() { write_corpus(corpus()); }
+  LayoutMatrix() {
+    write_corpus(corpus());
+    write_file_durably(folder_.path() / "a.txt", std::string(80, 'a'));   // 6 samples
+    write_file_durably(folder_.path() / "b.txt", std::string(100, 'b'));  // 7 samples
+  }
 
   std::filesystem::path corpus() const { return folder_.path() / "corpus.txt"; }
 
@@ -49,7 +55,7 @@ class LayoutMatrix : public ::testing::Test {
     config.model.intermediate_size = 96;
     config.model.num_layers = 8;
     config.model.head_dim = 16;
-    config.data.held_out_fraction = 0.023;
+    config.data.held_out = {(folder_.path() / "a.txt").string(), (folder_.path() / "b.txt").string()};
     config.train.sequence_length = 15;
     config.train.max_steps = num_steps;
     config.evaluate.max_batches = 0;
@@ -90,7 +96,10 @@ class LayoutMatrix : public ::testing::Test {
       mine.losses.push_back(record.loss);
       mine.gradient_norms.push_back(record.grad_norm);
     }
-    mine.held_out_loss = trainer.held_out_loss([] { return StopReason::none; });
+    const HeldOutLoss loss = trainer.evaluate([] { return StopReason::none; }).value();
+    mine.held_out_loss = loss.mean;
+    EXPECT_EQ(loss.sources.size(), 2u);
+    mine.held_out_losses = loss.sources;
     std::vector<double> rank_0 = mine.losses;
     rank_0.insert(rank_0.end(), mine.gradient_norms.begin(), mine.gradient_norms.end());
     rank_0.push_back(mine.held_out_loss.value());
@@ -123,6 +132,7 @@ class LayoutMatrix : public ::testing::Test {
       EXPECT_EQ(result.losses, expected->losses);
       EXPECT_EQ(result.gradient_norms, expected->gradient_norms);
       EXPECT_EQ(result.held_out_loss, expected->held_out_loss);
+      EXPECT_EQ(result.held_out_losses, expected->held_out_losses);
       EXPECT_TRUE(result.weights == expected->weights);
     }
   }

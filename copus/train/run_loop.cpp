@@ -80,7 +80,11 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   const bool is_new = passed.written < record.step;
   if (is_new) {
     if (trainer_.finished() || is_evaluation_due(record, plan_.config)) {
-      held_out_loss_ = record.held_out_loss = evaluate();
+      held_out_loss_ = evaluate();
+      if (held_out_loss_) {
+        record.held_out_loss = held_out_loss_->mean;
+        record.held_out_losses = held_out_loss_->sources;
+      }
     }
     if (leader_) leader_->add(record, trainer_);
     passed.written = record.step;
@@ -177,8 +181,8 @@ StopReason RunLoop::end_reason() const {
   return goes_on ? StopReason::none : reason;
 }
 
-std::optional<double> RunLoop::evaluate() {
-  return trainer_.held_out_loss([this] { return reason_to_stop(); });
+std::optional<HeldOutLoss> RunLoop::evaluate() {
+  return trainer_.evaluate([this] { return reason_to_stop(); });
 }
 
 // A step that is skipped may have met weights that are damaged: these would take the place of the last sound ones.

@@ -51,7 +51,7 @@ class RunLoop {
   StopReason reason_to_halt(const PassedBoundary& passed) const;
   StopReason end_reason() const;
   bool is_sound() const;
-  std::optional<double> evaluate();
+  std::optional<HeldOutLoss> evaluate();
   void evaluate_what_is_owed();
   void checkpoint(PassedBoundary& passed);
   void checkpoint_by_time(PassedBoundary& passed);
@@ -67,7 +67,7 @@ class RunLoop {
   const StopRequest& stop_;
   RunLeader* const leader_;
   Membership* const membership_;
-  std::optional<double> held_out_loss_;  // of the weights after the latest step
+  std::optional<HeldOutLoss> held_out_loss_;  // of the weights after the latest step
   StopReason stopped_while_paused_ = StopReason::none;
   double longest_step_ = 0;         // seconds on the real clock
   int64_t steps_ = 0, traced_ = 0;  // counts of this process alone

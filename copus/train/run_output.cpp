@@ -142,6 +142,8 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
   const double samples =
       static_cast<double>(limit_in_tokens(config_.train)) / static_cast<double>(config_.train.sequence_length);
   for (const std::string& line : describe_sources(dataset.training_sources(), samples)) note(line);
+  const std::vector<HeldOutPart> read = dataset.held_out_parts(samples_of_evaluation(config_, dataset));
+  for (const std::string& line : describe_evaluation(dataset.held_out_sources(), read)) note(line);
   note(concat("training   ", to_string(config_.train.precision), " on ", config_.train.device, ", ",
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
   const int64_t ranks = plan_.start.strategy.world_size();
@@ -241,11 +243,11 @@ bool RunOutput::owes_evaluation(bool is_last) const {
   return step && !step->held_out_loss && (is_last || is_evaluation_due(*step, config_));
 }
 
-void RunOutput::add_owed_evaluation(double held_out_loss) {
-  log_.add_to_resumed_step(held_out_loss);
+void RunOutput::add_owed_evaluation(const HeldOutLoss& loss) {
+  log_.add_to_resumed_step(loss);
   const int64_t step = log_.resumed_step()->step;
-  add_scalar("held_out/loss", step, held_out_loss);
-  note(concat("step ", step, ": held-out loss ", format_number("%.4f", held_out_loss),
+  add_held_out_losses(step, loss);
+  note(concat("step ", step, ": held-out loss ", format_number("%.4f", loss.mean),
               ", which was due when the run was stopped"));
 }
 
@@ -257,12 +259,12 @@ void RunOutput::add(const SwitchReport& report) {
   add_scalar("adaptation/pause_seconds", report.after_step, report.pause_seconds);
 }
 
-RunSummary RunOutput::finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended) {
+RunSummary RunOutput::finish(const Trainer& trainer, const std::optional<HeldOutLoss>& loss, const std::string& ended) {
   progress_.finish();
   if (tensorboard_) tensorboard_->flush();
   const TrainingState& state = trainer.state();
   RunSummary summary;
-  summary.held_out_loss = held_out_loss;
+  if (loss) summary.held_out_loss = loss->mean;
   summary.steps = state.step;
   summary.consumed_samples = state.consumed_samples;
   summary.consumed_tokens = state.consumed_tokens;
@@ -284,6 +286,13 @@ void RunOutput::add_scalar(const char* tag, int64_t step, double value) {
   if (tensorboard_ && std::isfinite(value)) tensorboard_->scalar(tag, step, value, now_since_epoch());
 }
 
+void RunOutput::add_held_out_losses(int64_t step, const HeldOutLoss& loss) {
+  add_scalar("held_out/loss", step, loss.mean);
+  for (const auto& [source, of_source] : loss.sources) {
+    add_scalar(concat("held_out/loss/", source).c_str(), step, of_source);
+  }
+}
+
 void RunOutput::add_to_tensorboard(const StepRecord& record) {
   const auto add = [&](const char* tag, double value) { add_scalar(tag, record.step, value); };
   add("train/loss", record.loss);
@@ -302,7 +311,7 @@ void RunOutput::add_to_tensorboard(const StepRecord& record) {
   add_known("noise_scale/critical_batch", record.critical_batch);
   add_known("train/statistical_efficiency", record.statistical_efficiency);
   add_known("train/goodput", record.goodput);
-  add_known("held_out/loss", record.held_out_loss);
+  if (record.held_out_loss) add_held_out_losses(record.step, {*record.held_out_loss, record.held_out_losses});
   if (record.held_out_loss || record.step % config_.log.interval == 0) tensorboard_->flush();
 }
 

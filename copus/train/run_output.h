@@ -50,7 +50,7 @@ class RunOutput {
   // told to stop. `is_last`: it is the run's last step, after which one is due in any case.
   bool owes_evaluation(bool is_last) const;
   // Writes down what that evaluation found.
-  void add_owed_evaluation(double held_out_loss);
+  void add_owed_evaluation(const HeldOutLoss& loss);
   // Returns when the disk has the log of steps.
   void sync() { log_.sync(); }
   // Writes what the run goes on without where the run directory is gone: whoever looks for that next makes it again.
@@ -69,13 +69,14 @@ class RunOutput {
   void timeline(const std::vector<RankTimeline>& ranks);
 
   // Ends the run: writes summary and report. Returns the summary.
-  RunSummary finish(const Trainer& trainer, std::optional<double> held_out_loss, const std::string& ended);
+  RunSummary finish(const Trainer& trainer, const std::optional<HeldOutLoss>& loss, const std::string& ended);
 
  private:
   std::optional<int64_t> first_unless_more_is_there(std::optional<int64_t> resumed_after) const;
   void check_directory_is_ours() const;
   void tell_of_missing_lines();
   void add_to_tensorboard(const StepRecord& record);
+  void add_held_out_losses(int64_t step, const HeldOutLoss& loss);
   void add_scalar(const char* tag, int64_t step, double value);
 
   const RunPlan& plan_;

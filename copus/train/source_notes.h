@@ -16,4 +16,9 @@ inline constexpr size_t most_sources_told = 8;
 // line for a single source.
 std::vector<std::string> describe_sources(const std::vector<TrainingSource>& sources, double samples);
 
+// Lines that say what an evaluation reads, and what each source counts in its loss, in the same manner: none where all
+// of a single source is read.
+std::vector<std::string> describe_evaluation(const std::vector<HeldOutSource>& sources,
+                                             const std::vector<HeldOutPart>& read);
+
 }  // namespace copus

@@ -28,5 +28,20 @@ TEST(SourceNotes, OfManySourcesTheExtremesAreTold) {
                           "           read least often: c.txt: 20 sequences, 0.1 % of the samples"));
 }
 
+TEST(SourceNotes, WhatAnEvaluationReadsIsTold) {
+  EXPECT_THAT(describe_evaluation({}, {}), IsEmpty());
+  EXPECT_THAT(describe_evaluation({{"a.txt", 7}}, {{0, 7, 1}}), IsEmpty());
+  EXPECT_THAT(describe_evaluation({{"a.txt", 400}}, {{0, 40, 1}}),
+              ElementsAre("evaluates  40 of 400 held-out sequences (10 %; evaluate.max_batches)"));
+  EXPECT_THAT(describe_evaluation({{"a.txt", 10}, {"b.txt", 300}}, {{0, 10, 0.25}, {1, 30, 0.75}}),
+              ElementsAre("evaluates  40 of 310 held-out sequences (12.9 %; evaluate.max_batches)",
+                          "           a.txt: 10 of 10, counts 25 %", "           b.txt: 30 of 300, counts 75 %"));
+  EXPECT_THAT(
+      describe_evaluation(std::vector<HeldOutSource>(3000, {"a.txt", 1}), std::vector<HeldOutPart>(128, {0, 1, 0.01})),
+      ElementsAre(
+          "evaluates  128 of 3000 held-out sequences (4.27 %; evaluate.max_batches), of 128 of 3000 sources; of "
+          "more than 256 sources the log has no loss of each"));
+}
+
 }  // namespace
 }  // namespace copus

@@ -119,15 +119,21 @@ StopReason agree_on_stop(StopReason reason, Communicator& everyone) {
   return stop_of_words(words);
 }
 
-std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, Communicator& everyone) {
+std::vector<std::optional<double>> agree_on_mean_losses(const std::vector<LossSum>& sums, Communicator& everyone) {
   std::vector<int64_t> words;
-  append(words, loss);
-  words.push_back(tokens);
+  for (const LossSum& sum : sums) {
+    append(words, sum.loss);
+    words.push_back(sum.tokens);
+  }
+  if (words.empty()) return {};
   everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
-  std::span<const int64_t> all = words;
-  const ExactSum sum = take_sum(all);
-  if (all.front() == 0) return std::nullopt;
-  return sum.value() / static_cast<double>(all.front());
+  std::vector<std::optional<double>> means;
+  for (std::span<const int64_t> rest = words; !rest.empty(); rest = rest.subspan(1)) {
+    const double loss = take_sum(rest).value();
+    const auto tokens = static_cast<double>(rest.front());
+    means.push_back(tokens > 0 ? std::optional(loss / tokens) : std::nullopt);
+  }
+  return means;
 }
 
 std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone) {

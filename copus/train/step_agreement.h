@@ -54,9 +54,15 @@ void agree_on_time(StepAgreement& agreement, Communicator& everyone);
 // Returns the reason to stop that counts for all ranks: that of any rank that was told to, else rank 0's.
 StopReason agree_on_stop(StopReason reason, Communicator& everyone);
 
-// Mean loss of a token over all that the ranks have evaluated: `loss` is each rank's sum over its `tokens` tokens.
+// The losses of tokens that were evaluated.
+struct LossSum {
+  ExactSum loss;
+  int64_t tokens = 0;
+};
+
+// Mean losses of a token over all that the ranks have evaluated, one for each of the sums, which are each rank's own.
 // Every rank calls it. Empty where there is no token.
-std::optional<double> agree_on_mean_loss(const ExactSum& loss, int64_t tokens, Communicator& everyone);
+std::vector<std::optional<double>> agree_on_mean_losses(const std::vector<LossSum>& sums, Communicator& everyone);
 
 // The first rank's obstacle to going on, in words that name the rank; empty where no rank has one. Every rank calls it.
 // A difference between the ranks' `alike` is an obstacle as well.

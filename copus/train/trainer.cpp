@@ -39,6 +39,40 @@ int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configurat
   return configuration.micro_batch;
 }
 
+// A micro-batch of an evaluation.
+struct EvaluationBatch {
+  size_t part;
+  int64_t first, count;  // samples of the part's source
+};
+
+std::vector<EvaluationBatch> batches_of(const std::vector<HeldOutPart>& parts, int64_t micro_batch) {
+  std::vector<EvaluationBatch> batches;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    for (int64_t first = 0; first < parts[part].samples; first += micro_batch) {
+      batches.push_back({part, first, std::min(micro_batch, parts[part].samples - first)});
+    }
+  }
+  return batches;
+}
+
+// Weighs the sources' losses. A source without a token that carries loss does not count.
+std::optional<HeldOutLoss> mean_of(const std::vector<HeldOutPart>& parts,
+                                   const std::vector<std::optional<double>>& losses, const Dataset& dataset) {
+  HeldOutLoss result;
+  double sum = 0, weights = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!losses[i]) continue;
+    sum += parts[i].weight * *losses[i];
+    weights += parts[i].weight;
+    result.sources.push_back({dataset.held_out_sources()[static_cast<size_t>(parts[i].source)].name, *losses[i]});
+  }
+  if (weights == 0) return std::nullopt;
+  result.mean = sum / weights;
+  const size_t sources = dataset.held_out_sources().size();
+  if (sources < 2 || sources > most_logged_sources) result.sources.clear();
+  return result;
+}
+
 // Connects the ranks as the layout needs it, and makes this rank's part of the model, all zero.
 std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configuration& configuration, World& world,
                                       StepRecorder& recorder, StateMemory& memory) {
@@ -133,6 +167,13 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
   world.require(groups_of(config, executed_));
   model_ = std::make_unique<RankModel>(config, executed_.strategy, world, recorder_, survives_->at_rest.mine);
   model_->optimizer.set_steps(state_.optimizer_steps);
+}
+
+int64_t samples_of_evaluation(const RunConfig& config, const Dataset& dataset) {
+  const int64_t all = dataset.held_out_samples();
+  if (config.evaluate.max_batches == 0) return all;
+  // The batch of the configuration keeps the samples the same after the micro-batch has changed.
+  return std::min(all, config.evaluate.max_batches * config.train.micro_batch);
 }
 
 void Trainer::publish_weights() {
@@ -318,37 +359,38 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
           .host_tokens = batch.tokens};
 }
 
-// Evaluates the held-out data. Micro-batches are dealt to the data-parallel ranks in rounds.
-std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
+// Evaluates the held-out data. A micro-batch is of one source. They are dealt to the data-parallel ranks in rounds.
+std::optional<HeldOutLoss> Trainer::evaluate(const StopQuestion& stop) {
   world_.health().set_place(concat("evaluation after step ", state_.step));
   const ParallelStrategy& strategy = executed_.strategy;
   RankGroups& groups = model_->groups;
-  const int64_t batch_size = executed_.micro_batch;
-  int64_t samples = dataset_.held_out_samples();
-  if (config_.evaluate.max_batches > 0) {  // keeps the samples the same after the micro-batch has changed
-    samples = std::min(samples, config_.evaluate.max_batches * config_.train.micro_batch);
-  }
-  ExactSum loss;
-  int64_t loss_tokens = 0;
-  for (int64_t round = 0; round < samples; round += batch_size * strategy.data_parallel) {
+  const std::vector<HeldOutPart> parts = dataset_.held_out_parts(samples_of_evaluation(config_, dataset_));
+  const std::vector<EvaluationBatch> batches = batches_of(parts, executed_.micro_batch);
+  std::vector<LossSum> sums(parts.size());
+  for (int64_t round = 0; round < std::ssize(batches); round += strategy.data_parallel) {
     stop_reason_ = agree_on_stop(stop(), groups.everyone());
     if (stop_reason_ != StopReason::none) return std::nullopt;
-    const int64_t own = round + groups.here().data * batch_size;
+    const int64_t own = round + groups.here().data;
     // Where the ranks gather weights together, one that has no samples left repeats the round's first, for the others.
-    const bool has_samples = own < samples;
+    const bool has_samples = own < std::ssize(batches);
     if (!has_samples && !strategy.cuts_weights()) continue;
-    const int64_t first = has_samples ? own : round;
-    const int64_t count = std::min(batch_size, samples - first);
-    Batch batch = dataset_.held_out_batch(first, count);
+    const auto& [part, first, count] = batches[static_cast<size_t>(has_samples ? own : round)];
+    Batch batch = dataset_.held_out_batch(parts[part].source, first, count);
     const int64_t sequences = fill_up(batch, count, executed_, config_.train.sequence_length);
     const ExactSum of_batch = model_->executor.evaluate(to_micro_batch(batch, sequences, 1));
     if (!has_samples) continue;
-    loss_tokens += batch.loss_tokens;
-    loss.add(of_batch);
+    sums[part].tokens += batch.loss_tokens;
+    sums[part].loss.add(of_batch);
   }
   // One rank of those that have seen a micro-batch counts it.
   const bool counts = groups.here().tensor == 0 && groups.here().pipeline + 1 == strategy.pipeline_parallel;
-  return agree_on_mean_loss(counts ? loss : ExactSum(), counts ? loss_tokens : 0, groups.everyone());
+  if (!counts) sums.assign(parts.size(), {});
+  return mean_of(parts, agree_on_mean_losses(sums, groups.everyone()), dataset_);
+}
+
+std::optional<double> Trainer::held_out_loss(const StopQuestion& stop) {
+  const std::optional<HeldOutLoss> loss = evaluate(stop);
+  return loss ? std::optional(loss->mean) : std::nullopt;
 }
 
 CheckpointPlan Trainer::plan_checkpoint(const CheckpointLimits& limits) const {

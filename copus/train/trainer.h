@@ -41,6 +41,9 @@ class SwitchPhases;
 // was told to stop (agree_on_stop).
 using StopQuestion = std::function<StopReason()>;
 
+// The number of held-out samples that an evaluation reads.
+int64_t samples_of_evaluation(const RunConfig& config, const Dataset& dataset);
+
 class Trainer {
  public:
   // Makes a model with fresh weights. `config` names the precision (not automatic). `configuration`, feasible and for
@@ -118,9 +121,11 @@ class Trainer {
   // before it until just before its own.
   std::vector<StepSeconds> take_seconds() { return seconds_.take(); }
 
-  // The mean loss of a token of the held-out data, in nats, over at most evaluate.max_batches micro-batches of the size
-  // that the run was given; the same on all ranks and in all layouts of equal tensor parallelism. Empty when there is
-  // no held-out data, or when there was a reason to stop (asked before every round of micro-batches).
+  // The mean loss of a token of the held-out data, in nats, over at most as many samples as evaluate.max_batches
+  // micro-batches of the size that the run was given have (Dataset::held_out_parts); the same on all ranks and in all
+  // layouts of equal tensor parallelism. Empty when there is no held-out data, or when there was a reason to stop
+  // (asked before every round of micro-batches).
+  std::optional<HeldOutLoss> evaluate(const StopQuestion& stop);
   std::optional<double> held_out_loss(const StopQuestion& stop);
 
   // The reason to stop that all ranks have agreed on in the latest step or evaluation.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
@@ -281,6 +282,26 @@ TEST_F(TrainerTest, HeldOutLossStopsWhenAskedTo) {
   const Dataset dataset = open_data();
   Trainer trainer(config_, dataset, test_device(), *world_);
   EXPECT_EQ(trainer.held_out_loss([] { return StopReason::interrupt; }), std::nullopt);
+}
+
+// Of two sources the first is learnt: it is 99 % of the samples.
+TEST_F(TrainerTest, EachSourceHasItsHeldOutLoss) {
+  const auto write = [&](const char* name, char letter) {
+    const std::filesystem::path path = folder_.path() / name;
+    write_file_durably(path, std::string(4000, letter));
+    return path.string();
+  };
+  config_.data.train = {{write("a.txt", 'a'), 99}, {write("b.txt", 'b'), 1}};
+  config_.data.held_out_fraction = 0.2;
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, test_device(), *world_);
+  while (!trainer.finished()) trainer.step();
+  const HeldOutLoss loss = trainer.evaluate(never_stop).value();
+  ASSERT_EQ(loss.sources.size(), 2u);
+  EXPECT_EQ(loss.sources[0].source, config_.data.train[0].path);
+  EXPECT_EQ(loss.sources[1].source, config_.data.train[1].path);
+  EXPECT_LT(loss.sources[0].loss, 0.5 * loss.sources[1].loss);
+  EXPECT_NEAR(loss.mean, 0.99 * loss.sources[0].loss + 0.01 * loss.sources[1].loss, 1e-9);
 }
 
 TEST_F(TrainerTest, WithoutHeldOutDataThereIsNoHeldOutLoss) {

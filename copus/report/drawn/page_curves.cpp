@@ -153,6 +153,28 @@ class CurveList {
     curves_["noise_scale"] = std::move(curve);
   }
 
+  // Adds a list of curves, one for each of the first sources of the latest evaluation. They share a curve's points.
+  void add_sources() {
+    constexpr size_t most_sources = 8;
+    const auto evaluated = [](const StepRecord& record) { return !record.held_out_losses.empty(); };
+    const auto latest = std::find_if(records_.rbegin(), records_.rend(), evaluated);
+    if (latest == records_.rend()) return;
+    nlohmann::json& list = curves_["held_out_sources"] = nlohmann::json::array();
+    for (const auto& [source, loss] : latest->held_out_losses) {
+      if (list.size() == most_sources) break;
+      const auto value_of = [&name = source](const StepRecord& record) -> std::optional<double> {
+        const auto found = std::ranges::find(record.held_out_losses, name, &SourceLoss::source);
+        return found == record.held_out_losses.end() ? std::nullopt : std::optional(found->loss);
+      };
+      const std::vector<Point> points = decimate(points_of(records_, value_of), most_points_ / most_sources);
+      if (points.empty()) continue;
+      nlohmann::json curve = positions_of(points);
+      for (const Point& point : points) curve["value"].push_back(shortened(point.value));
+      curve["name"] = source;
+      list.push_back(std::move(curve));
+    }
+  }
+
   nlohmann::json take() { return std::move(curves_); }
 
  private:
@@ -209,6 +231,7 @@ nlohmann::json curves_of(const std::vector<StepRecord>& records, size_t most_poi
   curves.add("pause", Smoothing::none, pause);
   curves.add("critical_batch", Smoothing::none, [](const StepRecord& record) { return record.critical_batch; });
   curves.add_noise_scale();
+  curves.add_sources();
   curves.add_steps("global_batch", [](const StepRecord& record) { return nlohmann::json(record.global_batch); });
   curves.add_steps("micro_batch", [](const StepRecord& record) { return nlohmann::json(record.micro_batch); });
   curves.add_steps("layout", [](const StepRecord& record) { return nlohmann::json(to_string(record.strategy)); });

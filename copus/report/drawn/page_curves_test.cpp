@@ -52,6 +52,24 @@ TEST(PageCurves, ALongRunIsThinnedAndKeepsItsEndsAndSpikes) {
   EXPECT_LT(curves.dump().size(), 2'000'000U) << "bytes";
 }
 
+TEST(PageCurves, EachHeldOutSourceHasItsCurve) {
+  const auto records = recorded_steps(4000, [](StepRecord& record) {
+    record.held_out_loss = 2;
+    record.held_out_losses.push_back({"a.txt", 3});
+    if (record.step > 10) record.held_out_losses.push_back({"b.txt", 1});
+    for (int i = 0; i < 20; ++i) record.held_out_losses.push_back({"other " + std::to_string(i), 1});
+  });
+  const auto curves = curves_of(records, 2000);
+  const auto& sources = curves.at("held_out_sources");
+  ASSERT_EQ(sources.size(), 8U);
+  EXPECT_EQ(sources[0].at("name"), "a.txt");
+  EXPECT_EQ(sources[0].at("value").front(), 3);
+  EXPECT_EQ(sources[1].at("step").front(), 11) << "added later";
+  size_t points = 0;
+  for (const auto& curve : sources) points += curve.at("value").size();
+  EXPECT_LE(points, 2000U) << "together";
+}
+
 TEST(PageCurves, NeighbouringStepsOfALongRunStayApart) {
   const auto curves = curves_of(recorded_steps(2000, [](StepRecord& record) { record.elapsed_seconds += 2e6; }), 2000);
   const auto seconds = curves.at("loss").at("seconds").get<std::vector<double>>();
@@ -143,7 +161,7 @@ TEST(PageCurves, TheNoiseScaleHasItsInterval) {
 TEST(PageCurves, WhatTheLogLacksIsLeftOut) {
   const auto curves = curves_of(recorded_steps(3, [](StepRecord&) {}), 2000);
   for (const char* name : {"noise_scale", "critical_batch", "goodput", "efficiency", "throughput", "pause",
-                           "held_out_loss", "predicted_step_seconds"}) {
+                           "held_out_loss", "held_out_sources", "predicted_step_seconds"}) {
     EXPECT_FALSE(curves.contains(name)) << name;
   }
   EXPECT_TRUE(curves.contains("loss"));

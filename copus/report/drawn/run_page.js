@@ -54,6 +54,12 @@ function noise_scale(run) {
     ...single ? series_of(run, "global_batch", "global batch", {kind: "steps", colour: "--c2", dash: [2, 3]}) : []];
 }
 
+// The held-out losses of a run's sources.
+function losses_of_sources(run) {
+  return (run.curves.held_out_sources ?? []).map((curve, i) => (
+    {name: curve.name, x: curve[axis.key], y: curve.value, dots: true, width: 1, ...look_of(i)}));
+}
+
 // The layouts of all runs, and each run's as steps between them. Lines of several runs lie beside each other.
 function layout_chart() {
   const names = [...new Set(runs.flatMap((run) => run.curves.layout?.value ?? []))].sort().reverse();
@@ -93,6 +99,9 @@ function charts_of() {
                             : series_of(run, "loss", "training", {list: "smoothed", width: 1.25, reach: [0, 0.95]})),
       ...of((run) => series_of(run, "held_out_loss", "held-out", {
         dots: true, width: 1, ...(single ? {colour: "--c1"} : {})}))]},
+    ...single && runs[0].curves.held_out_sources ? [
+      {title: "Held-out loss of each source", unit: "nats per token; of many sources the first", wide: true,
+       y: {format: text_of.loss}, series: of(losses_of_sources)}] : [],
     {title: "Batch and micro-batch", unit: "sequences; numbers: switches; strokes below: decisions that held",
      wide: true, height: 240, marks, ticks, y: {log: 2, format: whole, axis: whole}, series: [
       ...of((run) => series_of(run, "global_batch", single ? "global batch" : "B", {kind: "steps", width: 2.25})),

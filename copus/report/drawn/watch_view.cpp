@@ -152,6 +152,9 @@ void add_losses(const std::vector<StepRecord>& records, Frame& frame) {
   if (evaluated) {
     frame.value("held-out",
                 concat(format_number("%.3f nats/token", *evaluated->held_out_loss), " after step ", evaluated->step));
+    for (const auto& [source, loss] : evaluated->held_out_losses) {
+      frame.value("", concat(format_number("%.3f ", loss), source));
+    }
   }
 }
 
