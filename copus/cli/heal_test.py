@@ -369,6 +369,48 @@ class Machines(HealingTest):
         self.assertTrue(all(is_gone(pid) for pid in ranks))
         self.assert_trained_as_unharmed("r")
 
+    def test_what_a_machine_alone_holds_is_moved_before_it_leaves(self):
+        first, second = self.start_machines("stages.toml", "r")
+        self.wait_for_steps("r", 5, first)
+        second.send_signal(signal.SIGTERM)
+        output, errors = self.finish(first)
+        self.assertEqual((first.returncode, errors), (0, ""), output)
+        self.assertEqual(len(re.findall("ranks have left; .* on 2 of 2 ranks", output)), 1, output)
+        self.assertEqual(second.wait(timeout=TIMEOUT), 0)
+        self.assert_trained_as_unharmed("r")
+
+    def test_what_a_rank_alone_holds_is_moved_before_it_leaves_whoever_has_left_before(self):
+        self.settings += ["--set", "train.global_batch=8"]  # which three data-parallel ranks cannot share
+        first, second = self.start_machines("stages.toml", "r")
+        self.wait_for_steps("r", 5, first)
+        for pid in reversed(sorted(self.living_ranks(second), key=rank_of)):
+            os.kill(pid, signal.SIGTERM)
+            while not is_gone(pid):
+                self.assertIsNone(first.poll())
+                time.sleep(0.01)
+        output, errors = self.finish(first)
+        self.assertEqual((first.returncode, errors), (0, ""), output)
+        self.assertRegex(output, r"ranks have left; d=1,t=1,p=3,.* on 3 of 3 ranks")
+        self.assertRegex(output, r"ranks have left; .* on 2 of 2 ranks")
+        self.assert_trained_as_unharmed("r")
+
+    def test_the_run_ends_with_a_checkpoint_where_those_that_stay_cannot_take_over(self):
+        # Four ranks have memory for it, and two have not.
+        model = MODEL.replace("hidden_size = 64", "hidden_size = 256").replace("_size = 128", "_size = 512")
+        cluster = CLUSTER.replace("{ matmul", "{ memory_gigabytes = 0.012, matmul")
+        self.write_run("tight.toml", steps=20, model=model + "[parallel]\npipeline_parallel = 4\n" + cluster)
+        first, second = self.start_machines("tight.toml", "r")
+        self.wait_for_steps("r", 3, first)
+        second.send_signal(signal.SIGTERM)
+        output, errors = self.finish(first)
+        self.assertEqual(first.returncode, 75, output + errors)
+        self.assertRegex(errors, r"\Acopus: ranks leave, and those that stay cannot take over what they hold, so the job "
+                                 r"ends with a checkpoint: no layout of the 2 ranks [^\n]*\n\Z")
+        self.assertEqual(second.wait(timeout=TIMEOUT), 75)
+        self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{len(self.records('r')):08}").exists())
+        self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assertEqual([record["step"] for record in self.records("r")], list(range(1, 21)))
+
     def test_what_only_the_lost_machine_had_is_named_and_the_run_resumes(self):
         first, second = self.start_machines("stages.toml", "r")
         self.wait_for_checkpoint("r", 40)

@@ -105,11 +105,16 @@ class HealingRun {
     set_up(*joined);
     joined = with_links(std::move(joined), plan_->config.cluster.description, plan_->config.cluster.clock);
     World& members = *joined;
-    const auto choose = [&](const Configuration& before, int64_t ranks) { return choose_among(before, ranks); };
     std::optional<Regrouped> regrouped;
     if (past_.begun_in != never) {
-      regrouped =
-          regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_, choose);
+      try {
+        regrouped = regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_,
+                            [&](const auto& before, int64_t ranks) { return choose_among(before, ranks); });
+      } catch (const NoConfiguration& reason) {  // on all members
+        if (membership_.epoch().num_parting == 0) throw;
+        end_since_nobody_can_take_over(reason, members);
+        return std::nullopt;
+      }
     }
     if (!regrouped && membership_.epoch().number > 0) return_to_checkpoint(members);
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
@@ -172,8 +177,20 @@ class HealingRun {
     plan_->start = configuration_of(plan_->config);
   }
 
-  // Asked on rank 0 alone.
-  std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks) const {
+  // The job ends with a checkpoint, in the next epoch, instead of losing what those hold that leave.
+  void end_since_nobody_can_take_over(const NoConfiguration& reason, World& members) {
+    membership_.ask_to_stop();
+    if (members.rank() > 0) return;
+    write_all(STDERR_FILENO, concat("copus: ranks leave, and those that stay cannot take over what they hold, so the "
+                                    "job ends with a checkpoint: ",
+                                    printable(reason.what()), "\n"));
+  }
+
+  // Asked on rank 0 alone. A job that ends, or whose ranks have not changed, has no reason to move.
+  std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks) {
+    const bool has_ranks = before.strategy.world_size() <= ranks;
+    const bool are_unchanged = ranks == ranks_at_work_ && membership_.epoch().lost.empty() && is_safe_enough(before);
+    if (has_ranks && (are_unchanged || membership_.stop_wanted())) return before;
     if (leader_) return choose_among(before, ranks, leader_->knowledge());
     const auto known = knowledge_of_run(plan_->config, profile_path(*plan_));
     return choose_among(before, ranks, known ? known->profile.knowledge : Knowledge());
@@ -198,10 +215,11 @@ class HealingRun {
     std::vector<int64_t> words(num_configuration_fields);
     if (members.rank() == 0) {
       std::optional<Configuration> first = plan_->start;
-      const bool has_ranks = first->strategy.world_size() == members.size();
+      const int64_t ranks = membership_.epoch().num_staying();
+      const bool has_ranks = first->strategy.world_size() == ranks;
       const bool is_users = first == configuration_of(plan_->config);
       if (!has_ranks || (!is_users && !is_safe_enough(*first))) {
-        first = choose_among(plan_->start, members.size(), Knowledge());
+        first = choose_among(plan_->start, ranks, Knowledge());
       }
       if (first) {
         const ConfigurationWords chosen = to_words(*first);
@@ -210,8 +228,9 @@ class HealingRun {
     }
     members.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
     if (words.front() == 0) {
-      throw UserError(concat("no layout of the ", members.size(), " ranks that are left can train with a global batch ",
-                             "of ", plan_->start.global_batch, "; start again with more ranks"));
+      throw UserError(concat("no layout of the ", membership_.epoch().num_staying(),
+                             " ranks that are left can train with a global batch ", "of ", plan_->start.global_batch,
+                             "; start again with more ranks"));
     }
     return configuration_of_words(std::span(words).first<num_configuration_fields>());
   }
@@ -305,16 +324,21 @@ class HealingRun {
       trainer_->check_state(regrouped.hash);
     }
     trainer_->add_pause(regrouped.seconds);
-    const int64_t step = regrouped.after_step;
+    const int64_t step = regrouped.after_step, ranks = membership_.epoch().num_staying();
     passed_.record = trainer_->latest_record();
     passed_.may_owe_evaluation = false;
     if (passed_.last_switch && passed_.last_switch->after_step != step) passed_.last_switch.reset();
-    passed_.change = RanksChanged{.after_step = step,
-                                  .ranks = std::ssize(membership_.epoch().processes),
-                                  .from = regrouped.before,
-                                  .to = regrouped.now,
-                                  .pause_seconds = regrouped.seconds,
-                                  .reason = why_ranks_changed(regrouped)};
+    // That those are gone now which have parted is no news.
+    const bool is_news = std::exchange(ranks_at_work_, ranks) != ranks || regrouped.now != regrouped.before ||
+                         !membership_.epoch().lost.empty();
+    if (is_news) {
+      passed_.change = RanksChanged{.after_step = step,
+                                    .ranks = ranks,
+                                    .from = regrouped.before,
+                                    .to = regrouped.now,
+                                    .pause_seconds = regrouped.seconds,
+                                    .reason = why_ranks_changed(regrouped)};
+    }
     if (world_->rank() == 0) lead_on(regrouped);
     std::array<int64_t, 2> words = {passed_.written, passed_.last_checkpoint.value_or(-1)};
     world_->everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
@@ -382,7 +406,8 @@ class HealingRun {
 
   std::string why_ranks_changed(const Regrouped& regrouped) const {
     if (std::string text = reasons_of_losses(); !text.empty()) return text;
-    return regrouped.lost.empty() ? "ranks have come" : "ranks have left";
+    const bool have_left = membership_.epoch().num_parting > 0 || !regrouped.lost.empty();
+    return have_left ? "ranks have left" : "ranks have come";
   }
 
   // Gives up the epoch, in which nothing is under way any more once its world is gone.
@@ -416,6 +441,7 @@ class HealingRun {
   Past past_;
   SurvivingState state_;        // between epochs
   int64_t state_from_ = never;  // the epoch in which the state that this process holds was loaded
+  int64_t ranks_at_work_ = 0;   // with which training went on last, spares included
   PassedBoundary passed_;
   std::unique_ptr<RunLeader> leader_;  // on rank 0
   std::unique_ptr<World> world_;       // of the ranks that train

@@ -76,6 +76,7 @@ class Regrouping {
         members_(members),
         processes_(epoch.processes),
         machines_(epoch.machines),
+        staying_(epoch.num_staying()),
         measures_noise_(measures_noise),
         dtype_(compute_dtype(config.train.precision)),
         state_(state) {}
@@ -428,14 +429,13 @@ class Regrouping {
     tell("choosing a layout");
     std::vector<int64_t> words(num_configuration_fields);
     if (members_.rank() == 0) {
-      if (const auto chosen = choose(result_.before, members_.size()))
-        std::ranges::copy(to_words(*chosen), words.begin());
+      if (const auto chosen = choose(result_.before, staying_)) std::ranges::copy(to_words(*chosen), words.begin());
     }
     everyone_.broadcast(words.data(), std::ssize(words), DataType::int64, 0);
     if (words.front() == 0) {
-      throw UserError(concat("no layout of the ", members_.size(),
-                             " ranks that are left can train with a global batch of ", result_.before.global_batch,
-                             "; go on from the last checkpoint with --resume, in another"));
+      throw NoConfiguration(
+          concat("no layout of the ", staying_, " ranks that are left can train with a global batch of ",
+                 result_.before.global_batch, "; go on from the last checkpoint with --resume, in another"));
     }
     result_.now = configuration_of_words(std::span(words).first<num_configuration_fields>());
   }
@@ -477,8 +477,8 @@ class Regrouping {
         mover.prepare(request, numbers[members_.rank()], rest.mine, dtype_, /*keeps_old=*/true).get();
     check_nothing_is_missing(prepared.plan);
     if (const auto obstacle = agree_on_obstacle(prepared.veto, prepared.plan.hash, everyone_)) {
-      throw UserError(concat("cannot go on in ", to_string(result_.now), ": ", obstacle->reason,
-                             "; go on from the last checkpoint with --resume"));
+      throw NoConfiguration(concat("cannot go on in ", to_string(result_.now), ": ", obstacle->reason,
+                                   "; go on from the last checkpoint with --resume"));
     }
     std::vector<BucketState> state = rest.mine;
     RankClock& clock = members_.clock();
@@ -531,6 +531,7 @@ class Regrouping {
   World& members_;
   const std::vector<int64_t>& processes_;
   const std::vector<int64_t>& machines_;
+  const int64_t staying_;  // members that do not leave after this epoch
   const bool measures_noise_;
   const at::ScalarType dtype_;
   SurvivingState& state_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "copus/base/error.h"
 #include "copus/comm/job/epoch.h"
 #include "copus/comm/world.h"
 #include "copus/config/run_config.h"
@@ -30,12 +31,18 @@ struct Regrouped {
   std::optional<StateHash> hash = {};
 };
 
+// The ranks that stay cannot train in any configuration, or lack memory for the state. Nothing of it was moved.
+class NoConfiguration : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 // Every member of the epoch calls it, in its world. Returns nothing where no member holds any of the training state:
 // its last copy in memory is gone. Otherwise `state` is at rest in the new configuration, gradients and journal
-// included, on its first ranks; the others are spares and hold none. `choose` is asked on rank 0 alone, for at most so
-// many ranks. If a rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with. Throws
-// UserError where no configuration is possible, where memory for the state is lacking, and where some of it was on
-// machines alone of which no process is left, and InternalError where the state is damaged (with adapt.verify).
+// included, on its first ranks, which are among those that stay; the others hold none. `choose` is asked on rank 0
+// alone, for at most so many ranks. If a rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch
+// begins with, as it is where NoConfiguration is thrown. Throws UserError where some of the state was on machines alone
+// of which no process is left, and InternalError where the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose);

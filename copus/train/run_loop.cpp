@@ -148,12 +148,12 @@ void RunLoop::stand_still(PassedBoundary& passed) {
 }
 
 // Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint. Where
-// ranks may come and go, one that is told to end asks to leave, which ends the run only where the launcher wants that.
+// ranks may come and go, one that is told to end asks to leave; the run ends where the launcher wants that.
 StopReason RunLoop::reason_to_stop() const {
   const StopReason reason = stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_);
-  if (membership_ == nullptr || reason != StopReason::terminate) return reason;
-  membership_->ask_to_leave();
-  return membership_->stop_wanted() ? reason : StopReason::none;
+  if (membership_ == nullptr || (reason != StopReason::terminate && reason != StopReason::none)) return reason;
+  if (reason == StopReason::terminate) membership_->ask_to_leave();
+  return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
 }
 
 // Rank 0 decides by its clock, and the others hear of it as of every reason to halt. Where messages move the clock of

@@ -133,17 +133,23 @@ void Composition::settle() {
   acts_.push_back({Act::Kind::ask_to_regroup});
 }
 
+// Whether the others have had an epoch without a failure to take over what this member holds.
+bool Composition::has_parted(int64_t member) const {
+  return !failing_ && *rank_of(member) >= std::ssize(members_) - num_parting_;
+}
+
 void Composition::begin_next() {
-  std::vector<int64_t> stay, go;
+  std::vector<int64_t> stay, parting, go;
   for (const int64_t member : members_) {
     const Process& process = processes_.at(member);
-    if (process.state == State::ready) (process.leaving ? go : stay).push_back(member);
+    if (process.state != State::ready) continue;
+    (!process.leaving ? stay : has_parted(member) ? go : parting).push_back(member);
   }
   // Newcomers have nothing that they could go on from.
-  if (stay.empty() && go.empty()) return finish(Course::failed);
-  if (stay.empty() && !lost_.empty()) {  // what those hold that want to go is all that is left
+  if (stay.empty() && parting.empty() && go.empty()) return finish(Course::failed);
+  if (stay.empty() && !parting.empty()) {  // what those hold that want to go is all that is left
     stop();
-    std::swap(stay, go);
+    std::swap(stay, parting);
   }
   for (const int64_t process : go) release(process);
   if (stay.empty()) return finish(Course::done);
@@ -154,6 +160,8 @@ void Composition::begin_next() {
     (number > stay.front() ? members_ : late).push_back(number);
   }
   std::ranges::sort(members_);
+  members_.insert(members_.end(), parting.begin(), parting.end());
+  num_parting_ = std::ssize(parting);
   for (const int64_t member : members_) processes_.at(member).state = State::at_work;
   lost_before_ = std::exchange(lost_, {});
   ++epoch_;
@@ -167,6 +175,7 @@ void Composition::begin_next() {
     kill(process);
     replace(process);
   }
+  if (num_parting_ > 0) settle();  // they wait for the next one already
 }
 
 void Composition::finish(Course course) {

@@ -43,8 +43,11 @@ class Composition {
   Composition(int64_t size, bool replaces);
 
   int64_t epoch() const { return epoch_; }
-  // Of the epoch, by rank. The first of them has been a member of the epoch before.
+  // Of the epoch, by rank. The first of them has been a member of the epoch before. The last `num_parting` want to
+  // leave: they stay for one more epoch, in which the others take over what they alone hold, and are released when one
+  // has ended without a failure.
   const std::vector<int64_t>& members() const { return members_; }
+  int64_t num_parting() const { return num_parting_; }
   std::optional<int64_t> rank_of(int64_t process) const;             // empty: no member
   const std::vector<int64_t>& lost() const { return lost_before_; }  // members of the epoch before
   Course course() const { return course_; }
@@ -72,7 +75,8 @@ class Composition {
   void cannot_be_replaced(int64_t process);
   // A member leaves the epoch in good order, and was not asked to: all is done, and it waits for the others to leave.
   void comes_to_the_end();
-  // A signal asks for the end of the job: nobody comes or goes any more.
+  // A signal asks for the end of the job, or the members that stay cannot take over from those that leave: nobody comes
+  // or goes any more.
   void stop();
   // What no other rank can go on from.
   void fail_job();
@@ -107,6 +111,7 @@ class Composition {
     return !process.killed && (process.state == State::starting || process.state == State::waiting);
   }
   void settle();
+  bool has_parted(int64_t member) const;
   void begin_next();
   void finish(Course course);
   void replace(int64_t process);
@@ -117,6 +122,7 @@ class Composition {
   const bool replaces_;
   int64_t epoch_ = 0;
   std::vector<int64_t> members_;
+  int64_t num_parting_ = 0;
   std::vector<int64_t> lost_, lost_before_;  // in this epoch; in the one before
   std::map<int64_t, Process> processes_;
   int64_t next_number_;

@@ -134,11 +134,50 @@ TEST(Composition, lets_a_member_leave_and_does_not_replace_it) {
   composition.asks_to_leave(0);
   EXPECT_THAT(told(composition), ElementsAre("ask to regroup"));
   for (const int64_t process : {0, 1, 2}) composition.becomes_ready(process);
-  EXPECT_THAT(told(composition), ElementsAre("release 0", "begin epoch 1"));
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "ask to regroup"));
+  EXPECT_THAT(composition.members(), ElementsAre(1, 2, 0)) << "while the others take over what it holds";
+  EXPECT_EQ(composition.num_parting(), 1);
+  for (const int64_t process : {0, 1, 2}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("release 0", "begin epoch 2"));
   EXPECT_THAT(composition.members(), ElementsAre(1, 2));
+  EXPECT_EQ(composition.num_parting(), 0);
   EXPECT_FALSE(composition.is_member(0));
   composition.ends(0, false);
   EXPECT_THAT(told(composition), IsEmpty()) << "however it ends";
+}
+
+// What it holds may be on its way to others that fail.
+TEST(Composition, a_member_that_leaves_stays_until_an_epoch_has_ended_without_a_failure) {
+  Composition composition(4, false);
+  composition.asks_to_leave(1);
+  for (const int64_t process : {0, 1, 2, 3}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "begin epoch 1", "ask to regroup"));
+  EXPECT_THAT(composition.members(), ElementsAre(0, 2, 3, 1));
+  composition.ends(2, false);
+  for (const int64_t process : {0, 1, 3}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 2", "ask to regroup"));
+  EXPECT_THAT(composition.members(), ElementsAre(0, 3, 1));
+  composition.asks_to_leave(0);
+  for (const int64_t process : {0, 1, 3}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("release 1", "begin epoch 3", "ask to regroup"));
+  EXPECT_THAT(composition.members(), ElementsAre(3, 0)) << "it asked in the meantime";
+  composition.ends(3, false);
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("tell to stop", "begin epoch 4"));
+  EXPECT_THAT(composition.members(), ElementsAre(0));
+  EXPECT_EQ(composition.num_parting(), 0);
+}
+
+TEST(Composition, nobody_parts_where_the_others_cannot_take_over) {
+  Composition composition(3, true);
+  composition.asks_to_leave(0);
+  for (const int64_t process : {0, 1, 2}) composition.becomes_ready(process);
+  composition.take_acts();
+  composition.stop();
+  for (const int64_t process : {0, 1, 2}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("tell to stop", "begin epoch 2"));
+  EXPECT_THAT(composition.members(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(composition.num_parting(), 0);
 }
 
 TEST(Composition, stops_when_all_want_to_leave) {
@@ -155,9 +194,10 @@ TEST(Composition, stops_when_all_want_to_leave) {
 TEST(Composition, stops_when_the_last_one_wants_to_leave) {
   Composition composition(2, true);
   composition.asks_to_leave(0);
-  composition.becomes_ready(0);
-  composition.becomes_ready(1);
-  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "release 0", "begin epoch 1"));
+  for (const int64_t process : {0, 1}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "begin epoch 1", "ask to regroup"));
+  for (const int64_t process : {0, 1}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("release 0", "begin epoch 2"));
   composition.asks_to_leave(1);
   EXPECT_THAT(told(composition), ElementsAre("tell to stop"));
 }
@@ -441,7 +481,9 @@ class RandomJob {
   void begin_epoch() {
     EXPECT_EQ(composition_.epoch(), ++epochs_);
     const std::vector<int64_t>& members = composition_.members();
-    EXPECT_TRUE(std::ranges::is_sorted(members));
+    const auto parting = members.end() - composition_.num_parting();
+    EXPECT_TRUE(std::is_sorted(members.begin(), parting));
+    EXPECT_TRUE(std::all_of(parting, members.end(), [&](int64_t member) { return before_.contains(member); }));
     EXPECT_TRUE(before_.contains(members.front())) << "somebody who has the state leads";
     for (const int64_t member : members) EXPECT_EQ(states_[member], State::ready) << member;
     EXPECT_EQ(std::set<int64_t>(composition_.lost().begin(), composition_.lost().end()), lost_);

@@ -16,6 +16,7 @@ struct FromRank {
   enum class Kind : int64_t {
     ready = 1,
     wants_to_leave,
+    wants_to_stop,  // the job, since the others cannot take over from those that leave
     // Where the launcher does not see the ranks' health itself, they also tell it of their worlds:
     joined,
     left,     // in good order, or for a failure

@@ -171,6 +171,9 @@ void Coordinator::handle_one(int64_t /*machine*/, const Said& news) {
     case FromRank::Kind::wants_to_leave:
       composition_.asks_to_leave(news.number);
       return act();
+    case FromRank::Kind::wants_to_stop:
+      composition_.stop();
+      return act();
     case FromRank::Kind::ready:
       if (rank && !composition_.epoch_is_to_end()) fail(*rank, "it left the epoch without a reason");
       composition_.becomes_ready(news.number);
@@ -372,7 +375,8 @@ void Coordinator::kill(int64_t number, const std::string& because) {
 }
 
 void Coordinator::begin_epoch() {
-  Epoch epoch{.number = composition_.epoch(), .processes = composition_.members()};
+  Epoch epoch{
+      .number = composition_.epoch(), .processes = composition_.members(), .num_parting = composition_.num_parting()};
   const int64_t size = std::ssize(epoch.processes);
   for (const int64_t number : composition_.lost()) {
     FailureReport& report = members_.at(number).report;

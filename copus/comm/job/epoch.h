@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "copus/comm/rank_failure.h"
@@ -16,10 +17,14 @@ struct LostProcess {
 
 struct Epoch {
   int64_t number = 0;                  // grows; the first is 0
-  std::vector<int64_t> processes;      // by rank, ascending
+  std::vector<int64_t> processes;      // by rank: those that stay in ascending order, and then those that part
   std::vector<LostProcess> lost = {};  // since the epoch before
   // By rank: the machine that it is on. Ranks of one machine read each other's memory. Empty: all are on one.
   std::vector<int64_t> machines = {};
+  // How many ranks, the last ones, leave after this epoch. The others take over the state that they hold.
+  int64_t num_parting = 0;
+
+  int64_t num_staying() const { return std::ssize(processes) - num_parting; }
 };
 
 }  // namespace copus

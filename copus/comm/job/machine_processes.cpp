@@ -112,7 +112,9 @@ std::vector<News> MachineProcesses::carry_out_one(const Conclude& /*order*/) { r
 
 void MachineProcesses::listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes) {
   while (auto message = receive_from_rank(&member.control)) {
-    const bool is_wish = message->kind == FromRank::Kind::ready || message->kind == FromRank::Kind::wants_to_leave;
+    using Kind = FromRank::Kind;
+    const Kind kind = message->kind;
+    const bool is_wish = kind == Kind::ready || kind == Kind::wants_to_leave || kind == Kind::wants_to_stop;
     (is_wish ? wishes : news).emplace_back(Said{number, std::move(*message)});
   }
 }

@@ -203,4 +203,6 @@ void Membership::wait_as_spare(World& world, const std::function<bool()>& wants_
 
 void Membership::ask_to_leave() { send(connection_->socket, {FromRank::Kind::wants_to_leave}); }
 
+void Membership::ask_to_stop() { send(connection_->socket, {FromRank::Kind::wants_to_stop}); }
+
 }  // namespace copus

@@ -55,9 +55,12 @@ class Membership {
   // For a rank that the layout cannot use, with the world of this epoch. Returns when the epoch is to end: the launcher
   // asks for that, the job is done, or a rank has failed. Asks to leave once `wants_to_leave` says so.
   void wait_as_spare(World& world, const std::function<bool()>& wants_to_leave);
-  // Asks for a next epoch without this process, in which join_next() gives null. Its end is then no failure, and it is
-  // not replaced. The launcher ignores it once it has itself passed on a signal that ends the job.
+  // Asks to leave. The next epoch has this process among those that part, and join_next() gives null after it. Its end
+  // is then no failure, and it is not replaced. The launcher ignores it once it has itself passed on a signal that ends
+  // the job.
   void ask_to_leave();
+  // Asks that the job stops, and nobody comes or goes any more: those that stay cannot take over from those that leave.
+  void ask_to_stop();
 
  private:
   struct Connection;

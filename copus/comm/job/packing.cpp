@@ -33,6 +33,7 @@ void Packer::add(const FailureReport& report) {
 
 void Packer::add(const Epoch& epoch) {
   add(epoch.number);
+  add(epoch.num_parting);
   for (const std::vector<int64_t>& numbers : {epoch.processes, epoch.machines}) {
     add(std::ssize(numbers));
     for (const int64_t number : numbers) add(number);
@@ -92,6 +93,7 @@ FailureReport Unpacker::report() {
 Epoch Unpacker::epoch() {
   Epoch epoch;
   epoch.number = number();
+  epoch.num_parting = number();
   for (std::vector<int64_t>* const numbers : {&epoch.processes, &epoch.machines}) {
     numbers->resize(count(bytes_of_number));
     for (int64_t& one : *numbers) one = number();
@@ -101,6 +103,7 @@ Epoch Unpacker::epoch() {
     process = number();
     lost = report();
   }
+  if (epoch.num_parting < 0 || epoch.num_staying() < 0) cut_off_ = true;
   return epoch;
 }
 
