@@ -48,14 +48,12 @@ std::string escape(const char* format, uint32_t value) {
   return text.data();
 }
 
-}  // namespace
-
-std::string printable(std::string_view text) {
+std::string escaped(std::string_view text, std::string_view line_end) {
   std::string result;
   while (!text.empty()) {
     const Character first = first_character(text);
     if (first.code == '\n' && first.length == 1) {
-      result += "\n  ";
+      result += line_end;
     } else if (first.length == 0) {
       result += escape("\\x%02x", static_cast<unsigned char>(text.front()));
     } else if (is_control(first.code) && first.code != '\t') {
@@ -69,5 +67,11 @@ std::string printable(std::string_view text) {
   }
   return result;
 }
+
+}  // namespace
+
+std::string printable(std::string_view text) { return escaped(text, "\n  "); }
+
+std::string printable_lines(std::string_view text) { return escaped(text, "\n"); }
 
 }  // namespace copus

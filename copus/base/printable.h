@@ -12,4 +12,7 @@ namespace copus {
 // with two spaces: no name can look like the beginning of another message.
 std::string printable(std::string_view text);
 
+// The same for a text that stands for itself, such as one that a model writes: its lines stay as they are.
+std::string printable_lines(std::string_view text);
+
 }  // namespace copus

@@ -34,5 +34,9 @@ TEST(Printable, EscapesBytesThatAreNoUtf8) {
 
 TEST(Printable, NoLineOfANameBeginsLikeAMessage) { EXPECT_EQ(printable("two\nlines"), "two\n  lines"); }
 
+TEST(Printable, LinesOfATextThatStandsForItselfStayAsTheyAre) {
+  EXPECT_EQ(printable_lines("two\nlines\tof\r\n\x1b[31mtext"), "two\nlines\tof\\x0d\n\\x1b[31mtext");
+}
+
 }  // namespace
 }  // namespace copus

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/printable.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
@@ -94,8 +95,11 @@ int generate(const GenerateOptions& options) {
 
   const int64_t whole_text = static_cast<int64_t>(tokens.size()) + options.tokens;
   const int64_t context = std::min(known.context, whole_text);
+  // A terminal would obey what the model writes; files and pipes get it as it is.
+  const bool is_terminal = isatty(STDOUT_FILENO) != 0;
+  const auto show = [&](const std::string& part) { std::cout << (is_terminal ? printable_lines(part) : part); };
   for (const int64_t token : tokens) {
-    if (token != text->end_of_document()) std::cout << text->add(token);
+    if (token != text->end_of_document()) show(text->add(token));
   }
   std::cout.flush();
   std::vector<float> logits(model.description().vocab_size);
@@ -103,7 +107,7 @@ int generate(const GenerateOptions& options) {
   std::vector<int64_t> unseen;  // not in the cache yet
   // On a terminal the text itself shows how far it is.
   std::optional<CommandProgress> progress;
-  if (isatty(STDOUT_FILENO) == 0) progress.emplace("tokens", options.tokens);
+  if (!is_terminal) progress.emplace("tokens", options.tokens);
   for (int64_t produced = 0; produced < options.tokens; ++produced) {
     if (progress) progress->show(produced);
     const bool full = cache && cache->length() + 1 > context;
@@ -120,12 +124,14 @@ int generate(const GenerateOptions& options) {
                           logits.data());
     const int64_t token = sample_token(logits, options.sampling, tokens.size());
     if (token == text->end_of_document()) break;
-    std::cout << text->add(token) << std::flush;
+    show(text->add(token));
+    std::cout.flush();
     tokens.push_back(token);
     unseen = {token};
   }
   progress.reset();
-  std::cout << text->finish() << '\n' << std::flush;
+  show(text->finish());
+  std::cout << '\n' << std::flush;
   return 0;
 }
 

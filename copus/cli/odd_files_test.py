@@ -8,15 +8,17 @@ tested without runs.
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 import unittest
 
-from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
+from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest, run_with_terminal
 
 # Files, and commands that read them.
 READERS = [("odd", ["plan", "--model", "odd", "--cluster", "a100-sxm", "--gpus", "8"]),
@@ -177,6 +179,19 @@ class OddRuns(ProgramTest):
         self.assertEqual(output.count("control    "), 1, output)
         self.assertNotIn("\x1b", output)
         self.assertEqual(control.read_text(), "of the user")
+
+    def test_a_terminal_obeys_nothing_that_a_model_writes(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=1")
+        prompt = "\x1b]0;title\x07\x9b2J\r\u202e\u2066\x08\x7f\n\ttext"
+        # A model that has learned nothing writes any byte after any other.
+        command = ["generate", "--checkpoint", "r", "--prompt", prompt, "--tokens", "2000", "--temperature", "50"]
+        code, output, _ = run_with_terminal(command, self.folder, shows_output=True)
+        self.assertEqual(code, 0, output)
+        self.assertTrue(output.startswith(r"\x1b]0;title\x07\x9b2J\x0d\u202e\u2066\x08\x7f" + "\r\n\ttext"), output)
+        lines = output.replace("\r\n", "\n")  # as the terminal ends them
+        self.assertEqual(re.findall(r"[^\n\t\x20-\x7e\xa0-\u200d\u2010-\u2027\u202f-\u2065\u206a-\U0010ffff]", lines), [])
+        with subprocess.Popen([COPUS, *command], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            self.assertTrue(process.communicate()[0].startswith(prompt.encode()), "a file gets the text as it is")
 
     def test_a_corpus_that_is_cut_short(self):
         for name, layout in self.LAYOUTS.items():

@@ -78,11 +78,13 @@ def free_port():
         return str(free.getsockname()[1])
 
 
-def run_with_terminal(arguments, folder, timeout=TIMEOUT):
-    """Runs the program with a terminal for its messages. Returns its exit code, its output and what was shown there."""
+def run_with_terminal(arguments, folder, timeout=TIMEOUT, shows_output=False):
+    """Runs the program with a terminal for its messages. Returns its exit code, its output and what was shown there. With
+    `shows_output` the terminal is for the output instead, and there are no messages."""
     ours, theirs = pty.openpty()
     with tempfile.TemporaryFile() as output:  # no pipe, which a long output would fill
-        process = subprocess.Popen([COPUS, *arguments], cwd=folder, stdout=output, stderr=theirs)
+        streams = {"stdout": theirs, "stderr": output} if shows_output else {"stdout": output, "stderr": theirs}
+        process = subprocess.Popen([COPUS, *arguments], cwd=folder, **streams)
         os.close(theirs)
         deadline, shown = time.monotonic() + timeout, b""
         try:
@@ -97,7 +99,8 @@ def run_with_terminal(arguments, folder, timeout=TIMEOUT):
         finally:
             os.close(ours)
         output.seek(0)
-        return process.returncode, output.read().decode(), shown.decode()
+        texts = output.read().decode(), shown.decode()
+        return process.returncode, *(reversed(texts) if shows_output else texts)
 
 
 def read_terminal(descriptor, deadline):
