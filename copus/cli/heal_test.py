@@ -11,6 +11,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,6 +275,21 @@ class Healing(HealingTest):
             if has_come:
                 return
             self.assertLess(time.monotonic(), deadline, f"no rank comes to {place}")
+
+    def test_a_run_directory_that_goes_away_with_rank_0_is_made_again(self):
+        process, ranks = self.start_static("gone")
+        process.send_signal(signal.SIGSTOP)  # so that nobody takes over in between
+        os.kill(ranks[0], signal.SIGKILL)
+        shutil.rmtree(self.folder / "gone")
+        process.send_signal(signal.SIGCONT)
+        output, errors = self.finish(process)
+        self.assertEqual(process.returncode, 0, output + errors)
+        told = r"the run directory gone was deleted or moved before rank 0 was lost: it is made again.*\nstep (\d+): checkpoint;"
+        self.assertEqual(len(re.findall("the run directory gone was deleted", output)), 1, output)
+        self.assertRegex(output, re.compile(told, re.DOTALL))
+        steps = [record["step"] for record in self.records("gone")]
+        self.assertEqual(steps, list(range(steps[0], STEPS + 1)))
+        self.assert_done("train", "--resume", "--run-dir", "gone")
 
     def test_a_node_leaves_on_the_virtual_clock(self):
         (self.folder / "nodes.toml").write_text(

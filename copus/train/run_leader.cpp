@@ -18,8 +18,15 @@ RunLeader::RunLeader(const RunPlan& plan, const TrainingState& state)
 }
 
 void RunLeader::begin(bool can_judge_speed) {
+  const bool is_gone = plan_.state_is_in_memory && !std::filesystem::exists(plan_.directory / "config.toml");
   output_.emplace(plan_, plan_.resume ? std::optional(written_step_) : std::nullopt);
   const auto note = [this](const std::string& line) { output_->note(line); };
+  if (is_gone) {
+    note(concat("the run directory ", plan_.directory.string(),
+                " was deleted or moved before rank 0 was lost: it is made ",
+                "again, without the log so far; a checkpoint follows after the next step"));
+    wants_checkpoint_ = true;
+  }
   adaptation_.emplace(plan_, written_step_, std::move(*start_), note);
   start_.reset();
   control_.emplace(plan_, *adaptation_, note);
