@@ -142,6 +142,20 @@ TEST_F(AdviserTest, StepsOfOneMicroBatchAreAdvisedOnlyWhereTheyAreListed) {
   }
 }
 
+// The only batch that is listed may be the job's own.
+TEST_F(AdviserTest, AJobWithNothingToChooseAmongIsMeasuredAndNeverAdvised) {
+  job_.noise_scale = 4;  // by which another batch would be best
+  AdviserSettings settings = job_.settings(64);
+  settings.batches = {64};
+  Adviser adviser(settings, {.directory = directory_});
+  EXPECT_TRUE(job_.train(adviser, 400, 64).empty());
+  ASSERT_TRUE(adviser.noise());
+  EXPECT_NEAR(*adviser.noise()->value, job_.noise_scale, 0.5 * job_.noise_scale);
+  adviser.close();
+  EXPECT_EQ(records().size(), 400U);
+  EXPECT_FALSE(replayed().difference);
+}
+
 TEST_F(AdviserTest, ItsLogsReplayToTheSameDecisions) {
   {
     Adviser advised = adviser();
