@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""How often the adviser's test of norms (python/copus/input_checks.py) is a false alarm, and which mistakes it notices.
+"""How often the adviser's test of norms (python/copus/input_checks.py) is a false alarm, and which mistakes it notices when.
 
-See README.md beside it. Simulates steps of jobs whose gradient and noise are known, in scenarios of two halves: window and
-threshold were chosen on the first half alone; what is stated is the second, by default.
+See README.md beside it. Simulates steps of jobs whose gradient and noise are known, in scenarios of two halves: what the
+test can be changed by was chosen on the first half alone; what is stated is the second, by default, on other seeds.
 """
 
 import argparse
 import itertools
-import json
 import pathlib
 import sys
 
@@ -16,9 +15,7 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "build-python/python")]
 
-from copus import input_checks  # noqa: E402
-
-WINDOW = max(steps for steps, _ in input_checks.TESTS)
+from copus.input_checks import InputChecks  # noqa: E402
 
 # (directions of the noise, degrees of freedom of a sample's length, samples of the micro-batch, micro-batches)
 SHAPES = {
@@ -26,85 +23,86 @@ SHAPES = {
     "judged": list(itertools.product((4, 100), (2.5, 6, None), (2, 8), (2, 4, 8))),
 }
 NOISE_PER_BATCH = (0.01, 1, 100, 1e6)  # noise scale / batch: from all signal to no signal at all
+HORIZONS = (32, 512, 4096)  # steps after which power is stated
+PIECE = 512  # steps that are simulated at once
 
-# What a user gets wrong: the factor on the small batch's squared norm, of B/b.
+
+class Mistake:
+    """What a user gets wrong: a factor on the small gradient's squared norm, and on the samples that step is told of."""
+
+    def __init__(self, factor=1.0, claimed=1.0, half=False, left=False):
+        self.factor, self.claimed, self.half, self.left = factor, claimed, half, left
+
+
 MISTAKES = {
-    "loss_scale of 1024 not told": lambda ratio: 1024.0**2,
-    "loss_scale of 8 not told": lambda ratio: 64.0,
-    "samples of step 2 x too large": lambda ratio: 4.0,
-    "samples of step 2 x too small": lambda ratio: 0.25,
-    "gradient left from the step before": None,
-    "norm of half the parameters": "half",
+    "loss_scale of 1024 not told": Mistake(factor=1024.0**2),
+    "loss_scale of 8 not told": Mistake(factor=64.0),
+    "samples of step 2 x too large": Mistake(factor=4.0, claimed=2.0),
+    "samples of step 2 x too small": Mistake(factor=0.25, claimed=0.5),
+    "gradient left from the step before": Mistake(left=True),
+    "norm of half the parameters": Mistake(half=True),
 }
 
 
-def steps_of(random, steps, shape, noise_per_batch, half=False, left=False):
-    """Squared norms of the small and the large batch: [steps] each, and B/b."""
+def steps_of(random, steps, shape, noise_per_batch, mistake):
+    """Squared norms of the small and the large batch: [steps] each."""
     directions, freedom, micro_batch, parts = shape
     samples = micro_batch * parts
-    noise_scale = noise_per_batch * samples
     gradient = numpy.zeros(directions)
     gradient[0] = 1.0
-    noise = random.standard_normal((steps, samples, directions)) * numpy.sqrt(noise_scale / directions)
+    noise = random.standard_normal((steps, samples, directions), dtype=numpy.float32)
+    noise *= numpy.sqrt(noise_per_batch * samples / directions)
     if freedom is not None:  # samples of very different lengths: Student's t
         noise *= numpy.sqrt((freedom - 2) / random.chisquare(freedom, (steps, samples, 1)))
-    sums = (gradient + noise).reshape(steps, parts, micro_batch, directions).mean(2)
+    sums = gradient + noise.reshape(steps, parts, micro_batch, directions).mean(2)
     small, large = sums[:, 0], sums.mean(1)
-    if left:
+    if mistake.left:
         before = numpy.roll(large, 1, axis=0)
         small, large = small + before * parts, large + before
-    kept = directions // 2 if half else directions
-    return (small**2).sum(1), (large[:, :kept] ** 2).sum(1), parts
+    kept = directions // 2 if mistake.half else directions
+    return (small**2).sum(1) * mistake.factor, (large[:, :kept] ** 2).sum(1)
 
 
-def alarms(small, large, shape, factor, claimed=1.0):
-    """How many of the windows that do not overlap object."""
+def first_alarm(random, steps, shape, noise, mistake):
+    """The step with the first objection of one job; infinite where there is none."""
     micro_batch, parts = shape[2], shape[3]
-    samples = max(micro_batch + 1, round(micro_batch * parts * claimed))
-    windows = 0
-    found = 0
-    for begin in range(0, len(small) - WINDOW + 1, WINDOW):
-        checks = input_checks.InputChecks()
-        objected = False
-        for s, l in zip(small[begin : begin + WINDOW], large[begin : begin + WINDOW]):
-            checks.observe(float(numpy.sqrt(l)), samples, micro_batch, float(s * factor))
-            objected |= bool(checks.objection())
-        windows += 1
-        found += objected
-    return found, windows
+    samples = round(micro_batch * parts * mistake.claimed)
+    checks = InputChecks()
+    for begin in range(0, steps, PIECE):
+        small, large = steps_of(random, min(PIECE, steps - begin), shape, noise, mistake)
+        for index, (s, l) in enumerate(zip(small.tolist(), large.tolist())):
+            checks.observe(l**0.5, samples, micro_batch, s)
+            if checks.objection:
+                return begin + index + 1
+    return float("inf")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=SHAPES, default="judged")
-    parser.add_argument("--windows", type=int, default=200, help="of each scenario")
+    parser.add_argument("--jobs", type=int, default=10, help="of each scenario")
+    parser.add_argument("--steps", type=int, default=HORIZONS[-1], help="of each job")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     random = numpy.random.default_rng([arguments.seed, arguments.half == "judged"])
-    steps = arguments.windows * WINDOW
-    worst, total, all_windows = (0.0, None), 0, 0
-    for shape, noise in itertools.product(SHAPES[arguments.half], NOISE_PER_BATCH):
-        small, large, _ = steps_of(random, steps, shape, noise)
-        found, windows = alarms(small, large, shape, 1.0)
-        total, all_windows = total + found, all_windows + windows
-        worst = max(worst, (found / windows, (shape, noise)), key=lambda each: each[0])
-    print(f"false alarms: {total} of {all_windows} windows of {WINDOW} steps; "
-          f"worst scenario {worst[0]:.2%} {worst[1]}")  # fmt: skip
-    for mistake, factor in MISTAKES.items():
-        shares = {}
+    shapes, jobs = SHAPES[arguments.half], arguments.jobs
+    alarms = {}
+    for scenario in itertools.product(shapes, NOISE_PER_BATCH):
+        found = [first_alarm(random, arguments.steps, *scenario, Mistake()) for _ in range(jobs)]
+        alarms[scenario] = sum(step <= arguments.steps for step in found)
+    worst = max(alarms, key=alarms.get)
+    print(f"false alarms: in {sum(alarms.values())} of {jobs * len(alarms)} jobs of {arguments.steps} steps; "
+          f"worst scenario {alarms[worst]} of {jobs} {worst}")  # fmt: skip
+    for name, mistake in MISTAKES.items():
+        shown = []
         for noise in NOISE_PER_BATCH:
-            found = windows = 0
-            for shape in SHAPES[arguments.half]:
-                few = max(20, arguments.windows // 5) * WINDOW
-                small, large, parts = steps_of(random, few, shape, noise, half=factor == "half", left=factor is None)
-                scale = factor(parts) if callable(factor) else 1.0
-                claimed = {4.0: 2.0, 0.25: 0.5}.get(scale, 1.0)
-                if shape[2] * parts * claimed <= shape[2]:
-                    continue  # the step would be no larger than its micro-batch, which is refused
-                one, of = alarms(small, large, shape, scale, claimed)
-                found, windows = found + one, windows + of
-            shares[f"{noise:g}"] = round(found / windows, 3) if windows else None
-        print(f"noticed, {mistake}, by noise scale / batch: {json.dumps(shares)}")
+            # A step no larger than its micro-batch is refused.
+            possible = [shape for shape in shapes if round(shape[2] * shape[3] * mistake.claimed) > shape[2]]
+            found = [first_alarm(random, arguments.steps, shape, noise, mistake)
+                     for shape in possible for _ in range(jobs)]  # fmt: skip
+            shares = [100 * sum(step <= horizon for step in found) / len(found) for horizon in HORIZONS]
+            shown.append(f"{noise:g}: " + ", ".join(f"{share:.0f}" for share in shares))
+        print(f"noticed, {name}, by noise scale / batch, % within {HORIZONS} steps: " + "; ".join(shown), flush=True)
 
 
 if __name__ == "__main__":

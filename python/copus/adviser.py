@@ -598,7 +598,7 @@ class Adviser:
             problem = Problem("left out", f"a step of {found.samples} samples is no multiple of {self._unit}, the "
                               "first micro-batch of all ranks, and is left out", can_happen=True)  # fmt: skip
         self._checks.observe(found.norm, found.samples, *(small or (None, None)))
-        objection = self._checks.objection()
+        objection = self._checks.objection
         if objection:
             self._object_to_norms(objection)
         elif problem is not None:

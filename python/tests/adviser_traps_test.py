@@ -247,14 +247,40 @@ class Traps(unittest.TestCase):
 
     def test_a_sequence_with_a_huge_gradient_is_no_mistake(self):
         checks = InputChecks()
-        for number in range(16):
+        for number in range(17):
             norm = 30.0 if number == 5 else 1.0 + number / 100  # that of the second of two micro-batches
             checks.observe(norm, samples=8, small_batch=4, small_squared_norm=1.5 + number / 100)
-        self.assertEqual(checks.objection(), "")
+        self.assertEqual(checks.objection, "")
         checks = InputChecks()
-        for number in range(16):
+        for number in range(17):
             checks.observe(1.0 + number / 100, samples=8, small_batch=4, small_squared_norm=0.3 + number / 1000)
-        self.assertIn("where 1 to 2 is possible", checks.objection())
+        self.assertIn("where 1 to 2 is possible", checks.objection)
+
+    def test_a_slight_mistake_in_much_noise_is_found_in_many_steps_and_forgotten_after_as_many(self):
+        """The step is told of twice its samples, so that the small gradient's squared norm counts fourfold."""
+        random = torch.Generator().manual_seed(3)
+        checks, first, last = InputChecks(), None, None
+        for step in range(1, 4097):
+            gradients = torch.randn(2, 4, generator=random)
+            is_wrong = step <= 2048
+            small = gradients[0].square().sum().item() * (4 if is_wrong else 1)
+            norm = gradients.mean(0).norm().item()
+            checks.observe(norm, samples=16 if is_wrong else 8, small_batch=4, small_squared_norm=small)
+            if checks.objection:
+                first, last = first or step, step
+        self.assertIsNotNone(first)
+        self.assertLess(32, first)  # no single short block shows it
+        self.assertLessEqual(first, 2048)
+        self.assertLess(last, 2048 + 1024)
+
+    def test_a_loss_scale_that_was_not_told_is_found_whatever_the_spread_of_gradients(self):
+        random = torch.Generator().manual_seed(4)
+        checks = InputChecks()
+        for _ in range(17):
+            gradients = torch.randn(2, 1, generator=random)  # of a single dimension, which spreads most
+            small = gradients[0].square().sum().item() * 1024**2
+            checks.observe(gradients.mean(0).norm().item(), samples=8, small_batch=4, small_squared_norm=small)
+        self.assertIn("loss_scale=", checks.objection)
 
     def test_a_state_outlives_the_end(self):
         adviser = self.adviser(directory="runs/of-a-test")
