@@ -19,6 +19,7 @@ _MARKS_OF_PARAMETERS = (
     (("_fsdp_flattened", "_is_flat_param"), "FullyShardedDataParallel (FSDP1)", "holds gradients as flat shards",
      _USE_FSDP2),
     (("ds_id", "ds_tensor", "_hp_mapping"), "DeepSpeed", "keeps gradients to itself", _WITHOUT),
+    (("_megatron_fsdp_model",), "MegatronFSDP", "keeps gradients in buffers of its own", _USE_FSDP2),
     (("main_grad", "grad_added_to_main_grad"), "Megatron's DistributedDataParallel", "keeps gradients in main_grad",
      _WITHOUT),
 )  # fmt: skip
@@ -30,6 +31,7 @@ _CLASSES = {
     "DeepSpeedEngine": ("DeepSpeed", _WITHOUT),
     "PipelineEngine": ("DeepSpeed's pipeline", _WITHOUT),
     "PipelineModule": ("DeepSpeed's pipeline", _WITHOUT),
+    "MegatronFSDP": ("MegatronFSDP", _USE_FSDP2),
     "ShardedDataParallel": ("FairScale's ShardedDataParallel", _WITHOUT),
 }
 

@@ -18,6 +18,7 @@ from torch import nn
 
 import copus
 from copus.log_folder import DEFAULT_FOLDER
+from copus.wrappers import refuse_wrapper
 from processes import run_on_ranks
 
 LENGTH = 4
@@ -547,13 +548,47 @@ class SeveralRanks(unittest.TestCase):
 
 
 class Wrappers(unittest.TestCase):
+    """By what DeepSpeed 0.18 and Megatron-LM core 0.15 name and leave behind. Neither package is here."""
+
     def test_marks_of_deepspeed_and_megatron_are_known(self):
-        for mark, name in (("ds_id", "DeepSpeed"), ("_hp_mapping", "DeepSpeed"), ("main_grad", "Megatron")):
+        marks = (
+            ("ds_id", 1, "DeepSpeed"), ("_hp_mapping", None, "DeepSpeed"), ("main_grad", torch.ones(2), "Megatron"),
+            ("_megatron_fsdp_model", object(), "MegatronFSDP"),
+        )  # fmt: skip
+        for mark, value, name in marks:
             parameter = nn.Parameter(torch.ones(2))
             parameter.grad = torch.ones(2)
-            setattr(parameter, mark, 1)
-            with self.assertRaisesRegex(copus.UserError, name):
+            setattr(parameter, mark, value)
+            with self.subTest(mark=mark), self.assertRaisesRegex(copus.UserError, name):
                 adviser_of().first_micro_batch([parameter], samples=4)
+
+    def test_models_are_known_by_their_class_or_one_that_it_derives_from(self):
+        def kind(module: str, name: str, base: type = nn.Module) -> type:
+            return type(name, (base,), {"__module__": module})
+
+        engine = kind("deepspeed.runtime.engine", "DeepSpeedEngine")
+        of_megatron = kind("megatron.core.distributed.data_parallel_base", "_BaseDataParallel")
+        in_megatron = "megatron.core.distributed"
+        kinds = (
+            (engine, "DeepSpeed:"),
+            (kind("deepspeed.runtime.hybrid_engine", "DeepSpeedHybridEngine", engine), "DeepSpeed:"),
+            (kind("deepspeed.runtime.pipe.engine", "PipelineEngine", engine), "DeepSpeed's pipeline"),
+            (kind("deepspeed.runtime.pipe.module", "PipelineModule"), "DeepSpeed's pipeline"),
+            (kind(f"{in_megatron}.distributed_data_parallel", "DistributedDataParallel", of_megatron), "Megatron's"),
+            (kind(f"{in_megatron}.torch_fully_sharded_data_parallel", "TorchFullyShardedDataParallel", of_megatron),
+             "Megatron's"),
+            (kind(f"{in_megatron}.fsdp.mcore_fsdp_adapter", "FullyShardedDataParallel", of_megatron), "Fully"),
+            (kind("megatron_fsdp.megatron_fsdp", "MegatronFSDP"), "MegatronFSDP"),
+            (kind("somebody.elses", "Engine", engine), "DeepSpeed:"),
+            (kind("fairscale.nn.data_parallel.sharded_ddp", "ShardedDataParallel"), "FairScale's"),
+        )  # fmt: skip
+        for each, name in kinds:
+            model = each()
+            model.inner = nn.Linear(2, 2)
+            for shown in (model, nn.Sequential(model)):  # also inside of another
+                with self.subTest(kind=each.__name__), self.assertRaisesRegex(copus.UserError, f"wrapped by {name}"):
+                    refuse_wrapper(shown)
+        refuse_wrapper(nn.Sequential(kind("somebody.elses", "MyDataParallel")()))
 
 
 if __name__ == "__main__":
