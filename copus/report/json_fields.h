@@ -46,22 +46,22 @@ class JsonFieldWriter {
  public:
   template <class Value>
   void operator()(const char* name, const Value& value) {
-    object_[name] = value;
+    append(name, value);
   }
   template <class Value>
   void operator()(const char* name, const std::optional<Value>& value) {
     if (value) {
       (*this)(name, *value);
     } else {
-      object_[name] = nullptr;
+      append(name, nullptr);
     }
   }
   template <HasNames Enum>
   void operator()(const char* name, const Enum& value) {
-    object_[name] = to_string(value);
+    append(name, to_string(value));
   }
-  void operator()(const char* name, const ParallelStrategy& value) { object_[name] = to_string(value); }
-  void operator()(const char* name, const Configuration& value) { object_[name] = to_string(value); }
+  void operator()(const char* name, const ParallelStrategy& value) { append(name, to_string(value)); }
+  void operator()(const char* name, const Configuration& value) { append(name, to_string(value)); }
   // Writes a number whose range is the reader's concern.
   template <class Value, class Number>
   void operator()(const char* name, const Value& value, const Range<Number>&) {
@@ -78,6 +78,12 @@ class JsonFieldWriter {
   const nlohmann::ordered_json& object() const { return object_; }
 
  private:
+  // A list names each field once. object_[name] would search all fields before it, in every line of a log.
+  template <class Value>
+  void append(const char* name, const Value& value) {
+    object_.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(name, value);
+  }
+
   nlohmann::ordered_json object_ = nlohmann::ordered_json::object();
 };
 

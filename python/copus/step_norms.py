@@ -72,7 +72,7 @@ def put_together(rows: list[Row], layout: Layout, is_weighted: bool, watched_mic
         norm = next((row.norm for row in rows if not math.isfinite(row.norm)), rows[0].norm)
     else:
         norm = math.sqrt(sum(row.norm_share for row in rows))
-    problem = _different_calls(rows, layout)
+    problem = _different_calls(rows, layout) if len(rows) > 1 else None
     if problem is None and not (math.isfinite(norm) and norm > 0):
         problem = _useless_norm(norm)
     if any(row.left_out for row in rows):
