@@ -52,8 +52,8 @@ class Adviser {
   };
 
   // Throws UserError for wrong settings, a directory with the logs of another job or with another writer, and logs or a
-  // state that do not reach that step or cannot be read. Settings that leave nothing to choose among are no mistake: the
-  // job is measured and never advised.
+  // state that do not reach that step or cannot be read. Settings that leave nothing to choose among are no mistake:
+  // the job is measured and never advised.
   Adviser(const AdviserSettings& settings, const Start& start);
 
   // Tells of a step. A step whose samples the ranks cannot share in whole micro-batches, the last of an epoch, is left

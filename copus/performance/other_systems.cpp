@@ -9,9 +9,9 @@ namespace {
 // Megatron-Core and what is built alike: fused norms, rotary embedding and attention; fp32 logits over a part of the
 // vocabulary, overwritten by their gradient. Layers' tensors as Korthikanti et al. 2022, section 4.1, count them,
 // without dropout: both streams and both norms' results; rotated queries and keys, and the output; the joint product of
-// queries, keys and values, of which the values are a view; the feed-forward's inner tensors. The layer of Megatron-Core
-// 0.16.1 keeps the same under a fake process group (bench/trainers). Recomputing attention alone saves nothing, since
-// fused attention keeps no scores.
+// queries, keys and values, of which the values are a view; the feed-forward's inner tensors. The layer of
+// Megatron-Core 0.16.1 keeps the same under a fake process group (bench/trainers). Recomputing attention alone saves
+// nothing, since fused attention keeps no scores.
 MemoryUse megatron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 3, .key_value = 3, .feed_forward = 3};
