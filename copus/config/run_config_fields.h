@@ -236,6 +236,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.section("heal");
   visitor.field("enabled", run.heal.enabled);
   visitor.field("replace", run.heal.replace);
+  visitor.field("restarts", run.heal.restarts, at_least_zero);
   visitor.field("machines", run.heal.machines);
 
   visitor.section("adapt");

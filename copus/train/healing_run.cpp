@@ -57,14 +57,17 @@ constexpr int64_t never = -1;
 // never knows less of it than the plan that it is given.
 struct Past {
   RepeatedFailures failures;
-  int64_t begun_in = never;  // the latest epoch in which the state was loaded and every rank had its part
+  int64_t begun_in = never;   // the latest epoch in which the state was loaded and every rank had its part
+  int64_t was_begun = false;  // before all who knew more of it were gone
 };
 
 class HealingRun {
  public:
-  HealingRun(std::optional<RunPlan> plan, double max_seconds, std::chrono::steady_clock::time_point start,
-             Membership& membership, at::Device device, int64_t local_ranks)
+  HealingRun(std::optional<RunPlan> plan, const std::function<RunPlan(const std::filesystem::path&)>& plan_again,
+             double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
+             int64_t local_ranks)
       : plan_(std::move(plan)),
+        plan_again_(plan_again),
         max_seconds_(max_seconds),
         start_(start),
         membership_(membership),
@@ -101,12 +104,16 @@ class HealingRun {
 
  private:
   std::optional<RunEnd> run_epoch(std::unique_ptr<World>& joined) {
+    const bool shares_memory = join_arenas(*joined);
     agree_on_past(*joined);
     set_up(*joined);
     joined = with_links(std::move(joined), plan_->config.cluster.description, plan_->config.cluster.clock);
     World& members = *joined;
     std::optional<Regrouped> regrouped;
-    if (past_.begun_in != never) {
+    std::string loss = "no rank that is left holds any of the training state";
+    if (past_.begun_in != never && !shares_memory) {
+      loss = "the ranks can no longer read each other's memory";
+    } else if (past_.begun_in != never) {
       try {
         regrouped = regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_,
                             [&](const auto& before, int64_t ranks) { return choose_among(before, ranks); });
@@ -114,9 +121,12 @@ class HealingRun {
         if (membership_.epoch().num_parting == 0) throw;
         end_since_nobody_can_take_over(reason, members);
         return std::nullopt;
+      } catch (const StateIsLost& lost) {  // on all members
+        loss = lost.what();
       }
     }
-    if (!regrouped && membership_.epoch().number > 0) return_to_checkpoint(members);
+    if (!regrouped && membership_.epoch().number > 0) return_to_checkpoint(members, loss);
+    if (regrouped) membership_.settled();
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
     const int64_t ranks = now.strategy.world_size();
     if (members.rank() >= ranks) {
@@ -135,6 +145,16 @@ class HealingRun {
     return RunLoop(*plan_, *dataset_, *trainer_, *world_, *stop_, leader_.get(), &membership_).until_end(passed_);
   }
 
+  // Makes the arenas readable to all of a machine, those that its launcher has kept of ended processes too. Whether
+  // they can be had.
+  bool join_arenas(World& members) {
+    if (membership_.epoch().number == 0) return true;
+    const bool is_new = state_.arena == nullptr;
+    const bool joined = copus::join_arenas(members, membership_.epoch(), membership_.kept_arenas(), state_);
+    if (joined && is_new) membership_.keep(*state_.arena);
+    return joined;
+  }
+
   // What a process does once, and what it does with every composition of the job.
   void set_up(World& members) {
     take_plan(members);
@@ -146,7 +166,7 @@ class HealingRun {
     }
     Precision& precision = plan_->config.train.precision;
     precision = agree_on_precision(precision, device_, members);
-    if (membership_.epoch().number == 0) {
+    if (membership_.epoch().number == 0 || is_planned_anew_) {
       if (!plan_->checkpoint) plan_->start = starting_configuration(plan_->config);
       check_all_ranks_begin_alike(*plan_, *dataset_, members);
     }
@@ -154,6 +174,7 @@ class HealingRun {
 
   // Gives those who have come anew the run's configuration and directory, which its files no longer tell as they were.
   void take_plan(World& members) {
+    is_planned_anew_ = false;
     if (membership_.epoch().number == 0) return;
     members.health().set_place("taking the plan");
     std::vector<int64_t> with_plan(members.size());
@@ -161,9 +182,7 @@ class HealingRun {
     members.everyone().all_gather(&has_plan, with_plan.data(), std::vector<int64_t>(members.size(), 1),
                                   DataType::int64);
     const int64_t first = std::ranges::find(with_plan, 1) - with_plan.begin();
-    if (first == members.size()) {
-      throw UserError("all ranks that knew of the training are gone; go on from the last checkpoint with --resume");
-    }
+    if (first == members.size()) return plan_anew();
     const std::string directory = broadcast_text(plan_ ? plan_->directory.string() : "", first, members.everyone());
     const std::string text = broadcast_text(plan_ ? to_toml(plan_->config) : "", first, members.everyone());
     int64_t logged_step = plan_ ? plan_->logged_step : 0;
@@ -175,6 +194,12 @@ class HealingRun {
     plan_->logged_step = logged_step;
     plan_->resume = true;
     plan_->start = configuration_of(plan_->config);
+  }
+
+  // Makes the plan from the run's files, since all who knew it are gone.
+  void plan_anew() {
+    plan_ = plan_again_(membership_.epoch().note);
+    past_.was_begun = is_planned_anew_ = true;
   }
 
   // The job ends with a checkpoint, in the next epoch, instead of losing what those hold that leave.
@@ -235,11 +260,13 @@ class HealingRun {
     return configuration_of_words(std::span(words).first<num_configuration_fields>());
   }
 
-  // Takes the newest checkpoint, since no copy of the state is left in memory: where others have trained, checkpoints
-  // and log may have gone far beyond what this job began with. Throws UserError where the run has begun and has none.
-  void return_to_checkpoint(World& members) {
+  // Takes the newest checkpoint, since no copy of the state is left in memory, as `loss` says: where others have
+  // trained, checkpoints and log may have gone far beyond what this job began with. Throws UserError where the run has
+  // begun and has none.
+  void return_to_checkpoint(World& members, const std::string& loss) {
     members.health().set_place("returning to the newest checkpoint");
-    const bool leads = members.rank() == 0, has_begun = past_.begun_in != never;
+    const bool leads = members.rank() == 0;
+    const bool has_begun = past_.begun_in != never || past_.was_begun != 0;
     const std::string known = plan_->checkpoint ? plan_->checkpoint->directory().string() : "";
     RunPlan found;
     found.directory = plan_->directory;
@@ -247,7 +274,7 @@ class HealingRun {
     const std::string newest =
         broadcast_text(found.checkpoint ? found.checkpoint->directory().string() : "", 0, members.everyone());
     if (newest.empty() && (has_begun || !known.empty())) {
-      throw UserError(concat("no rank that is left holds any of the training state, and the run has no checkpoint",
+      throw UserError(concat(loss, ", and the run has no checkpoint",
                              known.empty() ? " yet; start it again with --resume, from its beginning"
                                            : concat(": ", known, " is gone; put it back and go on with --resume")));
     }
@@ -272,10 +299,9 @@ class HealingRun {
     passed_ = {};
     leader_.reset();
     if (!leads) return;
-    write_all(
-        STDERR_FILENO,
-        concat("copus: no rank that is left holds any of the training state; the job goes on from ", printable(newest),
-               " and trains ", counted(std::max<int64_t>(0, plan_->logged_step - step), "step"), " after it again\n"));
+    write_all(STDERR_FILENO,
+              concat("copus: ", printable(loss), "; the job goes on from ", printable(newest), " and trains ",
+                     counted(std::max<int64_t>(0, plan_->logged_step - step), "step"), " after it again\n"));
   }
 
   // Begins the run, with all ranks of the world, which are the first of the epoch.
@@ -287,7 +313,7 @@ class HealingRun {
     }
     plan_->start = configuration;
     state_ = {};
-    state_from_ = never;
+    loaded_in_ = never;
     // Later, what others have left may not be free yet.
     if (membership_.epoch().number == 0) check_state_fits(plan_->config, configuration, device_, local_ranks_, *world_);
     const auto of_ranks = [&](std::vector<int64_t> by_rank) {
@@ -297,6 +323,7 @@ class HealingRun {
     const Epoch& epoch = membership_.epoch();
     trainer_ = std::make_unique<Trainer>(plan_->config, configuration, *dataset_, device_, *world_,
                                          of_ranks(epoch.processes), of_ranks(epoch.machines));
+    if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     world_->health().set_place("loading the first state");
     load_first_state(*plan_, *trainer_, *world_);
     passed_ = {.written = trainer_->state().step};
@@ -304,10 +331,13 @@ class HealingRun {
     passed_.may_owe_evaluation = plan_->checkpoint.has_value();
     const bool leads = world_->rank() == 0;
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
-    state_from_ = epoch.number;
+    loaded_in_ = epoch.number;
     world_->health().set_place("beginning");
     world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     past_.begun_in = epoch.number;
+    trainer_->keep_record(epoch.number);
+    if (epoch.number > 0) membership_.settled();
+    if (leads) membership_.leave_note(plan_->directory.string());
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
     world_->health().set_place("opening the run directory");
@@ -381,15 +411,21 @@ class HealingRun {
   // was loaded when others lacked theirs, or before the run went back to a checkpoint, is none.
   void agree_on_past(World& members) {
     members.health().set_place("learning what has happened");
+    past_.begun_in = std::max(past_.begun_in, latest_load_on_record(state_));
     std::vector<Past> all(members.size());
     constexpr int64_t words = sizeof(Past) / sizeof(int64_t);
     members.everyone().all_gather(&past_, all.data(), std::vector<int64_t>(members.size(), words), DataType::int64);
     for (const Past& one : all) {
       past_.failures = std::max(past_.failures, one.failures);
       past_.begun_in = std::max(past_.begun_in, one.begun_in);
+      past_.was_begun = std::max(past_.was_begun, one.was_begun);
     }
-    if (state_from_ != past_.begun_in) state_ = {};
-    state_from_ = past_.begun_in;
+    if (state_.loaded_in != past_.begun_in) {
+      SurvivingState none;
+      none.arena = std::move(state_.arena);
+      state_ = std::move(none);
+    }
+    state_.loaded_in = past_.begun_in;
     const RepeatedFailures& failures = past_.failures;
     if (failures.count < most_failures_at_a_step) return;
     throw UserError(concat("ranks have failed ", failures.count, " times in a row after step ", failures.after_step,
@@ -414,8 +450,10 @@ class HealingRun {
   void leave() {
     if (trainer_) {
       std::optional<SurvivingState> state = trainer_->leave();
-      // Where the ranks of a machine cannot read each other's memory, nothing is left.
-      state_ = state && state_from_ != never ? std::move(*state) : SurvivingState();
+      // Where the ranks of a machine cannot read each other's memory, nothing is left. State that has been loaded
+      // counts even where this rank has not heard that all have loaded theirs.
+      state_ = state ? std::move(*state) : SurvivingState();
+      if (state_.loaded_in < 0) state_.loaded_in = loaded_in_;
     }
     trainer_.reset();
     world_.reset();
@@ -430,6 +468,8 @@ class HealingRun {
   }
 
   std::optional<RunPlan> plan_;
+  const std::function<RunPlan(const std::filesystem::path&)>& plan_again_;
+  bool is_planned_anew_ = false;  // in this epoch, on all ranks
   const double max_seconds_;
   const std::chrono::steady_clock::time_point start_;
   Membership& membership_;
@@ -439,9 +479,9 @@ class HealingRun {
   std::optional<Dataset> dataset_;
   std::optional<StopRequest> stop_;
   Past past_;
-  SurvivingState state_;        // between epochs
-  int64_t state_from_ = never;  // the epoch in which the state that this process holds was loaded
-  int64_t ranks_at_work_ = 0;   // with which training went on last, spares included
+  SurvivingState state_;       // between epochs
+  int64_t loaded_in_ = never;  // the epoch in which this process has loaded state last
+  int64_t ranks_at_work_ = 0;  // with which training went on last, spares included
   PassedBoundary passed_;
   std::unique_ptr<RunLeader> leader_;  // on rank 0
   std::unique_ptr<World> world_;       // of the ranks that train
@@ -450,10 +490,11 @@ class HealingRun {
 
 }  // namespace
 
-RunEnd run_healing_training(std::optional<RunPlan> plan, double max_seconds,
-                            std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
-                            int64_t local_ranks) {
-  return HealingRun(std::move(plan), max_seconds, start, membership, device, local_ranks).run();
+RunEnd run_healing_training(std::optional<RunPlan> plan,
+                            const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,
+                            double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership,
+                            at::Device device, int64_t local_ranks) {
+  return HealingRun(std::move(plan), plan_again, max_seconds, start, membership, device, local_ranks).run();
 }
 
 }  // namespace copus

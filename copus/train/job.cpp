@@ -50,7 +50,7 @@ void check_healing(const RunConfig& config, bool heals) {
 // Starts them, and watches over them. `environment` as for starts_ranks_of_machine; empty: the job is this machine's.
 int launch_healing(const RunConfig& config, const std::optional<RankEnvironment>& environment,
                    const std::vector<std::string>& arguments) {
-  const Healing healing{.replaces = config.heal.replace};
+  const Healing healing{.replaces = config.heal.replace, .restarts = config.heal.restarts};
   const int64_t ranks = num_training_ranks(config);
   if (!environment || environment->world_size == 1) return launch_healing_ranks(ranks, arguments, healing);
   return launch_healing_machine({.machine = environment->rank,
@@ -114,10 +114,16 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
     plan = plan_run(request);
     wait_limit = plan->config.wait_limit;
   }
+  const auto plan_again = [&](const std::filesystem::path& directory) {
+    RunRequest again = request;
+    again.run_directory = directory.string();
+    again.resume = true;
+    return plan_run(again);
+  };
   Membership membership(environment, wait_limit, open_store);
   use_device(at::kCPU);
-  return static_cast<int>(
-      run_healing_training(std::move(plan), max_seconds, start, membership, at::kCPU, environment.local_world_size));
+  return static_cast<int>(run_healing_training(std::move(plan), plan_again, max_seconds, start, membership, at::kCPU,
+                                               environment.local_world_size));
 }
 
 // Joins the other ranks, to tell of the mistake together with them. They do not come where the only process of this

@@ -17,6 +17,7 @@
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/report/run_log.h"
+#include "copus/train/state_record.h"
 #include "copus/train/step_completion.h"
 
 namespace copus {
@@ -85,9 +86,12 @@ class Regrouping {
       const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose) {
     const double begin = members_.clock().now();
     exchange_standings();
+    if (holders_.empty()) {
+      speak_for_the_ended();
+      exchange_standings();
+    }
     if (holders_.empty()) return std::nullopt;
     result_.after_step = latest_step();
-    join_arenas();
     share_addresses();
     cast();
     complete_step();
@@ -107,9 +111,10 @@ class Regrouping {
   // Finds out who holds state, and whether the latest move was made.
   void exchange_standings() {
     tell("who is there");
+    first_with_addresses_ = -1;
     const std::optional<StateAtRest>& moved = state_.moved;
     const bool knows_all_moved = moved && !moved->all.addresses.words().empty();
-    const Standing mine{.holds = state_.holds_state(),
+    const Standing mine{.holds = knows(),
                         .step = state_.at_rest.training.step,
                         .decided = state_.decided.step,
                         .moved = moved ? 1 + knows_all_moved : 0,
@@ -124,7 +129,11 @@ class Regrouping {
       StateInArenas nowhere;
       share(moved ? state_.moved->all : nowhere, knows - standings_.begin());
       everyone_.barrier();  // all know of it before one lets go of the layout before
-      if (moved) state_.at_rest = *moved;
+      if (moved) {
+        state_.at_rest = *moved;
+        ++state_.moves;
+        write_record(state_, state_.at_rest.training);
+      }
     }
     state_.moved.reset();
     for (int64_t rank = 0; rank < members_.size(); ++rank) {
@@ -133,17 +142,31 @@ class Regrouping {
       if (is_moved && of.moved != 0 ? of.holds_moved != 0 : of.holds != 0) holders_.push_back(rank);
       if (first_with_addresses_ < 0 && (is_moved ? of.moved == 2 : of.holds != 0)) first_with_addresses_ = rank;
     }
+    result_.survivors.clear();
     for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
   }
 
-  void join_arenas() {
-    if (state_.arena == nullptr) {
-      state_.arena = StateArena::join(members_, processes_, machines_);
-      if (state_.arena != nullptr) return;
-    } else if (state_.arena->rejoin(members_, processes_, machines_)) {
-      return;
+  // Where no member holds state, one of those that read the latest record of a process that has ended takes it over.
+  // The state that it tells of is complete, since none lets go of a layout before all have the next one, and say so.
+  void speak_for_the_ended() {
+    tell("reading what the ended have left");
+    std::string record;
+    RecordAge mine;
+    if (state_.arena != nullptr) {
+      for (const int64_t process : state_.arena->ended()) {
+        std::string one = state_.arena->record_of(process);
+        const std::optional<RecordAge> age = age_of_record(one);
+        if (!age || *age <= mine || age->loaded_in != state_.loaded_in) continue;
+        mine = *age;
+        record = std::move(one);
+      }
     }
-    throw UserError("the ranks can no longer read each other's memory; go on from the last checkpoint with --resume");
+    std::vector<RecordAge> all(members_.size());
+    constexpr int64_t words_of_age = sizeof(RecordAge) / sizeof(int64_t);
+    everyone_.all_gather(&mine, all.data(), std::vector<int64_t>(members_.size(), words_of_age), DataType::int64);
+    const auto latest = std::ranges::max_element(all);
+    speaks_ = latest->loaded_in >= 0 && latest - all.begin() == members_.rank();
+    if (speaks_) take_record(record, state_);
   }
 
   int64_t latest_step() const {
@@ -154,6 +177,8 @@ class Regrouping {
 
   const ParallelStrategy& strategy() const { return state_.at_rest.training.configuration.strategy; }
   bool holds() const { return state_.holds_state(); }
+  // Whether this process knows where training stands.
+  bool knows() const { return holds() || speaks_; }
   int64_t rank_before(int64_t process) const {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const auto found = std::find(before.begin(), before.end(), process);
@@ -199,7 +224,7 @@ class Regrouping {
       // Nobody changes anything before all know the numbers, since whoever does so may end.
       state_.decided.step = step;
       everyone_.barrier();
-      if (holds() && is_behind(members_.rank())) complete_mine();
+      if (knows() && is_behind(members_.rank())) complete_mine();
     }
   }
 
@@ -212,10 +237,12 @@ class Regrouping {
     const std::optional<WeightUpdate> update = completion.update_of(agreed, training);
     if (update) {
       state_.update = update;
-      make_update(rank_before(processes_[members_.rank()]), state_.at_rest.mine, journal_in(state_.journal), *update);
+      if (holds())
+        make_update(rank_before(processes_[members_.rank()]), state_.at_rest.mine, journal_in(state_.journal), *update);
     }
     state_.record = completion.complete(agreed, update, measures_noise_, training);
     state_.decided.step = training.step;
+    write_record(state_, training);
   }
 
   // Makes the latest update of the ranks that have ended, or what is left of it, in their memory.
@@ -285,6 +312,7 @@ class Regrouping {
   void share_addresses() {
     StateAtRest& rest = state_.at_rest;
     share(rest.all, first_with_addresses_);
+    everyone_.broadcast(&state_.moves, 1, DataType::int64, first_with_addresses_);
     for (const int64_t process : rest.all.processes) {
       if (!contains(processes_, process)) result_.lost.push_back(process);
     }
@@ -305,11 +333,11 @@ class Regrouping {
           broadcast_text(has_record ? to_line(*state_.record) : "", first - with_record.begin(), everyone_);
       state_.record = step_record_from_line(line);
     }
-    const std::string text = broadcast_text(holds() ? to_json(training) : "", holders_.front(), everyone_);
+    const std::string text = broadcast_text(knows() ? to_json(training) : "", holders_.front(), everyone_);
     const TrainingState shared = parse_training_state(text, "the state of a rank that survives");
     if (config_.adapt.verify) {
       std::optional<Obstacle> differs;
-      if (holds() && hash_counters(training) != hash_counters(shared)) differs = Obstacle{"it does not stand there"};
+      if (knows() && hash_counters(training) != hash_counters(shared)) differs = Obstacle{"it does not stand there"};
       if (const auto obstacle = agree_on_obstacle(differs, 0, everyone_)) {
         throw InternalError(concat("the ranks do not agree on where training stands after step ", result_.after_step,
                                    ": ", obstacle->reason, "; go on from the last checkpoint with --resume"));
@@ -503,7 +531,9 @@ class Regrouping {
     state_.moved->all = {{processes_.begin(), processes_.begin() + to.world_size()}, std::move(addresses)};
     everyone_.barrier();
     rest = *std::exchange(state_.moved, std::nullopt);
+    ++state_.moves;
     state_.update.reset();
+    write_record(state_, rest.training);
     stood_in_.clear();
     state_.arena->keep_only(processes_);
   }
@@ -514,12 +544,12 @@ class Regrouping {
     if (is_torn_ && parts.empty()) parts.emplace_back("embedding");
     if (parts.empty()) return;
     const auto others = std::ssize(parts) - 1;
-    throw UserError(concat("the training state of ", parts.front(),
-                           others > 0 ? concat(" and ", others, " other parts of the model") : "",
-                           " was on no other machine than the one that is lost; go on from the last checkpoint with "
-                           "--resume. It survives a machine where another one has it too: as data-parallel replicas "
-                           "with parallel.zero_stage = 0, or with parallel.zero_replicas copies of what ZeRO shares "
-                           "out"));
+    throw StateIsLost(concat("the training state of ", parts.front(),
+                             others > 0 ? concat(" and ", others, " other parts of the model") : "",
+                             " was on no other machine than the one that is lost; go on from the last checkpoint with "
+                             "--resume. It survives a machine where another one has it too: as data-parallel replicas "
+                             "with parallel.zero_stage = 0, or with parallel.zero_replicas copies of what ZeRO shares "
+                             "out"));
   }
 
   void tell(const std::string& what) { members_.health().set_place(concat("regrouping: ", what)); }
@@ -535,6 +565,7 @@ class Regrouping {
   const bool measures_noise_;
   const at::ScalarType dtype_;
   SurvivingState& state_;
+  bool speaks_ = false;                // for ranks that have ended, of whose records this process has taken the latest
   std::vector<Standing> standings_;    // by member
   std::vector<int64_t> holders_;       // members that hold state
   int64_t first_with_addresses_ = -1;  // the first member that knows where all state lies
@@ -545,6 +576,22 @@ class Regrouping {
 };
 
 }  // namespace
+
+bool join_arenas(World& members, const Epoch& epoch, const std::vector<KeptArena>& kept, SurvivingState& state) {
+  members.health().set_place("regrouping: sharing memory");
+  if (state.arena != nullptr) return state.arena->rejoin(members, epoch.processes, epoch.machines, kept);
+  state.arena = StateArena::join(members, epoch.processes, epoch.machines, kept);
+  return state.arena != nullptr;
+}
+
+int64_t latest_load_on_record(const SurvivingState& state) {
+  int64_t latest = -1;
+  if (state.arena == nullptr) return latest;
+  for (const int64_t process : state.arena->ended()) {
+    if (const auto age = age_of_record(state.arena->record_of(process))) latest = std::max(latest, age->loaded_in);
+  }
+  return latest;
+}
 
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,

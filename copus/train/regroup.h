@@ -31,18 +31,33 @@ struct Regrouped {
   std::optional<StateHash> hash = {};
 };
 
+// Makes the members of an epoch read each other's arenas, and those of ended processes that one of them had or that
+// are `kept` on its machine. Every member calls it, with the state that it comes with, and writes no record before.
+// False on all where that cannot be had.
+bool join_arenas(World& members, const Epoch& epoch, const std::vector<KeptArena>& kept, SurvivingState& state);
+
+// The epoch in which the state was loaded of which this process can read a record; -1 where there is none.
+int64_t latest_load_on_record(const SurvivingState& state);
+
+// What is left of the training state is not all of it.
+class StateIsLost : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 // The ranks that stay cannot train in any configuration, or lack memory for the state. Nothing of it was moved.
 class NoConfiguration : public UserError {
  public:
   using UserError::UserError;
 };
 
-// Every member of the epoch calls it, in its world. Returns nothing where no member holds any of the training state:
-// its last copy in memory is gone. Otherwise `state` is at rest in the new configuration, gradients and journal
-// included, on its first ranks, which are among those that stay; the others hold none. `choose` is asked on rank 0
-// alone, for at most so many ranks. If a rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch
-// begins with, as it is where NoConfiguration is thrown. Throws UserError where some of the state was on machines alone
-// of which no process is left, and InternalError where the state is damaged (with adapt.verify).
+// Every member of the epoch calls it, in its world, after join_arenas. Returns nothing where no member holds any of the
+// training state, or has the record and arena of a process that did: its last copy in memory is gone. Otherwise `state`
+// is at rest in the new configuration, gradients and journal included, on its first ranks, which are among those that
+// stay; the others hold none. `choose` is asked on rank 0 alone, for at most so many ranks. If a rank fails meanwhile,
+// RankFailure is thrown and `state` is what the next epoch begins with, as it is where NoConfiguration is thrown.
+// Throws StateIsLost where some of the state was on machines alone of which nothing is left, and InternalError where
+// the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose);

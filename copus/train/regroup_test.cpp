@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -67,16 +68,18 @@ class MortalWorld final : public NoticedPlacesWorld {
   const std::function<void()> end_;
 };
 
-// The launcher of these tests: lets everybody who is left meet again.
+// The launcher of these tests: lets everybody who is left meet again, and keeps the arenas of those who are not.
 class Meeting {
  public:
   struct Invitation {
     Epoch epoch;
+    std::vector<KeptArena> kept;
     std::function<std::unique_ptr<World>(int64_t rank)> join;
   };
 
   // `machines`: by process; empty: one for all. They meet in shared memory, or over TCP.
-  Meeting(int64_t size, std::vector<int64_t> machines, WorldKind kind) : machines_(std::move(machines)), kind_(kind) {
+  Meeting(int64_t size, std::vector<int64_t> machines, WorldKind kind)
+      : machines_(std::move(machines)), kind_(kind), next_number_(size) {
     for (int64_t process = 0; process < size; ++process) living_.insert(process);
   }
 
@@ -86,13 +89,35 @@ class Meeting {
     const int64_t mine = number_;
     begin_if_all_are_ready();
     changed_.wait(lock, [&] { return number_ > mine; });
-    return epochs_.at(mine);
+    Invitation invitation = epochs_.at(mine);
+    for (const auto& [owner, arena] : kept_) {
+      if (machines_.empty() || machines_.at(owner) == machines_.at(process)) invitation.kept.push_back(arena);
+    }
+    return invitation;
   }
   void gone(int64_t process) {
     const std::scoped_lock lock(mutex_);
     living_.erase(process);
     ready_.erase(process);
     begin_if_all_are_ready();
+  }
+  // The same, and gives the number of the process that is to take its place on its machine.
+  int64_t replaced(int64_t process) {
+    const std::scoped_lock lock(mutex_);
+    const int64_t newcomer = next_number_++;
+    if (!machines_.empty()) machines_.push_back(machines_.at(process));
+    living_.erase(process);
+    ready_.erase(process);
+    living_.insert(newcomer);
+    return newcomer;
+  }
+  void keep(int64_t process, const StateArena& arena) {
+    const std::scoped_lock lock(mutex_);
+    kept_[process] = {process, getpid(), arena.file().number()};
+  }
+  int64_t machine_of(int64_t process) {
+    const std::scoped_lock lock(mutex_);
+    return machines_.empty() ? 0 : machines_.at(process);
   }
 
  private:
@@ -103,7 +128,7 @@ class Meeting {
       for (const int64_t process : epoch.processes) epoch.machines.push_back(machines_[process]);
     }
     const int64_t size = std::ssize(epoch.processes);
-    epochs_.push_back({std::move(epoch), kind_ == WorldKind::tcp ? over_tcp(size) : in_shared_memory(size)});
+    epochs_.push_back({std::move(epoch), {}, kind_ == WorldKind::tcp ? over_tcp(size) : in_shared_memory(size)});
     ready_.clear();
     ++number_;
     changed_.notify_all();
@@ -133,8 +158,10 @@ class Meeting {
     };
   }
 
-  const std::vector<int64_t> machines_;
+  std::vector<int64_t> machines_;
   const WorldKind kind_;
+  int64_t next_number_;
+  std::map<int64_t, KeptArena> kept_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<int64_t> living_, ready_;
@@ -159,6 +186,7 @@ struct Story {
   // By process: the place at which it ends, counted over all epochs.
   std::map<int64_t, int64_t> deaths = {};
   std::set<int64_t> with_machine = {};  // those with which all others of their machine end
+  bool replaces = false;                // others come for those that have ended, and read what is kept of them
   std::optional<Move> move = {};
   // May damage the state that a regrouping has moved.
   std::function<void(Trainer&, int64_t rank)> strike = [](Trainer&, int64_t) {};
@@ -179,13 +207,22 @@ class RegroupTest : public TrainerSwitch {
     for (const int64_t machine : story.machines) machine_is_gone[machine] = false;
     Healed result;
     std::mutex mutex;
-    const auto process = [&](int64_t number) {
+    std::vector<std::thread> threads;
+    std::mutex of_threads;
+    std::function<void(int64_t)> process;
+    const auto start = [&](int64_t number) {
+      const std::scoped_lock lock(of_threads);
+      threads.emplace_back([&process, number] { process(number); });
+    };
+    process = [&](int64_t number) {
       int64_t places_left = story.deaths.contains(number) ? story.deaths.at(number) : -1;
       SurvivingState state;
-      for (bool is_first = true;; is_first = false) {
-        const auto [epoch, join] = meeting.next(number);
+      for (bool is_first = number < size;; is_first = false) {
+        const auto [epoch, kept, join] = meeting.next(number);
         const int64_t rank = std::ranges::find(epoch.processes, number) - epoch.processes.begin();
-        const auto is_gone = [&] { return !story.machines.empty() && machine_is_gone.at(story.machines[number]); };
+        const auto is_gone = [&] {
+          return number < std::ssize(story.machines) && machine_is_gone.at(story.machines[number]);
+        };
         if (is_gone()) places_left = 1;  // it had left the epoch before when the others of its machine ended there
         const auto end = [&] {
           if (story.with_machine.contains(number)) machine_is_gone.at(story.machines[number]) = true;
@@ -199,7 +236,7 @@ class RegroupTest : public TrainerSwitch {
           new SurvivingState(std::move(state));
           [[maybe_unused]] const World* lost = world.release();
           [[maybe_unused]] const World* gone = training.release();
-          meeting.gone(number);
+          story.replaces ? start(meeting.replaced(number)) : meeting.gone(number);
         };
         const auto note = [&] {
           const uint64_t hash = trainer->hash_of_state().value();
@@ -221,7 +258,13 @@ class RegroupTest : public TrainerSwitch {
           if (is_first) {
             trainer = std::make_unique<Trainer>(config, configuration_of(config), dataset, at::kCPU, *world,
                                                 epoch.processes, epoch.machines);
+            meeting.keep(number, *trainer->arena());
+            world->everyone().barrier();
+            trainer->keep_record(0);
           } else {
+            state.loaded_in = 0;
+            ASSERT_TRUE(join_arenas(*world, epoch, kept, state));
+            meeting.keep(number, *state.arena);
             const auto regrouped =
                 regroup(config, *world, epoch, true, state,
                         [&](const Configuration&, int64_t ranks) { return std::optional(choose(ranks)); });
@@ -272,9 +315,16 @@ class RegroupTest : public TrainerSwitch {
       }
       meeting.gone(number);
     };
-    std::vector<std::thread> threads;
-    for (int64_t number = 0; number < size; ++number) threads.emplace_back(process, number);
-    for (std::thread& thread : threads) thread.join();
+    for (int64_t number = 0; number < size; ++number) start(number);
+    for (size_t next = 0;; ++next) {
+      std::thread thread;
+      {
+        const std::scoped_lock lock(of_threads);
+        if (next == threads.size()) break;
+        thread = std::move(threads[next]);
+      }
+      thread.join();
+    }
     return result;
   }
 
@@ -461,6 +511,70 @@ TEST_F(RegroupTest, AMachineMayEndWhileAnotherRanksEndIsHealed) {
     twice += after.regroupings.size() > 1;
   }
   EXPECT_GT(twice, 3);
+}
+
+// Nobody who was there before is left, and those who come find the state in what is kept of the ended. Each of the
+// ranks ends at the place of that number, in the middle of anything, and all of them before the next step.
+TEST_F(RegroupTest, WhereAllRanksHaveEndedOthersGoOnFromWhatIsKeptOfThem) {
+  for (const Case& one : cases) {
+    Story story = story_of(config(join(one.begin, four_samples)), one);
+    if (&one == &cases[1]) story.move = Move{.after_step = 2, .changes = {ranks(1, 2, 2), tied}};
+    const Choose choose = layout(story.config, {{4, {}}});
+    const Healed expected = train(story, choose);
+    ASSERT_TRUE(expected.errors.empty());
+    story.replaces = true;
+    int64_t nobody_was_left = 0;
+    for (int64_t place = 22; place < 160; place += 3) {
+      SCOPED_TRACE(concat("all end at place ", place));
+      story.deaths = {{0, place}, {1, place}, {2, place}, {3, place}};
+      const Healed after = train(story, choose);
+      if (after.regroupings.empty()) break;
+      expect_healed(after, expected, story);
+      if (HasFailure()) return;
+      nobody_was_left +=
+          std::ranges::all_of(after.regroupings.back().survivors, [](int64_t process) { return process > 3; });
+    }
+    std::cout << nobody_was_left << " times nobody was left\n";
+    EXPECT_GT(nobody_was_left, 10);
+  }
+}
+
+// The only copy of what the ranks of a machine had is in what is kept there.
+TEST_F(RegroupTest, WhereAllRanksOfAMachineHaveEndedOthersThereGiveWhatIsKeptOfThem) {
+  const Case one{{ranks(1, 1, 4)}, {{4, {}}}, {0, 0, 1, 1}};
+  Story story = story_of(config(join(one.begin, four_samples)), one);
+  story.kind = WorldKind::tcp;
+  const Choose choose = layout(story.config, one.then);
+  const Healed expected = train(story, choose);
+  story.replaces = true;
+  for (int64_t place = 22; place < 100; place += 7) {
+    SCOPED_TRACE(concat("ranks 2 and 3 end at place ", place));
+    story.deaths = {{2, place}, {3, place}};
+    const Healed after = train(story, choose);
+    expect_healed(after, expected, story);
+    if (HasFailure()) return;
+    EXPECT_THAT(after.regroupings.back().survivors, ::testing::IsSupersetOf({0, 1}));
+  }
+}
+
+// The last one that was there before ends in the regrouping, when the newcomer has learnt something, or has its part of
+// the state.
+TEST_F(RegroupTest, ANewcomerGoesOnFromTheLastHolderThatEndsWhileItComes) {
+  const Case one{{ranks(2, 1, 1)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1)}}}};
+  Story story = story_of(config(join(one.begin, four_samples)), one);
+  const Choose choose = layout(story.config, one.then);
+  const Healed expected = train(story, choose);
+  story.replaces = true;
+  int64_t by_newcomers = 0;
+  for (int64_t place = 31; place < 60; ++place) {
+    SCOPED_TRACE(concat("rank 0 ends at place ", place));
+    story.deaths = {{1, 30}, {0, place}};
+    const Healed after = train(story, choose);
+    expect_healed(after, expected, story);
+    if (HasFailure()) return;
+    by_newcomers += after.regroupings.back().survivors.front() > 1;
+  }
+  EXPECT_GT(by_newcomers, 5);
 }
 
 // A spare of the machine can read the only copy of what a rank there had.

@@ -55,6 +55,7 @@ std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
   while (!trainer_.finished() && end_reason() == StopReason::none) {
     passed.record = step(passed);
     passed.last_switch.reset();
+    note_progress();
     checkpoints_->look();
     const StopReason halt = trainer_.stop_reason();
     at_boundary(*passed.record, passed);
@@ -107,6 +108,13 @@ StepRecord RunLoop::step(const PassedBoundary& passed) {
   if (leader_) leader_->note_stragglers(trainer_);
   if (trace && ++traced_ == plan_.trace_steps) gather_timeline();
   return record;
+}
+
+// Says once that training has come farther than before the job's ranks came together.
+void RunLoop::note_progress() {
+  if (!leader_ || membership_ == nullptr || has_advanced_ || trainer_.state().step <= plan_.logged_step) return;
+  membership_->advances();
+  has_advanced_ = true;
 }
 
 // Notes that ranks have come or gone.

@@ -43,6 +43,7 @@ class RunLoop {
  private:
   void at_boundary(StepRecord record, PassedBoundary& passed);
   StepRecord step(const PassedBoundary& passed);
+  void note_progress();
   void note_change(PassedBoundary& passed);
   void make_switch(PassedBoundary& passed);
   void stand_still(PassedBoundary& passed);
@@ -69,6 +70,7 @@ class RunLoop {
   Membership* const membership_;
   std::optional<HeldOutLoss> held_out_loss_;  // of the weights after the latest step
   StopReason stopped_while_paused_ = StopReason::none;
+  bool has_advanced_ = false;       // the launcher has been told of progress
   double longest_step_ = 0;         // seconds on the real clock
   int64_t steps_ = 0, traced_ = 0;  // counts of this process alone
   std::optional<RunCheckpoints> checkpoints_;

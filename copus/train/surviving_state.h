@@ -5,6 +5,9 @@
 // have them does a rank change its weights, and its journal tells how far it has come. A move is decided once one rank
 // knows that all have their part of the new layout; only when all know does a rank let go of the old one. So the
 // ranks that are left find out what was decided, and complete it, also for those that are gone.
+//
+// Each rank writes where training stands into the record of its arena (state_record.h) whenever that changes, so that
+// processes which were never there find out as well when nobody else is left.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,6 +42,8 @@ struct DecidedStep {
 
 struct SurvivingState {
   std::shared_ptr<StateArena> arena;  // null in a process that has come anew
+  int64_t loaded_in = -1;             // the epoch in which the state was loaded
+  int64_t moves = 0;                  // of the state into other layouts since then
   at::Tensor journal;                 // the memory of this process' journal, in its arena
   StateAtRest at_rest;
   // The state after a move, complete on this rank; its addresses are empty until all ranks have said so.

@@ -13,6 +13,7 @@
 #include "copus/model/precision.h"
 #include "copus/orchestrator/rate_rule.h"
 #include "copus/statistics/learning_rate_scaling.h"
+#include "copus/train/state_record.h"
 #include "copus/train/state_transfer.h"
 
 namespace copus {
@@ -180,6 +181,16 @@ void Trainer::publish_weights() {
   if (model_->parameters.compute_dtype() != model_->parameters.master_dtype()) model_->publish_weights();
 }
 
+void Trainer::keep_record(int64_t epoch) {
+  if (!survives_) return;
+  survives_->loaded_in = epoch;
+  write_record();
+}
+
+void Trainer::write_record() const {
+  if (survives_) copus::write_record(*survives_, state_);
+}
+
 std::optional<SurvivingState> Trainer::leave() {
   if (pending_ && pending_->preparation.valid()) pending_->preparation.wait();
   model_.reset();
@@ -269,6 +280,7 @@ StepRecord Trainer::compute_step(const StopQuestion& stop) {
   StepRecord record = completion_.complete(agreed, update, measures_noise_, state_);
   record.switch_seconds = clock_.take_pause();
   if (survives_) survives_->record = record;
+  write_record();
   if (agreed.intent) prepare_switch(*agreed.intent);
   clock_.end(agreed.now);
   return record;
@@ -318,6 +330,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   if (survives_) survives_->decided = {state_.step + 1, agreed};
   agree_on_time(agreed, model_->groups.everyone());
   if (survives_) survives_->decided.agreed = agreed;
+  write_record();  // before any weight changes
   if (modelled_) agreed.seconds = modelled_->step_seconds(configuration());
   stop_reason_ = agreed.stop;
   // Right after the ranks have agreed none of them has to wait for another one that is late.

@@ -59,6 +59,12 @@ class Trainer {
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world, SurvivingState state);
   void publish_weights();
 
+  // Says, between two steps, that all ranks have their part of the state, which was loaded in this epoch of the job:
+  // from now on processes that were never there can go on from it.
+  void keep_record(int64_t epoch);
+  // The arena that the state lies in; null where it does not survive.
+  const StateArena* arena() const { return survives_ ? survives_->arena.get() : nullptr; }
+
   // Gives away the training state, before `world` ends: between two steps, or after a RankFailure, whatever it
   // interrupted. This trainer is of no more use. Empty where the state does not survive.
   std::optional<SurvivingState> leave();
@@ -185,6 +191,7 @@ class Trainer {
                                    const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
   std::optional<Obstacle> rehearse(const Configuration& configuration) const;
   void settle(const std::vector<BucketState>& state, const std::vector<int64_t>& processes);
+  void write_record() const;
   int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }
   StepRecord compute_step(const StopQuestion& stop);
   std::string needs_too_much_memory() const;

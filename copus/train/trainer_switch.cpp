@@ -196,7 +196,10 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
 }
 
 void Trainer::change_configuration(const SwitchIntent& intent) {
-  if (configuration() != intent.configuration) state_ = state_after(intent);
+  if (configuration() != intent.configuration) {
+    state_ = state_after(intent);
+    write_record();
+  }
   clock_.forget_expectation();
   plan_steps();
 }
@@ -222,7 +225,9 @@ void Trainer::settle_after_move(const std::vector<BucketState>& state, const Tra
   survives_->moved->all = mover_.state_in_arenas();
   world_.everyone().barrier();
   survives_->at_rest = *std::exchange(survives_->moved, std::nullopt);
+  ++survives_->moves;
   state_ = survives_->at_rest.training;
+  write_record();
 }
 
 void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report) {

@@ -14,10 +14,13 @@ constexpr double patience_in_steps = 2;
 
 }  // namespace
 
-Composition::Composition(int64_t size, bool replaces) : replaces_(replaces), members_(size), next_number_(size) {
-  COPUS_CHECK(size > 0, size);
+Composition::Composition(int64_t size, bool replaces, int64_t restarts, int64_t members_per_machine)
+    : replaces_(replaces), restarts_(restarts), members_(size), next_number_(size) {
+  COPUS_CHECK(size > 0 && members_per_machine > 0, size, " members, ", members_per_machine, " on a machine");
   std::iota(members_.begin(), members_.end(), 0);
-  for (const int64_t process : members_) processes_[process].state = State::at_work;
+  for (const int64_t process : members_) {
+    processes_[process] = {.state = State::at_work, .machine = process / members_per_machine};
+  }
 }
 
 std::optional<int64_t> Composition::rank_of(int64_t process) const {
@@ -67,12 +70,13 @@ void Composition::fails(int64_t process) {
 
 void Composition::ends(int64_t process, bool in_good_order) {
   Process& one = processes_.at(process);
-  const Process before =
-      std::exchange(one, {.state = State::ended, .leaving = one.leaving, .replaceable = one.replaceable});
+  const Process before = one;
+  one.state = State::ended;
+  one.failing = one.killed = false;
   const bool goes_on = course_ == Course::going_on;
-  if (is_newcomer(before)) {
+  if (is_newcomer(before) || before.hangs) {
     if (before.state == State::starting && before.replaceable) ++early_ends_;
-    if (goes_on && !before.leaving) replace(process);
+    if (goes_on && !before.leaving) replace(process, before.is_needed);
   } else if (is_member(before)) {
     if (!in_good_order) lost_.push_back(process);
     if (goes_on && !in_good_order) {
@@ -107,6 +111,14 @@ void Composition::pass(double seconds, double step_seconds) {
   const double patience = std::max(leave_within_seconds, patience_in_steps * step_seconds);
   for (const auto& [number, process] : processes_) {
     if (process.state == State::ended) continue;
+    if (failing_ && process.state == State::starting) {
+      Process& newcomer = processes_.at(number);
+      newcomer.seconds += std::min(seconds, most_seconds_at_once);
+      if (newcomer.seconds < set_up_within_seconds || newcomer.killed) continue;
+      newcomer.hangs = true;
+      kill(number);
+      continue;
+    }
     const bool ends = process.failing || course_ == Course::failed;
     if (ends ? waited_seconds_ >= kill_after_seconds : process.state == State::at_work && waited_seconds_ >= patience) {
       kill(number);
@@ -145,19 +157,34 @@ void Composition::begin_next() {
     if (process.state != State::ready) continue;
     (!process.leaving ? stay : has_parted(member) ? go : parting).push_back(member);
   }
-  // Newcomers have nothing that they could go on from.
-  if (stay.empty() && parting.empty() && go.empty()) return finish(Course::failed);
-  if (stay.empty() && !parting.empty()) {  // what those hold that want to go is all that is left
-    stop();
+  std::vector<int64_t> left = stay;
+  for (const auto& others : {parting, go}) left.insert(left.end(), others.begin(), others.end());
+  const std::set<int64_t> orphaned = machines_without(left);
+  if (waits_for_newcomers(orphaned)) return;
+  const auto can_join = [](const Process& process) {  // and does not go with its machine
+    return process.state == State::waiting && !process.killed && process.replaceable;
+  };
+  const bool has_newcomers = std::ranges::any_of(processes_, [&](const auto& entry) { return can_join(entry.second); });
+  // Before training has begun, newcomers have nothing that they could go on from.
+  if (left.empty() && !(has_newcomers && has_begun_)) return finish(Course::failed);
+  if (stay.empty() && !parting.empty()) {
+    // What those hold that want to go is all that is left, with what newcomers alone can read.
     std::swap(stay, parting);
+    for (auto& [number, process] : processes_) {
+      if (!can_join(process) || !orphaned.contains(process.machine)) continue;
+      process.state = State::ready;
+      stay.push_back(number);
+    }
+    stop();
   }
   for (const int64_t process : go) release(process);
-  if (stay.empty()) return finish(Course::done);
+  if (stay.empty() && !go.empty()) return finish(Course::done);
   members_ = stay;
   std::vector<int64_t> late;
   for (const auto& [number, process] : processes_) {
-    if (process.state != State::waiting || process.killed) continue;
-    (number > stay.front() ? members_ : late).push_back(number);
+    if (!can_join(process)) continue;
+    const bool is_needed = orphaned.contains(process.machine);
+    (stay.empty() || is_needed || number > stay.front() ? members_ : late).push_back(number);
   }
   std::ranges::sort(members_);
   members_.insert(members_.end(), parting.begin(), parting.end());
@@ -178,6 +205,40 @@ void Composition::begin_next() {
   if (num_parting_ > 0) settle();  // they wait for the next one already
 }
 
+// The machines that are there, on which members have ended and none is left.
+std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left) const {
+  std::set<int64_t> machines;
+  if (stopping_ || !has_begun_) return machines;
+  for (const int64_t process : lost_) {
+    if (processes_.at(process).replaceable) machines.insert(processes_.at(process).machine);
+  }
+  for (const int64_t process : left) machines.erase(processes_.at(process).machine);
+  return machines;
+}
+
+// Whether the next epoch has to wait for those who are to take over what is kept on these machines. Starts some where
+// there are none.
+bool Composition::waits_for_newcomers(const std::set<int64_t>& machines) {
+  const auto comes = [&](int64_t machine, bool already) {
+    return std::ranges::any_of(processes_, [&](const auto& entry) {
+      const Process& one = entry.second;
+      const bool sets_up = one.state == State::starting && (!one.killed || one.hangs);
+      return one.machine == machine && (sets_up || (already && is_newcomer(one)));
+    });
+  };
+  std::set<int64_t> empty;
+  for (const int64_t machine : machines) {
+    if (!comes(machine, true)) empty.insert(machine);
+  }
+  if (!empty.empty() && restarts_left_ > 0) {
+    --restarts_left_;
+    for (const int64_t process : lost_) {
+      if (empty.contains(processes_.at(process).machine)) replace(process, /*anyway=*/true);
+    }
+  }
+  return std::ranges::any_of(machines, [&](int64_t machine) { return comes(machine, false); });
+}
+
 void Composition::finish(Course course) {
   if (course_ == Course::failed || course_ == course) return;
   course_ = course;
@@ -194,9 +255,14 @@ void Composition::finish(Course course) {
   begin_to_wait();
 }
 
-void Composition::replace(int64_t process) {
-  if (!replaces_ || stopping_ || replaces_no_more() || !processes_.at(process).replaceable) return;
-  processes_[next_number_] = {};
+void Composition::replace(int64_t process, bool anyway) {
+  Process& before = processes_.at(process);
+  if (stopping_ || replaces_no_more() || !before.replaceable) return;
+  if (!anyway && (!replaces_ || before.replaced)) return;
+  before.replaced = true;
+  Process& newcomer = processes_[next_number_];
+  newcomer.machine = before.machine;
+  newcomer.is_needed = anyway;
   acts_.push_back({Act::Kind::start, next_number_++, process});
 }
 

@@ -2,9 +2,12 @@
 // next one, and what its launcher is to do. It is told what happens, and knows no processes, sockets or clocks.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,6 +27,7 @@ struct Act {
   Kind kind;
   int64_t process = -1;
   int64_t replaces = -1;  // start: the process that it is started for
+  auto operator<=>(const Act&) const = default;
 };
 
 class Composition {
@@ -34,16 +38,25 @@ class Composition {
   static constexpr double leave_within_seconds = 10;
   // So many newcomers that end one after another before any was ready are the last.
   static constexpr int64_t most_early_ends = 3;
+  // What newcomers get to set themselves up where the others wait for them.
+  static constexpr double set_up_within_seconds = 120;
 
   // done: a member has ended in good order, as they do together once all is done, so that whatever happens to others
   // then costs nothing; or the last ones have been released. failed: the job ends as a failure.
   enum class Course { going_on, done, failed };
 
-  // Processes 0 to size - 1 are the members of the first epoch.
-  Composition(int64_t size, bool replaces);
+  // Processes 0 to size - 1 are the members of the first epoch, so many on each machine. Where all members of a machine
+  // have ended and nobody else is there, others are started in their places up to `restarts` times without progress,
+  // also where it `replaces` nobody: the next epoch waits for them, since they alone can use what is kept there.
+  explicit Composition(int64_t size, bool replaces, int64_t restarts = 0,
+                       int64_t members_per_machine = std::numeric_limits<int64_t>::max());
+
+  // States can be told apart, so that all of them can be gone through.
+  auto operator<=>(const Composition&) const = default;
 
   int64_t epoch() const { return epoch_; }
-  // Of the epoch, by rank. The first of them has been a member of the epoch before. The last `num_parting` want to
+  // Of the epoch, by rank. The first of them has been a member of the epoch before,
+  // unless all others of its machine have ended. The last `num_parting` want to
   // leave: they stay for one more epoch, in which the others take over what they alone hold, and are released when one
   // has ended without a failure.
   const std::vector<int64_t>& members() const { return members_; }
@@ -80,6 +93,10 @@ class Composition {
   void stop();
   // What no other rank can go on from.
   void fail_job();
+  // From now on members can be started anew.
+  void has_begun() { has_begun_ = true; }
+  // Training has come farther than ever before.
+  void advances() { restarts_left_ = restarts_; }
   // The members' steps take up to `step_seconds`. Of `seconds` at most half a second counts: if the launcher was
   // stopped for longer, then so were the others.
   void pass(double seconds, double step_seconds);
@@ -102,6 +119,12 @@ class Composition {
     bool failing = false;
     bool killed = false;
     bool replaceable = true;
+    bool replaced = false;   // another one has been started for it
+    bool is_needed = false;  // it was started since nobody else is left on its machine
+    bool hangs = false;      // it was killed since it did not set itself up in time
+    int64_t machine = 0;
+    double seconds = 0;  // that others have waited for it to set itself up
+    auto operator<=>(const Process&) const = default;
   };
 
   static bool is_member(const Process& process) {
@@ -113,13 +136,18 @@ class Composition {
   void settle();
   bool has_parted(int64_t member) const;
   void begin_next();
+  std::set<int64_t> machines_without(const std::vector<int64_t>& left) const;
+  bool waits_for_newcomers(const std::set<int64_t>& machines);
   void finish(Course course);
-  void replace(int64_t process);
+  void replace(int64_t process, bool anyway = false);
   void release(int64_t process);
   void kill(int64_t process);
   void begin_to_wait();
 
   const bool replaces_;
+  const int64_t restarts_;
+  int64_t restarts_left_ = restarts_;
+  bool has_begun_ = false;
   int64_t epoch_ = 0;
   std::vector<int64_t> members_;
   int64_t num_parting_ = 0;

@@ -257,6 +257,77 @@ TEST(Composition, fails_where_nobody_is_left_to_go_on) {
   EXPECT_EQ(composition.course(), Course::failed);
 }
 
+TEST(Composition, where_all_have_ended_others_take_over_once_all_of_them_are_ready) {
+  Composition composition(2, false, 1);
+  composition.has_begun();
+  composition.ends(0, false);
+  composition.ends(1, false);
+  EXPECT_THAT(told(composition), ElementsAre("start 2", "start 3"));
+  composition.becomes_ready(3);
+  EXPECT_THAT(told(composition), IsEmpty());
+  composition.becomes_ready(2);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+  EXPECT_THAT(composition.members(), ElementsAre(2, 3));
+  EXPECT_THAT(composition.lost(), ElementsAre(0, 1));
+}
+
+TEST(Composition, all_are_started_again_as_often_as_was_said_without_progress) {
+  Composition composition(1, true, 2);
+  composition.has_begun();
+  for (int64_t process = 0; process < 5; ++process) {
+    if (process == 2) composition.advances();
+    composition.ends(process, false);
+    if (process == 4) break;
+    EXPECT_THAT(told(composition), ElementsAre(concat("start ", process + 1)));
+    composition.becomes_ready(process + 1);
+    EXPECT_THAT(told(composition), ElementsAre(concat("begin epoch ", process + 1)));
+  }
+  EXPECT_THAT(told(composition), ElementsAre("end job"));
+  EXPECT_EQ(composition.course(), Course::failed);
+}
+
+TEST(Composition, before_training_has_begun_nobody_is_started_where_all_have_ended) {
+  Composition composition(1, true, 2);
+  composition.ends(0, false);
+  EXPECT_THAT(told(composition), ElementsAre("end job"));
+}
+
+TEST(Composition, the_others_wait_for_those_who_take_over_on_a_machine_where_all_have_ended) {
+  Composition composition(4, true, 1, 2);
+  composition.has_begun();
+  composition.ends(2, false);
+  composition.ends(3, false);
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), IsEmpty());
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("start 4", "start 5"));
+  composition.becomes_ready(4);
+  composition.ends(5, false);
+  EXPECT_THAT(told(composition), ElementsAre("start 6"));
+  composition.becomes_ready(6);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+  EXPECT_THAT(composition.members(), ElementsAre(0, 1, 4, 6));
+}
+
+TEST(Composition, nobody_waits_for_a_machine_that_is_gone_or_for_newcomers_that_hang) {
+  Composition composition(4, true, 1, 2);
+  composition.has_begun();
+  composition.cannot_be_replaced(2);
+  composition.cannot_be_replaced(3);
+  for (const int64_t process : {2, 3}) composition.ends(process, false);
+  for (const int64_t process : {0, 1}) composition.becomes_ready(process);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+  for (const int64_t process : {0, 1}) composition.ends(process, false);
+  EXPECT_THAT(told(composition), ElementsAre("start 4", "start 5"));
+  composition.becomes_ready(4);
+  pass_long(composition, Composition::set_up_within_seconds + 1);
+  EXPECT_THAT(told(composition), ElementsAre("kill 5"));
+  composition.ends(5, false);
+  EXPECT_THAT(told(composition), ElementsAre("start 6"));
+  for (const int64_t process : {6, 7}) composition.ends(process, false);
+  EXPECT_THAT(told(composition), ElementsAre("start 7", "begin epoch 2")) << "three in a row do not come";
+}
+
 TEST(Composition, ends_in_good_order_with_its_first_member_and_lets_spares_go) {
   Composition composition(3, true);
   composition.ends(1, true);

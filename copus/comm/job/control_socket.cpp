@@ -90,7 +90,9 @@ std::pair<Descriptor, Descriptor> control_sockets() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-bool send(const Descriptor& socket, const FromRank& message) { return send_bytes(socket, packed(message)); }
+bool send(const Descriptor& socket, const FromRank& message, int descriptor) {
+  return send_bytes(socket, packed(message), descriptor);
+}
 
 bool send(const Descriptor& socket, FromLauncher::Kind kind) {
   Packer packer;
@@ -98,12 +100,19 @@ bool send(const Descriptor& socket, FromLauncher::Kind kind) {
   return send_bytes(socket, packer.bytes());
 }
 
-bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int segment, int64_t job_started) {
+bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int segment, int64_t job_started,
+                const std::vector<KeptArena>& kept) {
   Packer packer;
   packer.add(static_cast<int64_t>(FromLauncher::Kind::epoch));
   packer.add(epoch);
   packer.add(rank);
   packer.add(job_started);
+  packer.add(std::ssize(kept));
+  for (const KeptArena& arena : kept) {
+    packer.add(arena.owner);
+    packer.add(arena.pid);
+    packer.add(arena.number);
+  }
   return send_bytes(socket, packer.bytes(), segment);
 }
 
@@ -117,6 +126,7 @@ bool send(const Descriptor& socket, const FromLifeline& message) {
 std::string packed(const FromRank& message) {
   Packer packer;
   packer.add(static_cast<int64_t>(message.kind));
+  packer.add(std::string_view(message.note));
   packer.add(message.expected_step_seconds);
   packer.add(static_cast<int64_t>(message.failure.has_value()));
   if (message.failure) packer.add(*message.failure);
@@ -127,6 +137,7 @@ std::optional<FromRank> from_rank(std::string_view bytes) {
   Unpacker unpacker(bytes);
   FromRank message;
   message.kind = static_cast<FromRank::Kind>(unpacker.number());
+  message.note = unpacker.text();
   message.expected_step_seconds = unpacker.real();
   if (unpacker.number() != 0) message.failure = unpacker.report();
   const bool is_known = message.kind >= FromRank::Kind::ready && message.kind <= FromRank::Kind::garbled;
@@ -134,9 +145,10 @@ std::optional<FromRank> from_rank(std::string_view bytes) {
   return message;
 }
 
-std::optional<FromRank> receive_from_rank(Descriptor* socket) {
-  const auto bytes = receive_bytes(socket);
+std::optional<FromRank> receive_from_rank(Descriptor* socket, Descriptor* arena) {
+  auto bytes = receive_bytes(socket);
   if (!bytes) return std::nullopt;
+  if (arena != nullptr) *arena = std::move(bytes->second);
   return from_rank(bytes->first).value_or(FromRank{.kind = FromRank::Kind::garbled});
 }
 
@@ -151,6 +163,13 @@ std::optional<FromLauncher> receive_from_launcher(Descriptor* socket) {
     result.epoch = unpacker.epoch();
     result.rank = unpacker.number();
     result.job_started = unpacker.number();
+    const int64_t kept = unpacker.number();
+    for (int64_t i = 0; i < kept && !unpacker.is_cut_off(); ++i) {
+      KeptArena& arena = result.kept.emplace_back();
+      arena.owner = unpacker.number();
+      arena.pid = unpacker.number();
+      arena.number = unpacker.number();
+    }
   }
   const bool is_known = result.kind >= FromLauncher::Kind::regroup && result.kind <= FromLauncher::Kind::stop;
   COPUS_CHECK(is_known && unpacker.is_whole(), "what came from the launcher is no message");

@@ -6,9 +6,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "copus/comm/descriptor.h"
 #include "copus/comm/job/epoch.h"
+#include "copus/comm/shared_memory/state_arena.h"
 
 namespace copus {
 
@@ -17,6 +19,10 @@ struct FromRank {
     ready = 1,
     wants_to_leave,
     wants_to_stop,  // the job, since the others cannot take over from those that leave
+    keeps_arena,    // a descriptor comes along, of the memory that the launcher is to keep for those who come after it
+    settled,   // all members of the epoch have their state: what is kept of processes before them is of no more use
+    notes,     // `note`, for those who come when nobody else is left
+    advances,  // training has come farther than ever before
     // Where the launcher does not see the ranks' health itself, they also tell it of their worlds:
     joined,
     left,     // in good order, or for a failure
@@ -26,6 +32,7 @@ struct FromRank {
   // Of a world that was left.
   std::optional<FailureReport> failure = {};
   double expected_step_seconds = 0;
+  std::string note = {};  // of `notes`
 };
 
 struct FromLauncher {
@@ -42,6 +49,7 @@ struct FromLauncher {
   Descriptor segment;
   // When the job began, by this machine's steady clock, in nanoseconds; 0 where the segment tells.
   int64_t job_started = 0;
+  std::vector<KeptArena> kept = {};  // by the launcher of this machine
 };
 
 // What a launcher says to its ranks all the time, through a socket of its own (lifeline.h): that it is there, or that
@@ -55,14 +63,16 @@ struct FromLifeline {
 std::pair<Descriptor, Descriptor> control_sockets();
 
 // These do not wait, and give false where the other end is closed or takes no more.
-bool send(const Descriptor& socket, const FromRank& message);
+bool send(const Descriptor& socket, const FromRank& message, int descriptor = -1);
 bool send(const Descriptor& socket, FromLauncher::Kind kind);
-bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int segment, int64_t job_started = 0);
+bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int segment, int64_t job_started = 0,
+                const std::vector<KeptArena>& kept = {});
 bool send(const Descriptor& socket, const FromLifeline& message);
 
 // The next message. Does not wait: where there is none, it is empty. Closes the socket where the other end is closed.
 // Throws InternalError where what came from the launcher is no message.
-std::optional<FromRank> receive_from_rank(Descriptor* socket);
+// `arena`: receives the descriptor that came with it, if one did.
+std::optional<FromRank> receive_from_rank(Descriptor* socket, Descriptor* arena = nullptr);
 std::optional<FromLauncher> receive_from_launcher(Descriptor* socket);
 std::optional<FromLifeline> receive_from_lifeline(Descriptor* socket);
 

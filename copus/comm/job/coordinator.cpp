@@ -28,7 +28,7 @@ Coordinator::Coordinator(int64_t ranks_per_machine, const Healing& healing, Mach
       size_(ranks_per_machine * (std::ssize(others) + 1)),
       own_(own),
       others_(others),
-      composition_(size_, healing.replaces) {
+      composition_(size_, healing.replaces, healing.restarts, ranks_per_machine) {
   begin_watch();
 }
 
@@ -178,6 +178,14 @@ void Coordinator::handle_one(int64_t /*machine*/, const Said& news) {
       if (rank && !composition_.epoch_is_to_end()) fail(*rank, "it left the epoch without a reason");
       composition_.becomes_ready(news.number);
       return act();
+    case FromRank::Kind::notes:
+      note_ = news.message.note;
+      return composition_.has_begun();
+    case FromRank::Kind::advances:
+      return composition_.advances();
+    case FromRank::Kind::keeps_arena:  // which its own launcher sees to
+    case FromRank::Kind::settled:
+      return;
     case FromRank::Kind::joined:
     case FromRank::Kind::left:
       if (!rank) return;
@@ -375,8 +383,10 @@ void Coordinator::kill(int64_t number, const std::string& because) {
 }
 
 void Coordinator::begin_epoch() {
-  Epoch epoch{
-      .number = composition_.epoch(), .processes = composition_.members(), .num_parting = composition_.num_parting()};
+  Epoch epoch{.number = composition_.epoch(),
+              .processes = composition_.members(),
+              .num_parting = composition_.num_parting(),
+              .note = note_};
   const int64_t size = std::ssize(epoch.processes);
   for (const int64_t number : composition_.lost()) {
     FailureReport& report = members_.at(number).report;

@@ -94,6 +94,7 @@ class Coordinator {
   int segment_ = -1;                   // of the epoch, on one machine
   bool failure_is_known_ = false;      // of the epoch, to the composition
   std::map<int64_t, Member> members_;  // by number, with those that have ended
+  std::string note_;                   // for newcomers (Epoch)
   std::set<int64_t> left_;             // machines that were told to leave
   std::optional<FailureReport> end_;   // why the job has failed
 };

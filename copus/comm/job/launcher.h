@@ -64,6 +64,8 @@ int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 // What may happen in a job whose ranks come and go.
 struct Healing {
   bool replaces = true;  // another process is started for each that is lost
+  // How many times without progress others are started where all of a machine have ended (Membership::leave_note).
+  int64_t restarts = 3;
 };
 // The same for ranks that join through Membership (membership.h): when one fails, the others go on without it, and
 // whoever replaces it comes in between two steps. A line on stderr tells of each failure. The job ends as above where

@@ -1,5 +1,7 @@
 #include "copus/comm/job/machine_processes.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -52,7 +54,10 @@ std::vector<News> MachineProcesses::carry_out_one(const StartProcess& order) {
   }
   try {
     RankProcess& process = processes_.start({order.number, order.prefix, std::move(variables), std::move(inherited)});
-    members_[order.number] = {&process, std::move(own), std::move(own_lifeline)};
+    Member& member = members_[order.number];
+    member.process = &process;
+    member.control = std::move(own);
+    member.lifeline = std::move(own_lifeline);
     return {Started{order.number, process.pid}};
   } catch (const UserError& error) {
     return {NotStarted{order.number, error.what()}};
@@ -83,11 +88,13 @@ std::vector<News> MachineProcesses::carry_out_one(const TellProcess& order) {
 // Where the epoch does not go to a process, that is about to be reaped.
 std::vector<News> MachineProcesses::carry_out_one(const BeginEpoch& order) {
   const std::chrono::nanoseconds job_started = job_started_.time_since_epoch();
+  const std::vector<KeptArena> kept = kept_arenas();
+  if (order.epoch.number > 0) epoch_ = order.epoch.processes;
   for (int64_t rank = 0; rank < std::ssize(order.epoch.processes); ++rank) {
     const auto found = members_.find(order.epoch.processes[rank]);
     if (found == members_.end()) continue;
     found->second.process->errors.set_prefix(prefix_of_rank(rank, machine_.machine));
-    send_epoch(found->second.control, order.epoch, rank, order.segment, job_started.count());
+    send_epoch(found->second.control, order.epoch, rank, order.segment, job_started.count(), kept);
   }
   return {};
 }
@@ -111,11 +118,35 @@ std::vector<News> MachineProcesses::carry_out_one(const EndJob& /*order*/) {
 std::vector<News> MachineProcesses::carry_out_one(const Conclude& /*order*/) { return {}; }
 
 void MachineProcesses::listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes) {
-  while (auto message = receive_from_rank(&member.control)) {
-    using Kind = FromRank::Kind;
+  using Kind = FromRank::Kind;
+  Descriptor arena;
+  while (auto message = receive_from_rank(&member.control, &arena)) {
     const Kind kind = message->kind;
+    if (kind == Kind::keeps_arena) {
+      member.arena = std::move(arena);
+      continue;
+    }
+    if (kind == Kind::settled) {
+      drop_arenas_before_epoch();
+      continue;
+    }
     const bool is_wish = kind == Kind::ready || kind == Kind::wants_to_leave || kind == Kind::wants_to_stop;
     (is_wish ? wishes : news).emplace_back(Said{number, std::move(*message)});
+  }
+}
+
+std::vector<KeptArena> MachineProcesses::kept_arenas() const {
+  std::vector<KeptArena> kept;
+  for (const auto& [number, member] : members_) {
+    if (member.arena.is_open()) kept.push_back({number, getpid(), member.arena.number()});
+  }
+  return kept;
+}
+
+// A member of the epoch may have ended since, and what it held may be needed.
+void MachineProcesses::drop_arenas_before_epoch() {
+  for (auto& [number, member] : members_) {
+    if (member.process->ended && std::ranges::find(epoch_, number) == epoch_.end()) member.arena = Descriptor();
   }
 }
 

@@ -36,6 +36,7 @@ class MachineProcesses {
     RankProcess* process = nullptr;
     Descriptor control;
     Descriptor lifeline;
+    Descriptor arena;  // what it wants to be kept, until what lies there is of no more use
     bool is_stopped = false;
   };
 
@@ -52,7 +53,9 @@ class MachineProcesses {
   static std::vector<News> carry_out_one(const Conclude& order);
   void signal(int64_t number, int signal) const;
   // Sorts what a rank has said.
-  static void listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes);
+  void listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes);
+  std::vector<KeptArena> kept_arenas() const;
+  void drop_arenas_before_epoch();
   void show_signs();
   void show_sign() const;
   void look_for_stopped(std::vector<News>& news);
@@ -65,6 +68,7 @@ class MachineProcesses {
   FromLifeline sign_;
   RankProcesses processes_;
   std::map<int64_t, Member> members_;  // by number, with those that have ended
+  std::vector<int64_t> epoch_;         // the members of the epoch, where it is not the first
 };
 
 // "rank 3: ", before what a rank writes to stderr. Rank 0 speaks for itself where the user's terminal is.

@@ -117,6 +117,7 @@ std::unique_ptr<World> Membership::join_next() {
 
 std::unique_ptr<World> Membership::join_epoch(FromLauncher next) {
   epoch_ = std::move(next.epoch);
+  kept_ = std::move(next.kept);
   if (connection_->lifeline) {
     return meet(next.rank, steady_clock::time_point(std::chrono::nanoseconds(next.job_started)));
   }
@@ -204,5 +205,17 @@ void Membership::wait_as_spare(World& world, const std::function<bool()>& wants_
 void Membership::ask_to_leave() { send(connection_->socket, {FromRank::Kind::wants_to_leave}); }
 
 void Membership::ask_to_stop() { send(connection_->socket, {FromRank::Kind::wants_to_stop}); }
+
+void Membership::keep(const StateArena& arena) {
+  send(connection_->socket, {FromRank::Kind::keeps_arena}, arena.file().number());
+}
+
+void Membership::settled() { send(connection_->socket, {FromRank::Kind::settled}); }
+
+void Membership::leave_note(const std::string& note) {
+  send(connection_->socket, {.kind = FromRank::Kind::notes, .note = note});
+}
+
+void Membership::advances() { send(connection_->socket, {FromRank::Kind::advances}); }
 
 }  // namespace copus

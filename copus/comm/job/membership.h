@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "copus/comm/job/control_socket.h"
 #include "copus/comm/job/epoch.h"
@@ -62,6 +64,18 @@ class Membership {
   // Asks that the job stops, and nobody comes or goes any more: those that stay cannot take over from those that leave.
   void ask_to_stop();
 
+  // Arenas on this machine that its launcher keeps, of members that have ended too; of the epoch that was joined last.
+  const std::vector<KeptArena>& kept_arenas() const { return kept_; }
+  // Gives this process' arena to the launcher, in place of an earlier one. It outlives this process.
+  void keep(const StateArena& arena);
+  // Says that all members of the epoch have their state: arenas of processes that are not of it are kept no longer.
+  void settled();
+  // Leaves a note (Epoch::note), of at most a few thousand bytes, in place of an earlier one. From then on the launcher
+  // starts other processes where all members of a machine have ended.
+  void leave_note(const std::string& note);
+  // Says that training has come farther than ever before.
+  void advances();
+
  private:
   struct Connection;
   std::unique_ptr<World> join_epoch(FromLauncher next);
@@ -74,6 +88,7 @@ class Membership {
   const double wait_seconds_;
   const std::unique_ptr<Connection> connection_;
   Epoch epoch_;
+  std::vector<KeptArena> kept_;
 };
 
 }  // namespace copus

@@ -43,6 +43,7 @@ void Packer::add(const Epoch& epoch) {
     add(process);
     add(report);
   }
+  add(std::string_view(epoch.note));
 }
 
 std::string_view Unpacker::take(int64_t count) {
@@ -103,6 +104,7 @@ Epoch Unpacker::epoch() {
     process = number();
     lost = report();
   }
+  epoch.note = text();
   if (epoch.num_parting < 0 || epoch.num_staying() < 0) cut_off_ = true;
   return epoch;
 }

@@ -38,6 +38,7 @@ class Unpacker {
   // What has been read makes no sense.
   void refuse() { cut_off_ = true; }
 
+  bool is_cut_off() const { return cut_off_; }
   // Whether everything was there that was asked for, and nothing else is.
   bool is_whole() const { return !cut_off_ && bytes_.empty(); }
 

@@ -65,6 +65,28 @@ Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
   return mapping;
 }
 
+// Behind an arena's bytes its file has the record's place: the number of records that were written, which says in which
+// of two slots the latest one is, and the slots, each with the record's length before it. A file takes memory where it
+// was written alone.
+constexpr int64_t slots_at = 4096;
+constexpr int64_t slot_bytes = StateArena::most_record_bytes + slots_at;
+constexpr int64_t record_place_bytes = slots_at + 2 * slot_bytes;
+
+int64_t slot_of(uint64_t record) { return slots_at + static_cast<int64_t>(record % 2) * slot_bytes; }
+
+// The record's place of a process' own file, which is written as memory, since a limit on the size of files would hold
+// for writing to the file.
+Mapping map_record(int descriptor, int64_t arena_bytes) {
+  void* const mapped =
+      mmap(nullptr, record_place_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, arena_bytes);
+  if (mapped == MAP_FAILED) return nullptr;
+  return Mapping(static_cast<std::byte*>(mapped), {static_cast<size_t>(record_place_bytes)});
+}
+
+bool read_at(int descriptor, int64_t offset, void* bytes, size_t count) {
+  return pread(descriptor, bytes, count, offset) == static_cast<ssize_t>(count);
+}
+
 // What a rank tells the others of an arena that it has open, so that they can open it, and can check that it is the
 // right one.
 struct Offer {
@@ -84,7 +106,7 @@ bool is_file(int descriptor, const Offer& offer) {
 
 int create_file(int64_t bytes) {
   const int descriptor = checked_descriptor(memfd_create("copus-state", MFD_CLOEXEC));
-  if (descriptor >= 0 && ftruncate(descriptor, bytes) != 0) {
+  if (descriptor >= 0 && ftruncate(descriptor, bytes + record_place_bytes) != 0) {
     close(descriptor);
     return -1;
   }
@@ -102,9 +124,11 @@ Offer offer_file(int64_t owner, int descriptor) {
   return offer;
 }
 
+std::string path_of(int64_t pid, int64_t descriptor) { return concat("/proc/", pid, "/fd/", descriptor); }
+
 // Opens what another rank offers. It can be written, since this rank may have to stand in for the owner some day.
 Descriptor open_offered(const Offer& offer) {
-  const std::string path = concat("/proc/", offer.pid, "/fd/", offer.descriptor);
+  const std::string path = path_of(offer.pid, offer.descriptor);
   Descriptor opened(offer.descriptor < 0 ? -1 : open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   return is_file(opened.number(), offer) ? std::move(opened) : Descriptor();
 }
@@ -146,6 +170,17 @@ int64_t most_ranks_of_a_machine(const std::vector<int64_t>& machines, int64_t ra
   int64_t most = 0;
   for (const int64_t machine : machines) most = std::max(most, ++counts[machine]);
   return most;
+}
+
+// How large kept arenas are; 0 where there are none.
+int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
+  int64_t bytes = 0;
+  for (const KeptArena& one : kept) {
+    struct stat status{};
+    if (stat(path_of(one.pid, one.number).c_str(), &status) != 0) continue;
+    bytes = std::max<int64_t>(bytes, status.st_size - record_place_bytes);
+  }
+  return bytes;
 }
 
 // Every rank calls it with the size of its arena, 0 where it has none yet. What all arenas are to be large.
@@ -196,27 +231,32 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
 }
 
 std::unique_ptr<StateArena> StateArena::join(World& world, const std::vector<int64_t>& processes,
-                                             const std::vector<int64_t>& machines) {
-  const int64_t bytes = agree_on_bytes(world, machines, 0);
+                                             const std::vector<int64_t>& machines, const std::vector<KeptArena>& kept) {
+  const int64_t bytes = agree_on_bytes(world, machines, bytes_of_kept(kept));
   Arena own{Descriptor(create_file(bytes)), nullptr};
-  if (own.file.is_open()) own.memory = map_aligned(own.file.number(), bytes, PROT_READ | PROT_WRITE);
+  if (own.file.is_open()) {
+    own.memory = map_aligned(own.file.number(), bytes, PROT_READ | PROT_WRITE);
+    own.record = map_record(own.file.number(), bytes);
+  }
   std::unique_ptr<StateArena> arena(new StateArena(processes[world.rank()], bytes, std::move(own)));
-  return arena->map_others(world, processes, machines) ? std::move(arena) : nullptr;
+  return arena->map_others(world, processes, machines, kept) ? std::move(arena) : nullptr;
 }
 
-bool StateArena::rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines) {
+bool StateArena::rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines,
+                        const std::vector<KeptArena>& kept) {
   COPUS_CHECK(processes[world.rank()] == process_, "process ", process_, " has become ", processes[world.rank()]);
   const int64_t bytes = agree_on_bytes(world, machines, bytes_);
   COPUS_CHECK(bytes == bytes_, "arenas of ", bytes, " and of ", bytes_, " bytes");
-  return map_others(world, processes, machines);
+  return map_others(world, processes, machines, kept);
 }
 
-bool StateArena::map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines) {
+bool StateArena::map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines,
+                            const std::vector<KeptArena>& kept) {
   machines_.clear();
   for (int64_t rank = 0; rank < world.size(); ++rank) machines_[processes[rank]] = machine_of_rank(machines, rank);
   std::vector<Offer> mine{offer_file(process_, own_.file.number())};
   for (const auto& [owner, arena] : others_) mine.push_back(offer_file(owner, arena.file.number()));
-  int64_t failures = own_.memory ? 0 : 1;
+  int64_t failures = own_.memory && own_.record ? 0 : 1;
   for (const auto& [owner, offers] : exchange_offers(world, processes, machines, mine)) {
     const Offer& right = offers.front();
     if (owner == process_ || failures > 0) continue;
@@ -226,7 +266,8 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
     }
     Arena arena;
     for (const Offer& offer : offers) {
-      const bool usable = same_file(offer, right) && offer.machine == mine.front().machine && offer.bytes == bytes_;
+      const bool usable = same_file(offer, right) && offer.machine == mine.front().machine &&
+                          offer.bytes == bytes_ + record_place_bytes;
       if (!arena.file.is_open() && usable) arena.file = open_offered(offer);
     }
     if (arena.file.is_open()) arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
@@ -238,9 +279,56 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
     madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
     others_[owner] = std::move(arena);
   }
+  if (failures == 0) map_kept(kept);
   // Until then an owner must not go away in good order.
   world.everyone().all_reduce(&failures, 1, DataType::int64);
   return failures == 0;
+}
+
+// Maps those that no rank had.
+void StateArena::map_kept(const std::vector<KeptArena>& kept) {
+  for (const KeptArena& one : kept) {
+    if (one.owner == process_ || others_.contains(one.owner)) continue;
+    Arena arena{Descriptor(open(path_of(one.pid, one.number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)), nullptr};
+    struct stat status{};
+    if (!arena.file.is_open() || fstat(arena.file.number(), &status) != 0) continue;
+    if (status.st_size != bytes_ + record_place_bytes) continue;
+    arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
+    if (!arena.memory) continue;
+    madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
+    others_[one.owner] = std::move(arena);
+  }
+}
+
+void StateArena::write_record(std::string_view record) {
+  COPUS_CHECK(std::ssize(record) <= most_record_bytes, std::ssize(record));
+  const uint64_t length = record.size(), number = records_ + 1;
+  std::byte* const slot = own_.record.get() + slot_of(number);
+  std::memcpy(slot, &length, sizeof length);
+  std::memcpy(slot + sizeof length, record.data(), record.size());
+  std::atomic_ref(*reinterpret_cast<uint64_t*>(own_.record.get())).store(number, std::memory_order_release);
+  records_ = number;
+}
+
+std::string StateArena::record_of(int64_t process) const {
+  const auto found = others_.find(process);
+  if (found == others_.end()) return {};
+  const int file = found->second.file.number();
+  uint64_t number = 0, length = 0;
+  if (!read_at(file, bytes_, &number, sizeof number) || number == 0) return {};
+  const int64_t slot = bytes_ + slot_of(number);
+  if (!read_at(file, slot, &length, sizeof length)) return {};
+  COPUS_CHECK(length <= static_cast<uint64_t>(most_record_bytes), length);
+  std::string record(length, '\0');
+  return read_at(file, slot + static_cast<int64_t>(sizeof length), record.data(), record.size()) ? record : "";
+}
+
+std::vector<int64_t> StateArena::ended() const {
+  std::vector<int64_t> processes;
+  for (const auto& [process, arena] : others_) {
+    if (!machines_.contains(process)) processes.push_back(process);
+  }
+  return processes;
 }
 
 void StateArena::keep_only(const std::vector<int64_t>& processes) {

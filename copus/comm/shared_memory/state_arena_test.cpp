@@ -20,6 +20,7 @@
 #include "copus/base/testing/test_support.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/comm/testing/rank_processes.h"
 #include "copus/comm/testing/rank_threads.h"
 
 namespace copus {
@@ -142,35 +143,6 @@ TEST(StateArena, is_read_by_threads) {
 
 TEST(StateArena, a_single_rank_has_one) { share(*single_rank_world()); }
 
-// Runs the body as ranks that are processes of their own; what their exit statuses were.
-std::vector<int> run_ranks_as_processes(int64_t size, const std::function<void(World&)>& body) {
-  const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(size));
-  std::vector<pid_t> children;
-  for (int64_t rank = 0; rank < size; ++rank) {
-    const pid_t child = fork();
-    if (child != 0) {
-      children.push_back(child);
-      continue;
-    }
-    int status = 1;
-    try {
-      const auto world = join_shared_memory(segment, rank, size, 20, false);
-      body(*world);
-      status = testing::Test::HasFailure() ? 1 : 0;
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(rank), error.what());
-    }
-    _exit(status);
-  }
-  std::vector<int> statuses;
-  for (const pid_t child : children) {
-    int status = -1;
-    waitpid(child, &status, 0);
-    statuses.push_back(status);
-  }
-  return statuses;
-}
-
 TEST(StateArena, is_read_by_processes) { EXPECT_EQ(run_ranks_as_processes(3, share), std::vector<int>(3, 0)); }
 
 // Kilobytes of the shared memory that this process has touched.
@@ -248,6 +220,33 @@ TEST(StateArena, outlives_its_owner) {
   const std::vector<int> statuses = run_ranks_as_processes(2, body);
   EXPECT_EQ(statuses[0], 0);
   EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+}
+
+std::string long_record(int64_t number) { return concat(number, std::string(100'000 + number, 'r')); }
+
+// Whoever looks later finds the last record that was whole: here, where the owner dies while it writes one after
+// another.
+TEST(StateArena, a_record_outlives_its_owner_and_is_whole) {
+  const auto body = [](World& world) {
+    const auto arena = StateArena::join(world);
+    ASSERT_NE(arena, nullptr);
+    EXPECT_EQ(arena->record_of(1), "");
+    pid_t peer = getpid();
+    world.everyone().broadcast(&peer, sizeof peer, DataType::byte, 1);
+    if (world.rank() == 1) {
+      arena->write_record("first");
+      world.everyone().barrier();
+      for (int64_t number = 0;; ++number) arena->write_record(long_record(number));
+    }
+    world.everyone().barrier();
+    usleep(20'000);
+    kill(peer, SIGKILL);
+    while (kill(peer, 0) == 0 && std::ifstream(concat("/proc/", peer, "/maps")).peek() != EOF) {
+    }
+    const std::string record = arena->record_of(1);
+    EXPECT_EQ(record, long_record(std::stoll(record)));
+  };
+  for (int round = 0; round < 10; ++round) EXPECT_EQ(run_ranks_as_processes(2, body)[0], 0);
 }
 
 // Processes that take part in the epochs that they belong to, one after another. Those that `dies` names by their

@@ -1,0 +1,326 @@
+// All that can happen to a small job, in any order: each state of its composition that so many faults can lead to, with
+// what the launcher and the processes may do next. The model knows in whose memory the latest complete copy of the
+// training state lies, which the composition itself does not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <compare>
+#include <deque>
+#include <iostream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/comm/job/composition.h"
+
+namespace copus {
+namespace {
+
+using Course = Composition::Course;
+
+struct Rules {
+  int64_t size = 2;
+  int64_t per_machine = 2;
+  bool replaces = true;
+  bool shards = false;  // each member holds a part of the state alone, or else all of it
+  int64_t faults = 2;
+};
+
+class Job {
+ public:
+  explicit Job(const Rules& rules)
+      : composition_(rules.size, rules.replaces, /*restarts=*/10, rules.per_machine), faults_left_(rules.faults) {
+    for (int64_t number = 0; number < rules.size; ++number) processes_[number].machine = number / rules.per_machine;
+  }
+  auto operator<=>(const Job&) const = default;
+
+  // What may happen next, by name. `faults`: also what the job is to survive.
+  std::vector<std::string> events(bool faults) const {
+    std::vector<std::string> all;
+    if (composition_.course() == Course::going_on && !is_settled_ && can_settle()) all.emplace_back("settle");
+    for (const auto& [number, process] : processes_) {
+      if (!process.is_alive) continue;
+      if (process.is_released) all.push_back(concat("exit ", number));
+      if (process.is_struck) all.push_back(concat("reap ", number));
+      if (!process.is_struck && !process.is_released && may_become_ready(number))
+        all.push_back(concat("ready ", number));
+      if (!faults || faults_left_ == 0 || process.is_struck || process.is_released) continue;
+      for (const char* const fault : {"kill ", "hang ", "leave "}) all.push_back(concat(fault, number));
+    }
+    // Whoever can go on does so before it is killed for not doing so.
+    const bool waits_for_hung = std::ranges::none_of(processes_, [&](const auto& entry) {
+      const Process& one = entry.second;
+      return one.is_alive && !one.is_struck && !one.is_released && !one.is_hung && may_become_ready(entry.first);
+    });
+    if (composition_.course() != Course::done && ((waits_ < 2 && waits_for_hung) || !faults)) all.emplace_back("wait");
+    if (faults && faults_left_ > 0) {
+      all.emplace_back("stop");
+      all.emplace_back("dawdle");  // those who come do not come in time
+      for (const int64_t machine : machines()) {
+        if (machine > 0) all.push_back(concat("lose ", machine));
+      }
+    }
+    return all;
+  }
+
+  void happen(const Rules& rules, const std::string& event) {
+    const std::string what = event.substr(0, event.find(' '));
+    const int64_t which = event.find(' ') == std::string::npos ? -1 : std::stoll(event.substr(event.find(' ')));
+    if (what == "settle") settle(rules);
+    if (what == "ready") {
+      if (composition_.is_newcomer(which)) waiting_.insert(which);
+      composition_.becomes_ready(which);
+    }
+    if (what == "wait") ++waits_, wait(Composition::leave_within_seconds);
+    if (what == "dawdle") wait(Composition::set_up_within_seconds);
+    if (what == "kill" || what == "hang" || what == "leave" || what == "stop" || what == "lose" || what == "dawdle")
+      --faults_left_;
+    if (what == "kill") end(which, false);
+    if (what == "hang") {
+      note_failure(which);
+      processes_.at(which).is_hung = true;
+      composition_.fails(which);
+    }
+    if (what == "leave") composition_.asks_to_leave(which);
+    if (what == "stop") composition_.stop();
+    if (what == "reap") end(which, false);
+    if (what == "exit") end(which, true);
+    if (what == "lose") lose(which);
+    act();
+  }
+
+  // What is wrong; empty: nothing.
+  const std::string& wrong() const { return wrong_; }
+  // Whether it trains, or has come to an end that the user is told of.
+  bool is_at_rest() const {
+    if (composition_.course() != Course::going_on) return true;
+    return is_settled_ && !composition_.epoch_is_to_end();
+  }
+  std::string course() const {
+    return composition_.course() == Course::failed ? "failed"
+           : composition_.course() == Course::done ? "done"
+                                                   : "trains";
+  }
+
+ private:
+  struct Process {
+    int64_t machine = 0;
+    bool is_alive = true, is_released = false;
+    bool is_hung = false;
+    bool is_struck = false;  // has been killed and not been reaped
+    auto operator<=>(const Process&) const = default;
+  };
+
+  std::set<int64_t> machines() const {
+    std::set<int64_t> all;
+    for (const auto& [number, process] : processes_) {
+      if (!lost_machines_.contains(process.machine)) all.insert(process.machine);
+    }
+    return all;
+  }
+
+  bool may_become_ready(int64_t number) const {
+    if (composition_.is_newcomer(number)) return !waiting_.contains(number);
+    const bool is_at_work =
+        composition_.rank_of(number) && composition_.is_member(number) && !composition_.is_ready(number);
+    // Ranks leave an epoch in good order once it is to end, and also where nobody told them: they see failures first.
+    const bool has_reason = is_settled_ || has_failure_;
+    return is_at_work && has_reason && composition_.course() == Course::going_on && composition_.epoch_is_to_end();
+  }
+
+  bool is_readable(int64_t owner) const { return !lost_machines_.contains(processes_.at(owner).machine); }
+  // Whether a member is, or stands on the machine of, the owner of memory.
+  bool reaches(int64_t owner) const {
+    return std::ranges::any_of(composition_.members(), [&](int64_t member) {
+      const Process& one = processes_.at(member);
+      return one.is_alive && one.machine == processes_.at(owner).machine && is_readable(owner);
+    });
+  }
+  // A copy is one of several in which every owner's part is needed.
+  bool has_copy(const auto& can_reach) const {
+    return std::ranges::any_of(copies_, [&](const auto& owners) { return std::ranges::all_of(owners, can_reach); });
+  }
+  bool can_settle() const {
+    const bool all_alive = std::ranges::all_of(composition_.members(), [&](int64_t member) {
+      const Process& one = processes_.at(member);
+      return one.is_alive && !one.is_struck && !composition_.is_ready(member);
+    });
+    return all_alive && !has_failure_;
+  }
+
+  void settle(const Rules& rules) {
+    is_settled_ = true;
+    copies_.clear();
+    const auto staying = composition_.members().end() - composition_.num_parting();
+    const std::set<int64_t> all(composition_.members().begin(), staying);
+    if (rules.shards) {
+      copies_.insert(all);
+    } else {
+      for (const int64_t member : all) copies_.insert({member});
+    }
+    composition_.has_begun();
+  }
+
+  void end(int64_t number, bool in_good_order) {
+    Process& process = processes_.at(number);
+    if (!process.is_alive) return;
+    process.is_alive = process.is_struck = false;
+    if (!in_good_order) note_failure(number);
+    waiting_.erase(number);
+    composition_.ends(number, in_good_order);
+  }
+
+  void note_failure(int64_t number) {
+    has_failure_ = has_failure_ || (composition_.rank_of(number) && composition_.is_member(number));
+  }
+
+  void lose(int64_t machine) {
+    lost_machines_.insert(machine);
+    for (const auto& [number, process] : processes_) {
+      if (process.machine != machine) continue;
+      composition_.cannot_be_replaced(number);
+      if (process.is_alive && composition_.rank_of(number) && composition_.is_member(number))
+        composition_.fails(number);
+    }
+    for (auto& [number, process] : processes_) {
+      if (process.machine == machine) end(number, false);
+    }
+  }
+
+  void wait(double seconds) {
+    for (double passed = 0; passed <= seconds; passed += 0.5) composition_.pass(0.5, 0);
+  }
+
+  void act() {
+    for (const Act& act : composition_.take_acts()) {
+      switch (act.kind) {
+        case Act::Kind::start:
+          if (processes_.contains(act.process)) complain(concat("process ", act.process, " is started twice"));
+          processes_[act.process].machine = processes_.at(act.replaces).machine;
+          if (!is_readable(act.process)) complain("a process is started on a machine that is gone");
+          break;
+        case Act::Kind::kill:
+          processes_.at(act.process).is_struck = processes_.at(act.process).is_alive;
+          break;
+        case Act::Kind::release:
+          processes_.at(act.process).is_released = true;
+          break;
+        case Act::Kind::tell_to_stop:
+          is_stopped_ = true;
+          break;
+        case Act::Kind::begin_epoch:
+          begin();
+          break;
+        default:
+          break;
+      }
+    }
+    const bool may_fail = is_stopped_ || copies_.empty();
+    if (composition_.course() == Course::failed && !may_fail &&
+        has_copy([&](int64_t owner) { return is_readable(owner); })) {
+      complain("the job has failed, and a complete copy of its state can be reached");
+    }
+  }
+
+  void begin() {
+    is_settled_ = has_failure_ = false;
+    waits_ = 0;
+    waiting_.clear();
+    for (const int64_t member : composition_.members()) {
+      const Process& process = processes_.at(member);
+      if (!process.is_alive || process.is_struck)
+        complain(concat("an epoch begins with process ", member, ", which is gone"));
+    }
+    for (const auto& [number, process] : processes_) {
+      if (process.is_struck && std::ranges::find(before_, number) != before_.end()) {
+        complain(concat("an epoch begins before process ", number, ", which was killed, has been reaped"));
+      }
+    }
+    const std::set<int64_t> unique(composition_.members().begin(), composition_.members().end());
+    if (unique.size() != composition_.members().size()) complain("a process is a member twice");
+    before_ = composition_.members();
+    const bool is_there = has_copy([&](int64_t owner) { return is_readable(owner); });
+    const bool is_reached = has_copy([&](int64_t owner) { return reaches(owner); });
+    if (is_there && !is_reached && !is_stopped_)
+      complain("an epoch begins, and no member reaches the copy that there is");
+    if (composition_.course() != Course::going_on) complain("an epoch begins in a job that has ended");
+  }
+
+  void complain(const std::string& what) {
+    if (wrong_.empty()) wrong_ = what;
+  }
+
+  Composition composition_;
+  std::map<int64_t, Process> processes_;
+  std::set<int64_t> waiting_, lost_machines_;
+  std::set<std::set<int64_t>> copies_;
+  std::vector<int64_t> before_;
+  int64_t faults_left_;
+  int64_t waits_ = 0;         // in this epoch; more of them change nothing
+  bool has_failure_ = false;  // in this epoch
+  bool is_settled_ = false, is_stopped_ = false;
+  std::string wrong_;
+};
+
+// Nothing happens any more that the job is to survive. Whether it comes to rest.
+bool comes_to_rest(Job job, const Rules& rules) {
+  constexpr int64_t most_events = 300;
+  for (int64_t i = 0; i < most_events; ++i) {
+    if (job.is_at_rest() || !job.wrong().empty()) return true;
+    for (const std::string& event : job.events(/*faults=*/false)) {
+      const std::vector<std::string> now = job.events(false);
+      if (std::ranges::find(now, event) != now.end()) job.happen(rules, event);
+    }
+  }
+  return false;
+}
+
+void explore(const Rules& rules) {
+  constexpr size_t most_states = 400'000;
+  std::set<Job> seen;
+  std::map<std::string, int64_t> ends;
+  std::deque<std::pair<Job, std::vector<std::string>>> next{{Job(rules), {}}};
+  seen.insert(next.front().first);
+  while (!next.empty() && seen.size() < most_states) {
+    const auto [job, past] = std::move(next.front());
+    next.pop_front();
+    const auto story = [&past = past] {
+      std::string text;
+      for (const std::string& event : past) text += concat(text.empty() ? "" : ", ", event);
+      return text;
+    };
+    ASSERT_EQ(job.wrong(), "") << story();
+    ASSERT_TRUE(comes_to_rest(job, rules)) << "neither trains nor ends after " << story();
+    if (job.is_at_rest()) ++ends[job.course()];
+    for (const std::string& event : job.events(/*faults=*/true)) {
+      Job after = job;
+      after.happen(rules, event);
+      if (!seen.insert(after).second) continue;
+      std::vector<std::string> longer = past;
+      longer.push_back(event);
+      next.emplace_back(std::move(after), std::move(longer));
+    }
+  }
+  EXPECT_TRUE(next.empty()) << "more states than were looked at";
+  std::cout << seen.size() << " states; at rest:";
+  for (const auto& [end, count] : ends) std::cout << " " << end << " " << count;
+  std::cout << "\n";
+  EXPECT_GT(ends["trains"], 10);
+}
+
+TEST(CompositionModel, NoCopyIsLostAndEveryStateComesToRestOnOneMachine) {
+  explore({.size = 2});
+  explore({.size = 2, .shards = true});
+  explore({.size = 2, .replaces = false});
+}
+
+TEST(CompositionModel, NoCopyIsLostAndEveryStateComesToRestOnTwoMachines) {
+  explore({.size = 2, .per_machine = 1});
+  explore({.size = 2, .per_machine = 1, .shards = true});
+  explore({.size = 3, .per_machine = 2, .shards = true, .faults = 1});
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,144 @@
+#include "copus/train/state_record.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/report/run_log.h"
+
+namespace copus {
+
+namespace {
+
+// Values and rows of bytes one after another. Writer and reader are processes of one program.
+class RecordWriter {
+ public:
+  template <class Value>
+  void add(const Value& value) {
+    static_assert(std::is_trivially_copyable_v<Value>);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void add_row(const void* values, int64_t bytes) {
+    add(bytes);
+    bytes_.append(static_cast<const char*>(values), bytes);
+  }
+  void add(const std::vector<int64_t>& values) {
+    add_row(values.data(), std::ssize(values) * static_cast<int64_t>(sizeof(int64_t)));
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <class Value>
+  void read(Value& value) {
+    static_assert(std::is_trivially_copyable_v<Value>);
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+  }
+  std::string_view row() {
+    int64_t bytes = 0;
+    read(bytes);
+    return take(bytes);
+  }
+  void read(std::vector<int64_t>& values) {
+    const std::string_view bytes = row();
+    values.resize(bytes.size() / sizeof(int64_t));
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+  bool is_at_end() const { return bytes_.empty(); }
+
+ private:
+  std::string_view take(int64_t count) {
+    COPUS_CHECK(count >= 0 && count <= std::ssize(bytes_), "a record that is cut off");
+    const std::string_view taken = bytes_.substr(0, count);
+    bytes_.remove_prefix(count);
+    return taken;
+  }
+
+  std::string_view bytes_;
+};
+
+// All of a training state but its text is plain.
+template <class Record, class Training>
+void visit_numbers(Record& record, Training& training, const auto& visit) {
+  visit(record, training.step);
+  visit(record, training.optimizer_steps);
+  visit(record, training.consumed_samples);
+  visit(record, training.consumed_tokens);
+  visit(record, training.skipped_steps);
+  visit(record, training.skipped_samples);
+  visit(record, training.skipped_in_a_row);
+  visit(record, training.elapsed_seconds);
+  visit(record, training.seed);
+  visit(record, training.sequence_length);
+  visit(record, training.byte_tokens);
+  visit(record, training.noise_average);
+  visit(record, training.observed_samples);
+  visit(record, training.configuration);
+  visit(record, training.rate_factor);
+  visit(record, training.beta2_product);
+  visit(record, training.variance_ratio);
+}
+
+}  // namespace
+
+void write_record(const SurvivingState& state, const TrainingState& training) {
+  if (!state.holds_state() || state.loaded_in < 0) return;
+  RecordWriter writer;
+  writer.add(RecordAge{.loaded_in = state.loaded_in,
+                       .moves = state.moves,
+                       .step = std::max(training.step, state.decided.step),
+                       .completed = training.step});
+  visit_numbers(writer, training, [](RecordWriter& to, const auto& value) { to.add(value); });
+  writer.add_row(training.data_fingerprint.data(), std::ssize(training.data_fingerprint));
+  writer.add(state.decided);
+  writer.add(state.update);
+  const std::string line = state.record ? to_line(*state.record) : "";
+  writer.add_row(line.data(), std::ssize(line));
+  writer.add(state.at_rest.all.processes);
+  const auto& addresses = state.at_rest.all.addresses.words();
+  writer.add(std::ssize(addresses));
+  for (const std::vector<int64_t>& of_rank : addresses) writer.add(of_rank);
+  state.arena->write_record(writer.bytes());
+}
+
+std::optional<RecordAge> age_of_record(std::string_view record) {
+  if (record.empty()) return std::nullopt;
+  RecordAge age;
+  RecordReader(record).read(age);
+  return age;
+}
+
+void take_record(std::string_view record, SurvivingState& state) {
+  RecordReader reader(record);
+  RecordAge age;
+  reader.read(age);
+  state.loaded_in = age.loaded_in;
+  state.moves = age.moves;
+  TrainingState& training = state.at_rest.training;
+  visit_numbers(reader, training, [](RecordReader& from, auto& value) { from.read(value); });
+  training.data_fingerprint = reader.row();
+  reader.read(state.decided);
+  reader.read(state.update);
+  const std::string line(reader.row());
+  state.record = line.empty() ? std::nullopt : std::optional(step_record_from_line(line));
+  reader.read(state.at_rest.all.processes);
+  int64_t ranks = 0;
+  reader.read(ranks);
+  std::vector<std::vector<int64_t>> addresses(ranks);
+  for (std::vector<int64_t>& of_rank : addresses) reader.read(of_rank);
+  COPUS_CHECK(reader.is_at_end(), "a record with more than was written");
+  state.at_rest.all.addresses = StateAddresses(std::move(addresses));
+  state.at_rest.mine.clear();
+  state.moved.reset();
+}
+
+}  // namespace copus
