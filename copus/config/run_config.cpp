@@ -20,6 +20,8 @@ bool decides_by_noise_scale(PolicyKind policy) {
   }
 }
 
+bool compares_step_times(PolicyKind policy) { return policy != PolicyKind::none && policy != PolicyKind::steps; }
+
 bool is_open_loop(PolicyKind policy) {
   switch (policy) {
     case PolicyKind::steps:

@@ -88,6 +88,8 @@ inline constexpr auto named_values<PolicyKind> =
 
 // Tells whether a policy's decisions depend on the measured noise scale.
 bool decides_by_noise_scale(PolicyKind policy);
+// Whether a policy compares how long steps take, be it for the log alone.
+bool compares_step_times(PolicyKind policy);
 
 // Tells whether a policy's switches are settled before the run begins, as a schedule or a script settles them.
 bool is_open_loop(PolicyKind policy);

@@ -1,8 +1,10 @@
 // Checks the conditions that link several values of a run configuration.
 #include <algorithm>
+#include <numeric>
 
 #include "copus/base/error.h"
 #include "copus/config/run_config_fields.h"
+#include "copus/config/step_schedule.h"
 
 namespace copus {
 
@@ -74,15 +76,48 @@ void check_modelled_clock(const RunConfig& config, const std::string& source) {
   }
 }
 
+// Checks that a schedule written by hand can be carried out exactly: the layout allows each batch at the run's
+// micro-batch, the run begins in the first one, and each stays long enough to be announced.
+void check_step_schedule(const RunConfig& config, const std::string& source) {
+  StepSchedule schedule;
+  try {
+    schedule = parse_step_schedule(config.adapt.schedule, config.train.sequence_length);
+  } catch (const UserError& error) {
+    throw UserError(concat(source, ": ", error.what()));
+  }
+  const PredictedJob job = predicted_job(config);
+  const auto reason_against = [&](int64_t batch, int64_t micro_batch) {
+    const Configuration piece{.strategy = config.parallel, .global_batch = batch, .micro_batch = micro_batch};
+    return infeasible_reason(job.model, piece, job.sequence_length);
+  };
+  for (const auto& [begin, batch] : schedule) {
+    const auto reason = reason_against(batch, config.train.micro_batch);
+    if (!reason) continue;
+    const int64_t divisor = std::accumulate(schedule.begin(), schedule.end(), int64_t{0},
+                                            [](int64_t all, const auto& piece) { return std::gcd(all, piece.second); });
+    int64_t fitting = std::min(config.train.micro_batch, divisor);
+    const auto fits_not = [&](const auto& piece) { return reason_against(piece.second, fitting).has_value(); };
+    while (fitting > 0 && (divisor % fitting != 0 || std::any_of(schedule.begin(), schedule.end(), fits_not)))
+      --fitting;
+    throw UserError(
+        concat(source, ": adapt.schedule has batch ", batch, ", and layout and micro-batch stay as they are: ", *reason,
+               fitting > 0 ? concat("; train.micro_batch ", fitting, " fits all batches of the schedule") : ""));
+  }
+  if (config.adapt.advise) return;
+  if (schedule.front().second != config.train.global_batch) {
+    throw UserError(concat(source, ": adapt.schedule begins with batch ", schedule.front().second,
+                           ", and train.global_batch is ", config.train.global_batch, "; set train.global_batch to ",
+                           schedule.front().second));
+  }
+  if (const auto reason = why_too_short(schedule)) throw UserError(concat(source, ": ", *reason));
+}
+
 // Checks what the schedules of batches need to know of the run.
 void check_batch_schedule(const RunConfig& config, const std::string& source) {
   const AdaptConfig& adapt = config.adapt;
   const OptimizerConfig& optimizer = config.optimizer;
   const std::string policy = concat("adapt.policy \"", to_string(adapt.policy), "\"");
-  if (adapt.policy == PolicyKind::steps && adapt.schedule.empty()) {
-    throw UserError(concat(source, ": ", policy, " needs adapt.schedule, batches from so many consumed samples or ",
-                           "tokens on: \"0:32 1M:64\""));
-  }
+  if (adapt.policy == PolicyKind::steps) check_step_schedule(config, source);
   if (adapt.policy == PolicyKind::seesaw) {
     const bool never_falls = optimizer.schedule == LearningRateSchedule::constant ||
                              (optimizer.schedule == LearningRateSchedule::wsd && optimizer.decay_tokens == 0);
@@ -145,7 +180,7 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
   }
   // Policies that do not weigh step times themselves still log the best candidates by Goodput, which needs step times.
   // Those of a job that another program trains are measured.
-  if (adapt.policy != PolicyKind::none && !config.is_trained_elsewhere() &&
+  if (compares_step_times(adapt.policy) && !config.is_trained_elsewhere() &&
       !is_speed_known(config.cluster.as_timed())) {
     throw UserError(concat(
         source, ": ", policy, " compares how long steps take, and nothing says how fast ",

@@ -378,6 +378,17 @@ TEST(RunConfig, PoliciesSayWhatTheyNeed) {
   EXPECT_THAT(refusal({"adapt.policy=static"}, false), HasSubstr("'copus profile --machine"))
       << "it logs the best candidates too";
   EXPECT_THAT(refusal({"adapt.policy=steps"}), AllOf(HasSubstr("adapt.schedule"), HasSubstr("0:32")));
+  EXPECT_EQ(refusal({"adapt.policy=steps", "adapt.schedule='0:8 24:12'", "train.global_batch=8", "train.micro_batch=4"},
+                    false),
+            "no UserError")
+      << "a schedule needs no description of the cluster's speed";
+  EXPECT_THAT(refusal({"adapt.policy=steps", "adapt.schedule='0:16'", "train.global_batch=8"}),
+              HasSubstr("set train.global_batch to 16"));
+  EXPECT_THAT(
+      refusal({"adapt.policy=steps", "adapt.schedule='0:8 24:12'", "train.global_batch=8", "train.micro_batch=8"}),
+      AllOf(HasSubstr("adapt.schedule has batch 12"), HasSubstr("train.micro_batch 4 fits all")));
+  EXPECT_THAT(refusal({"adapt.policy=steps", "adapt.schedule='0:8 8:16'", "train.global_batch=8"}),
+              HasSubstr("two steps at least"));
   EXPECT_EQ(refusal({"adapt.policy=seesaw"}), "no UserError");
   EXPECT_THAT(refusal({"adapt.policy=seesaw", "optimizer.schedule=constant"}),
               AllOf(HasSubstr("\"seesaw\""), HasSubstr("optimizer.schedule \"constant\" never lowers it")));

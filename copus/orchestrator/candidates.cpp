@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/config/step_schedule.h"
 #include "copus/orchestrator/step_time_learner.h"
 
 namespace copus {
@@ -54,6 +55,11 @@ SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> rank
     }
   }
   space.global_batches = chosen(space.global_batches, own.global_batch);
+  if (adapt.policy == PolicyKind::steps) {
+    for (const auto& [begin, batch] : parse_step_schedule(adapt.schedule, config.train.sequence_length)) {
+      space.global_batches = chosen(space.global_batches, batch);
+    }
+  }
   space.micro_batches = adapt.micro_batches;
   if (!space.micro_batches.empty()) space.micro_batches = chosen(space.micro_batches, own.micro_batch);
   space.schedules = chosen(adapt.schedules, own.strategy.schedule);

@@ -8,6 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
 #include "copus/base/units.h"
+#include "copus/config/step_schedule.h"
 #include "copus/orchestrator/candidates.h"
 #include "copus/record/batch_worth.h"
 
@@ -44,7 +45,9 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, co
     : config_(config),
       policy_(policy_of(config, file)),
       job_(job_model_of(config, knowledge)),
-      table_(policy_ ? job_->table(knowledge, initial.strategy.world_size()) : PerformanceTable()),
+      table_(policy_ && (predicts_steps(config) || compares_step_times(config.adapt.policy))
+                 ? job_->table(knowledge, initial.strategy.world_size())
+                 : PerformanceTable()),
       learner_(predicts_steps(config) ? std::optional<StepTimeLearner>(std::in_place, job_, initial, knowledge)
                                       : std::nullopt),
       current_(initial),
@@ -55,14 +58,26 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, co
       outcomes_(config) {
   list_candidates();
   const PolicyKind policy = config.adapt.policy;
+  if (policy == PolicyKind::steps && !config.adapt.advise) check_schedule_fits();
   // A job that another program trains is measured even where there is nothing to advise.
   if (policy_ && candidates_.size() < 2 && !config.is_trained_elsewhere() && policy != PolicyKind::fixed &&
-      policy != PolicyKind::static_best && policy != PolicyKind::script) {
+      policy != PolicyKind::static_best && policy != PolicyKind::script && policy != PolicyKind::steps) {
     throw UserError(
         concat("adapt.policy \"", to_string(policy), "\" has nothing to choose among: ",
                "of the configurations that [adapt] allows, only the one that the run begins in is feasible",
                table_.too_large > 0 ? concat(" (", table_.too_large, " need more memory than the device has)") : "",
                "; allow more batches (adapt.global_batches) or set adapt.policy to \"static\""));
+  }
+}
+
+// Throws UserError where a batch of the schedule needs more memory than there is: it is refused before training.
+void Controller::check_schedule_fits() {
+  for (const auto& [begin, batch] : parse_step_schedule(config_.adapt.schedule, config_.train.sequence_length)) {
+    Configuration piece = configuration_of(config_);
+    piece.global_batch = batch;
+    if (const auto reason = job_->out_of_memory_reason(piece)) {
+      throw UserError(concat("adapt.schedule has batch ", batch, ", and ", to_string(piece), " ", *reason));
+    }
   }
 }
 
@@ -104,7 +119,7 @@ bool Controller::is_decision_due(bool has_counted) const {
                                    decided_at_share_.has_passed(longest_interval, latest_.share_done);
   const int64_t counted = steps_in_configuration_ - StepTimeLearner::warm_up_steps;
   const bool first_look = has_counted && (counted == 1 || counted == 3);
-  return policy_->is_due(latest_) || ((interval_has_passed || first_look) && is_measured_);
+  return policy_->is_due(latest_, current_) || ((interval_has_passed || first_look) && is_measured_);
 }
 
 Decision Controller::decide() {
@@ -179,7 +194,7 @@ void Controller::hold_where_wanted(Choice& choice) const {
 // Lists the configurations that can be chosen from the current one; their step times are corrected when a decision
 // needs them.
 void Controller::list_candidates() {
-  if (!policy_) return;
+  if (!policy_ || !learner_) return;
   const Corrected step = learner_->expected();
   candidates_ = candidates_of(
       table_, {current_, step.seconds, step.relative_deviation, 0, false, learner_->predict(current_)}, config_);
@@ -192,7 +207,7 @@ void Controller::list_candidates() {
 
 // Corrects the candidates' step times by what was learned, unless nothing was learned since the last time.
 void Controller::correct_candidates() {
-  if (corrected_at_ == learner_->revision()) return;
+  if (!learner_ || corrected_at_ == learner_->revision()) return;
   corrected_at_ = learner_->revision();
   const Knowledge knowledge = learner_->knowledge();
   for (Candidate& candidate : candidates_) {
@@ -296,7 +311,7 @@ void Controller::ranks_changed(const RanksChanged& change) {
   inputs_.add(change.ranks);
   inputs_.add(change.to);
   inputs_.add(change.pause_seconds);
-  if (policy_ && change.to.strategy.world_size() != current_.strategy.world_size()) {
+  if (policy_ && learner_ && change.to.strategy.world_size() != current_.strategy.world_size()) {
     table_ = job_->table(knowledge(), change.to.strategy.world_size());
   }
   infeasible_.clear();  // what these ranks could not do the others may

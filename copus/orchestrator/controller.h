@@ -72,8 +72,8 @@ class Controller {
   // Makes the controller of a run that begins in `initial` (configuration_of(config), or that of a checkpoint), for as
   // many ranks as that needs, with `knowledge` of step times, and with the text of adapt.file (empty where none is
   // named). `rate_factor` is the factor on the learning rate that the run has; empty: the one that a run begins with.
-  // Throws UserError where a policy has nothing to choose among or nothing says how fast the cluster computes, and what
-  // make_policy throws; never where no policy decides.
+  // Throws UserError where a policy has nothing to choose among, a schedule has a batch that memory does not allow, or
+  // nothing says how fast the cluster computes, and what make_policy throws; never where no policy decides.
   Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
              const std::string& file = "", std::optional<double> rate_factor = std::nullopt);
 
@@ -122,6 +122,7 @@ class Controller {
   double pause_seconds(const ParallelStrategy& target);
 
  private:
+  void check_schedule_fits();
   bool is_decision_due(bool has_counted) const;
   Decision decide();
   void describe_schedule(Decision& decision);
@@ -145,7 +146,8 @@ class Controller {
   std::shared_ptr<JobModel> job_;
   // Uncorrected predictions, for the ranks that are used, as far as a policy needs them; the candidates are corrected.
   PerformanceTable table_;
-  std::optional<StepTimeLearner> learner_;  // empty where step times are not predicted; no policy decides there
+  // Empty where step times are not predicted: nobody decides there, or a schedule that needs none.
+  std::optional<StepTimeLearner> learner_;
   Configuration current_;
   double rate_cap_, rate_factor_;
   std::vector<Candidate> candidates_;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "copus/base/testing/test_support.h"
+#include "copus/config/step_schedule.h"
 #include "copus/description/configuration_text.h"
 #include "copus/orchestrator/testing/synthetic_job.h"
 
@@ -190,6 +191,34 @@ TEST_F(ControllerTest, AScheduleOfBatchesIsNotHeld) {
   const Course course = course_of();
   ASSERT_EQ(course.switches.size(), 1u);
   EXPECT_LT(course.switches.front().after_step, SyntheticJob::warm_up_steps);
+}
+
+TEST_F(ControllerTest, AScheduleOfBatchesIsCarriedOutExactlyAlsoWhereNobodyKnowsTheSpeed) {
+  config_.adapt.policy = PolicyKind::steps;
+  config_.adapt.schedule = "0:16 100:24 160:8 176:40 300:16";
+  const StepSchedule schedule = parse_step_schedule(config_.adapt.schedule, config_.train.sequence_length);
+  for (const bool is_speed_known : {true, false}) {
+    SyntheticJob job(config_);
+    if (!is_speed_known) config_.cluster = {};
+    Controller steered = controller();
+    int64_t consumed = 0;
+    while (consumed < 500) {
+      EXPECT_EQ(job.current(), (Configuration{configuration_of(config_).strategy, scheduled_batch(schedule, consumed),
+                                              config_.train.micro_batch}))
+          << consumed << (is_speed_known ? "" : ", unknown speed");
+      const Observation observation = job.next_step();
+      consumed = observation.consumed_samples;
+      if (const Reaction reaction = steered.observe(observation); reaction.intent) job.expect(*reaction.intent);
+      if (const auto report = job.switch_if_due()) steered.report(*report);
+    }
+  }
+}
+
+TEST_F(ControllerTest, AScheduleWithABatchThatMemoryDoesNotAllowIsRefused) {
+  config_.adapt.policy = PolicyKind::steps;
+  config_.adapt.schedule = "0:16 100:24";
+  config_.cluster.description.device.memory_bytes = 1;
+  EXPECT_THAT(user_error([&] { controller(); }), testing::HasSubstr("adapt.schedule has batch 16"));
 }
 
 TEST_F(ControllerTest, AnnouncesASwitchOnceAndDecidesNothingUntilItIsReported) {

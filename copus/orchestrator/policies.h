@@ -20,11 +20,6 @@ using NoiseTrace = std::vector<std::pair<double, double>>;
 // Parses a trace. Throws UserError naming the line. Exposed for the tests of its messages.
 NoiseTrace parse_noise_trace(std::string_view text, const std::string& source);
 
-// Pairs of consumed samples and the batch from there on; in ascending order, the first from 0 on.
-using StepSchedule = std::vector<std::pair<double, int64_t>>;
-// Parses "0:768 250B:1536": see baselines/policy_schedule.cpp. Throws UserError naming the piece.
-StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length);
-
 // Makes the policy of Copus; with `truth` the oracle.
 std::unique_ptr<Policy> make_goodput_policy(const RunConfig& config, std::optional<NoiseTrace> truth);
 // Makes one of the policies that set the batch by what is measured, or the one that never moves, by

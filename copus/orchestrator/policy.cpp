@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "copus/base/error.h"
 #include "copus/description/configuration_text.h"
@@ -44,10 +45,13 @@ std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view fi
 }
 
 Choice BaselinePolicy::choose(const Situation& situation) {
-  const GoodputRanking ranking(config_, believed_noise(situation.latest), situation);
   Choice choice = decide(situation);
+  choice.predicted_gain = std::numeric_limits<double>::quiet_NaN();
+  if (situation.candidates.empty()) return choice;
+  const GoodputRanking ranking(config_, believed_noise(situation.latest), situation);
   choice.best = ranking.best();
-  choice.predicted_gain = ranking.gain_of(choice.target.value_or(choice.best.front().configuration));
+  const Configuration& wanted = choice.target.value_or(choice.best.front().configuration);
+  if (find_candidate(situation.candidates, wanted) != nullptr) choice.predicted_gain = ranking.gain_of(wanted);
   return choice;
 }
 

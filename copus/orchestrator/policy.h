@@ -33,8 +33,9 @@ struct Candidate {
 struct Situation {
   Observation latest;
   Configuration current;
-  const std::vector<Candidate>& candidates;  // all feasible ones; `current` is among them
-  int64_t samples_since_switch = 0;          // or since the beginning where none was made
+  // All feasible ones; `current` is among them. Empty where steps are not predicted: a policy that needs none decides.
+  const std::vector<Candidate>& candidates;
+  int64_t samples_since_switch = 0;  // or since the beginning where none was made
   double seconds_since_switch = 0;
   double rate_cap = 0;  // B_c as the learning rate counts with it from this decision on
   // Expected pause of a re-layout to this strategy (Controller::pause_seconds). It may take milliseconds for each: ask
@@ -72,7 +73,8 @@ class Policy {
   // Shows the policy a step; called after every step, before choose.
   virtual void observe(const Observation&) {}
   // Tells whether the policy has to be asked after this step, even if the interval between decisions has not passed.
-  virtual bool is_due(const Observation&) const { return false; }
+  // The next step is one in `current`.
+  virtual bool is_due(const Observation& /*latest*/, const Configuration& /*current*/) const { return false; }
   virtual Choice choose(const Situation& situation) = 0;
   // The belief about the noise scale that the learning rate's cap follows.
   virtual NoiseBelief belief(const Observation& latest) const { return believed_noise(latest); }

@@ -185,7 +185,7 @@ class ScriptPolicy : public Policy {
   ScriptPolicy(const RunConfig& config, std::string_view script)
       : config_(config), current_(configuration_of(config)), script_(parse_script(script, config.adapt.file)) {}
 
-  bool is_due(const Observation& observation) const override {
+  bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
     const ScriptedSwitch* next = upcoming(observation.step);
     return (next != nullptr && announced_after(*next) <= observation.step) ||
            (rated_ < script_.rates.size() && script_.rates[rated_].after_step <= observation.step);

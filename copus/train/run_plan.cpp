@@ -13,6 +13,7 @@
 #include "copus/base/error.h"
 #include "copus/config/descriptions.h"
 #include "copus/config/settings.h"
+#include "copus/config/step_schedule.h"
 #include "copus/description/configuration_text.h"
 #include "copus/report/run_log.h"
 #include "copus/train/training_state.h"
@@ -104,15 +105,37 @@ void keep_reference_batch(RunConfig& then, RunConfig& now) {
   then.optimizer.reference_batch = reference_batch_of(now) == reference_batch ? wanted : reference_batch;
 }
 
+// Tells whether a run goes on by a schedule of batches that it did not have before.
+bool begins_schedule(const RunConfig& then, const RunConfig& now) {
+  if (now.adapt.policy != PolicyKind::steps || now.adapt.advise) return false;
+  return then.adapt.policy != PolicyKind::steps || then.adapt.advise || then.adapt.schedule != now.adapt.schedule;
+}
+
+// Starts in the batch that the schedule has by now. Throws UserError where it changes behind the first step, for which
+// the ranks would have to know of it before.
+void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
+  const StepSchedule schedule = parse_step_schedule(plan.config.adapt.schedule, plan.config.train.sequence_length);
+  const int64_t batch = plan.start.global_batch = scheduled_batch(schedule, consumed_samples);
+  const int64_t next = scheduled_batch(schedule, consumed_samples + batch);
+  if (next == batch) return;
+  throw UserError(concat("cannot resume: after the checkpoint, at ", consumed_samples, " consumed samples, ",
+                         "adapt.schedule has batch ", batch, " for one step and then ", next,
+                         "; a batch stays for two steps at least: let the next piece begin at ",
+                         consumed_samples + 2 * batch, " samples or later, or leave this piece out"));
+}
+
 // Takes the configuration from the checkpoint: a run goes on as it was when that was written, whoever had moved it
 // there, unless the user gives other ranks or other settings than `before`, those that the run was given then.
 void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
-  const Configuration then = parse_training_state(plan.checkpoint->training_state(), source).configuration;
+  const TrainingState state = parse_training_state(plan.checkpoint->training_state(), source);
+  const Configuration& then = state.configuration;
+  if (begins_schedule(before, plan.config)) begin_schedule(state.consumed_samples, plan);
   if (then == plan.start) return;
   const bool asks_for_another =
       overrides_configuration(request.overrides) || configuration_of(before) != configuration_of(plan.config);
-  if (then.strategy.world_size() == plan.start.strategy.world_size() && !asks_for_another) {
+  if (!begins_schedule(before, plan.config) && then.strategy.world_size() == plan.start.strategy.world_size() &&
+      !asks_for_another) {
     plan.start = then;
   } else if (then != configuration_of(before)) {  // else the changes of the settings tell it
     plan.changes.push_back(describe_change(then, plan.start));

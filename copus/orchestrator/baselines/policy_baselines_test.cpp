@@ -120,44 +120,34 @@ TEST(BatchPolicies, TakeTheFastestMicroBatch) {
   EXPECT_FALSE(question.ask(run_config(PolicyKind::cbs_pessimistic, 8)).target);
 }
 
-TEST(StepsPolicy, SwitchesAtTheStepThatReachesAThreshold) {
+// A switch that is decided after a step commits after the next one, so it is decided a step ahead.
+TEST(StepsPolicy, LooksOneStepAheadAndKeepsLayoutAndMicroBatch) {
   RunConfig config = run_config(PolicyKind::steps, 16);
-  config.train.sequence_length = 100;
-  config.adapt.interval_samples = 1'000'000;
-  config.adapt.schedule = "0:16 1000:32 200K:100 1M:8";
-  PaperRun run(config, two_layouts(8, 256), {pipeline, 16, 1});
-  run.run_to(20'000, steady(50));
-  ASSERT_EQ(run.moves().size(), 3u);
-  const auto move = [&](size_t i) { return std::pair{run.moves()[i].consumed_samples, run.moves()[i].to}; };
-  EXPECT_EQ(move(0), (std::pair{int64_t{1008}, Configuration{pipeline, 32, 1}}));   // 63 steps of 16
-  EXPECT_EQ(move(1), (std::pair{int64_t{2000}, Configuration{pipeline, 128, 1}}));  // 31 more of 32
-  EXPECT_EQ(move(2), (std::pair{int64_t{10'064}, Configuration{pipeline, 8, 1}}));  // 63 more of 128
-  EXPECT_THAT(run.moves()[1].choice.reason,
-              HasSubstr("batch 100 at 2000 consumed samples; the nearest feasible batch of the layout is 128"));
-}
-
-TEST(StepsPolicy, ReadsSamplesAndTokens) {
-  EXPECT_THAT(parse_step_schedule(" 0:768  250B:1536 ", 4096), ElementsAre(Pair(0, 768), Pair(61035156, 1536)));
-  EXPECT_THAT(parse_step_schedule("0K:1 1.5M:2 2T:3", 1000),
-              ElementsAre(Pair(0, 1), Pair(1500, 2), Pair(2'000'000'000, 3)));
-}
-
-TEST(StepsPolicy, NamesThePieceThatItCannotRead) {
-  const auto refused = [](const std::string& schedule) {
-    RunConfig config = run_config(PolicyKind::steps, 16);
-    config.adapt.schedule = schedule;
-    return failure(config);
+  config.adapt.schedule = "0:16 40:100 240:8";
+  const auto policy = make_policy(config);
+  Question question{{}, {pipeline, 16, 4}, {}};
+  const auto asked_after = [&](int64_t samples) {
+    question.latest.consumed_samples = samples;
+    EXPECT_TRUE(policy->is_due(question.latest, question.current));
+    const Choice choice = question.ask(*policy);
+    EXPECT_FALSE(policy->is_due(question.latest, question.current));
+    return choice.target;
   };
-  EXPECT_THAT(refused(""), HasSubstr("needs adapt.schedule"));
-  EXPECT_THAT(refused("0:16 32"), HasSubstr("\"32\": there is no \":\""));
-  EXPECT_THAT(refused("16:16"), HasSubstr("\"16:16\": the first piece must begin at 0"));
-  EXPECT_THAT(refused("0:16 5G:32"), HasSubstr("\"5G:32\": the threshold"));
-  EXPECT_THAT(refused("0:16 :32"), HasSubstr("\":32\": the threshold"));
-  EXPECT_THAT(refused("0:16 K:32"), HasSubstr("\"K:32\": the threshold"));
-  EXPECT_THAT(refused("0:16 -5:32"), HasSubstr("\"-5:32\": the threshold"));
-  EXPECT_THAT(refused("0:16 5:0"), HasSubstr("\"5:0\": the batch"));
-  EXPECT_THAT(refused("0:16 5:8x"), HasSubstr("\"5:8x\": the batch"));
-  EXPECT_THAT(refused("0:16 9:8 9:4"), HasSubstr("\"9:4\": it must begin after the piece before it"));
+  EXPECT_FALSE(asked_after(16)) << "the step after the next one begins at 32";
+  EXPECT_EQ(asked_after(32).value(), (Configuration{pipeline, 100, 4})) << "... and here at 48";
+  question.current.global_batch = 100;
+  EXPECT_EQ(asked_after(148).value(), (Configuration{pipeline, 8, 4}));
+}
+
+TEST(StepsPolicy, AsksAgainWhereAnotherHasMovedTheRun) {
+  RunConfig config = run_config(PolicyKind::steps, 16);
+  config.adapt.schedule = "0:16";
+  const auto policy = make_policy(config);
+  Question question{{}, {pipeline, 16, 4}, {}};
+  question.ask(*policy);
+  question.current.global_batch = 32;
+  EXPECT_TRUE(policy->is_due(question.latest, question.current));
+  EXPECT_EQ(question.ask(*policy).target.value(), (Configuration{pipeline, 16, 4}));
 }
 
 // The batch doubles as soon as c phi = 2 phi has reached twice the batch.
@@ -346,7 +336,7 @@ TEST(WorkerNormPolicy, TestsAtItsIntervalUntilTheBatchIsTheLargest) {
   Workers(5, 4, 1, 100).show(question.latest, 16, false);
   std::vector<int64_t> due, moved;
   for (int64_t& step = question.latest.step; step < 30; ++step) {
-    if (policy->is_due(question.latest)) due.push_back(step);
+    if (policy->is_due(question.latest, question.current)) due.push_back(step);
     if (question.ask(*policy).target) moved.push_back(step);
   }
   EXPECT_THAT(due, ElementsAre(1, 11, 21));
@@ -355,12 +345,12 @@ TEST(WorkerNormPolicy, TestsAtItsIntervalUntilTheBatchIsTheLargest) {
   question.current.global_batch = 64;
   EXPECT_THAT(question.ask(*policy).reason, HasSubstr("batch 64 is the largest of the layout"));
   question.latest.step = 31;
-  EXPECT_FALSE(policy->is_due(question.latest));
+  EXPECT_FALSE(policy->is_due(question.latest, question.current));
   // A user may have forced the run back.
   question.current.global_batch = 32;
   EXPECT_TRUE(question.ask(*policy).target);
   question.latest.step = 41;
-  EXPECT_TRUE(policy->is_due(question.latest));
+  EXPECT_TRUE(policy->is_due(question.latest, question.current));
 }
 
 TEST(WorkerNormPolicy, HoldsWithoutSeveralWorkers) {
@@ -453,12 +443,12 @@ TEST(ScriptPolicy, SkipsWhatAResumedRunHasBehindIt) {
                                  R"({"after_step":50,"configuration":)", quoted({pipeline, 64, 1}), "}\n"));
   Observation now;
   now.step = 48;
-  EXPECT_FALSE(policy->is_due(now));
+  EXPECT_FALSE(policy->is_due(now, {pipeline, 16, 1}));
   now.step = 49;
-  EXPECT_TRUE(policy->is_due(now));
+  EXPECT_TRUE(policy->is_due(now, {pipeline, 16, 1}));
   Question question{two_layouts(8, 256), {pipeline, 16, 1}, now};
   EXPECT_EQ(question.ask(*policy).target.value().global_batch, 64);
-  EXPECT_FALSE(policy->is_due(now));
+  EXPECT_FALSE(policy->is_due(now, {pipeline, 16, 1}));
 }
 
 // The rate of a run changes at its decisions too, and a repeated run has to have it from the same updates on.
@@ -474,7 +464,7 @@ TEST(ScriptPolicy, StatesTheLearningRateWhereTheLoggedRunChangedIt) {
     std::vector<std::pair<int64_t, std::optional<double>>> asked;
     Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
     for (question.latest.step = 1; question.latest.step < 20; ++question.latest.step) {
-      if (!policy->is_due(question.latest)) continue;
+      if (!policy->is_due(question.latest, question.current)) continue;
       const Choice choice = question.ask(*policy);
       asked.emplace_back(question.latest.step, choice.rate_factor);
       if (choice.target) {
@@ -537,7 +527,7 @@ TEST(ScriptPolicy, StatesTheFactorThatALoggedRunHasBegunWith) {
   const auto policy = make_policy(scripted_config(), log);
   std::vector<std::pair<int64_t, double>> asked;
   for (question.latest.step = 1; question.latest.step < 12; ++question.latest.step) {
-    if (policy->is_due(question.latest)) {
+    if (policy->is_due(question.latest, question.current)) {
       asked.emplace_back(question.latest.step, question.ask(*policy).rate_factor.value());
     }
   }
@@ -560,7 +550,7 @@ TEST(ScriptPolicy, AnnouncesARelayoutInTimeWhateverCameOfTheSwitchBefore) {
       if (!is_vetoed) question.current = {data, 16, 1};
       const int64_t expected = question.current.strategy == second ? 23 : 21;
       for (question.latest.step = 21; question.latest.step < 24; ++question.latest.step) {
-        if (policy->is_due(question.latest) && question.ask(*policy).target) break;
+        if (policy->is_due(question.latest, question.current) && question.ask(*policy).target) break;
       }
       EXPECT_EQ(question.latest.step, expected) << "vetoed: " << is_vetoed << ", to " << to_string(second);
     }

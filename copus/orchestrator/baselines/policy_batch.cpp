@@ -152,7 +152,9 @@ class WorkerNormPolicy : public NormTestingPolicy {
  public:
   using NormTestingPolicy::NormTestingPolicy;
 
-  bool is_due(const Observation& observation) const override { return !is_at_largest_ && is_tested(observation); }
+  bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
+    return !is_at_largest_ && is_tested(observation);
+  }
 
  private:
   bool is_tested(const Observation& observation) const {

@@ -2,11 +2,11 @@
 // Copus is compared with them. Each asks to decide at the very step at which its batch changes, and keeps no dwell.
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 #include <string>
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/config/step_schedule.h"
 #include "copus/orchestrator/learning_rate.h"
 #include "copus/orchestrator/policies.h"
 
@@ -42,34 +42,40 @@ class ProgressPolicy : public BaselinePolicy {
   LearningRate learning_rate_;
 };
 
-// A schedule of batches by consumed samples (Megatron-LM's --step-batch-size-schedule).
+// A schedule of batches by consumed samples (Megatron-LM's --step-batch-size-schedule), carried out exactly: every step
+// has the batch that the schedule has where the step begins. Layout and micro-batch stay. A switch of batch that is
+// decided after a step commits after the next one, so the policy looks one step ahead.
 class StepsPolicy : public BaselinePolicy {
  public:
   explicit StepsPolicy(const RunConfig& config)
       : BaselinePolicy(config), schedule_(parse_step_schedule(config.adapt.schedule, config.train.sequence_length)) {}
 
-  // Asks to decide at the very step at which the schedule changes the batch.
-  bool is_due(const Observation& observation) const override {
-    return scheduled_batch(observation.consumed_samples) != asked_for_;
+  // Asks to decide where the schedule's batch or, by a command or for want of ranks, that of the run has changed.
+  bool is_due(const Observation& observation, const Configuration& current) const override {
+    return batch_after_next(observation, current) != asked_for_ || current != asked_in_;
   }
 
  private:
-  int64_t scheduled_batch(int64_t consumed_samples) const {
-    const auto after =
-        std::upper_bound(schedule_.begin(), schedule_.end(), static_cast<double>(consumed_samples),
-                         [](double samples, const std::pair<double, int64_t>& piece) { return samples < piece.first; });
-    return std::prev(after)->second;
+  // The batch of the step after the next one.
+  int64_t batch_after_next(const Observation& latest, const Configuration& current) const {
+    return scheduled_batch(schedule_, latest.consumed_samples + current.global_batch);
   }
 
   Choice decide(const Situation& situation) override {
-    const int64_t consumed = situation.latest.consumed_samples;
-    asked_for_ = scheduled_batch(consumed);
-    return to_batch(situation, static_cast<double>(asked_for_),
-                    concat("adapt.schedule has batch ", asked_for_, " at ", consumed, " consumed samples"));
+    asked_for_ = batch_after_next(situation.latest, situation.current);
+    asked_in_ = situation.current;
+    const std::string why =
+        concat("adapt.schedule has batch ", asked_for_, " at ",
+               situation.latest.consumed_samples + situation.current.global_batch, " consumed samples");
+    if (asked_for_ == situation.current.global_batch) return hold(why);
+    Configuration target = situation.current;
+    target.global_batch = asked_for_;
+    return move(target, why);
   }
 
   StepSchedule schedule_;
   int64_t asked_for_ = 0;
+  Configuration asked_in_;
 };
 
 // Trains in the first batch until a share of the run is done, and switches once, to a larger one (late switching, Wang
@@ -81,7 +87,9 @@ class LateSwitchPolicy : public ProgressPolicy {
  public:
   using ProgressPolicy::ProgressPolicy;
 
-  bool is_due(const Observation& observation) const override { return is_late(observation) != was_late_; }
+  bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
+    return is_late(observation) != was_late_;
+  }
 
  private:
   bool is_late(const Observation& observation) const {
@@ -125,7 +133,7 @@ class SeesawPolicy : public ProgressPolicy {
 
   // Asks to decide at a cut, and where the schedule will have fallen so far at the next update that a rate that should
   // stay would not.
-  bool is_due(const Observation& observation) const override {
+  bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
     if (cuts_at(fall_at(progress(observation))) != asked_for_) return true;
     const double next = fall_at(progress_after(observation, batch_, 1));
     return !follows_schedule_ && std::abs(next / stated_at_ - 1) > largest_drift;
@@ -203,52 +211,6 @@ class SeesawPolicy : public ProgressPolicy {
 };
 
 }  // namespace
-
-// Parses pieces "THRESHOLD:BATCH", separated by spaces. The threshold is a number of consumed samples or, with the
-// suffix K, M, B or T (1e3, 1e6, 1e9, 1e12), of consumed tokens. The first begins at 0. The notation is that of
-// Megatron-LM's --step-batch-size-schedule; there every threshold of a schedule is in tokens, as soon as the sequence
-// length is known, so a plain number other than 0 means something else here.
-StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length) {
-  const auto fail = [](const std::string& piece, const std::string& what) -> void {
-    throw UserError(concat("adapt.schedule: \"", piece, "\": ", what,
-                           ". It is a list like \"0:768 250B:1536\": a batch from so many consumed samples on, or with "
-                           "the suffix K, M, B or T from so many tokens on"));
-  };
-  StepSchedule schedule;
-  std::istringstream pieces{std::string(text)};
-  std::string piece;
-  while (pieces >> piece) {
-    const size_t colon = piece.find(':');
-    if (colon == std::string::npos) fail(piece, "there is no \":\" between a threshold and its batch");
-    std::istringstream left(piece.substr(0, colon)), right(piece.substr(colon + 1));
-    double threshold = -1;
-    if (!(left >> threshold)) threshold = -1;
-    std::string suffix;
-    left.clear();
-    left >> suffix;
-    constexpr std::string_view suffixes = "KMBT";
-    const size_t thousands = suffix.size() == 1 ? suffixes.find(suffix) : std::string_view::npos;
-    if (!(threshold >= 0) || (!suffix.empty() && thousands == std::string_view::npos)) {
-      fail(piece, "the threshold is no number of samples, nor of tokens with a suffix");
-    }
-    if (!suffix.empty()) {
-      threshold = std::floor(threshold * std::pow(1000, static_cast<double>(thousands + 1)) /
-                             static_cast<double>(sequence_length));
-    }
-    int64_t batch = 0;
-    if (!(right >> batch) || batch < 1 || right.peek() != std::istringstream::traits_type::eof()) {
-      fail(piece, "the batch is no whole number of samples above 0");
-    }
-    if (schedule.empty() && threshold != 0) fail(piece, "the first piece must begin at 0");
-    if (!schedule.empty() && threshold <= schedule.back().first) {
-      fail(piece, concat("it must begin after the piece before it, which begins at ",
-                         format_number("%.4g", schedule.back().first), " samples"));
-    }
-    schedule.emplace_back(threshold, batch);
-  }
-  if (schedule.empty()) throw UserError("adapt.policy \"steps\" needs adapt.schedule, like \"0:768 250B:1536\"");
-  return schedule;
-}
 
 std::unique_ptr<Policy> make_schedule_policy(const RunConfig& config) {
   switch (config.adapt.policy) {

@@ -90,7 +90,7 @@ class SeesawRun {
       factor_ = under_way_->target_rate_factor.value();
       current_ = *under_way_->target;
       under_way_.reset();
-    } else if (policy_->is_due(latest_)) {
+    } else if (policy_->is_due(latest_, current_)) {
       const Choice choice = policy_->choose({latest_, current_, candidates_, 1'000'000, 0, 16});
       factor_ = choice.rate_factor.value();
       EXPECT_TRUE(std::isfinite(factor_));

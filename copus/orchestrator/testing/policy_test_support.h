@@ -156,7 +156,8 @@ class PaperRun {
       noise(now, current_);
       latest_ = now;
       policy_->observe(now);
-      if (now.consumed_samples - decided_at_ >= config_.adapt.interval_samples || policy_->is_due(now)) decide();
+      if (now.consumed_samples - decided_at_ >= config_.adapt.interval_samples || policy_->is_due(now, current_))
+        decide();
     }
   }
 
