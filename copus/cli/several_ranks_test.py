@@ -244,6 +244,16 @@ class SeveralRanks(ProgramTest):
                             "heal.enabled=false",
                             says=["d=1,t=2,p=1", "2 ranks", "with 1"], env=self.environments(1)[0])
 
+    def test_an_environment_of_half_a_job_is_refused_at_once(self):
+        alone = self.environments(3)[0]
+        begin = time.monotonic()
+        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["started with 3 (WORLD_SIZE)", "unset RANK"],
+                            env=alone)
+        self.assertLess(time.monotonic() - begin, 60, "waited for ranks that nobody has started")
+        for variables, named in [({"LOCAL_RANK": "0"}, "RANK"), ({"PMI_SIZE": "4", "PMI_RANK": "0"}, "PMI_SIZE"),
+                                 ({"SLURM_PROCID": "1"}, "SLURM_STEP_ID")]:
+            self.assert_refused("train", "run.toml", "--run-dir", "r", says=[named], env=os.environ | variables)
+
     def assert_ranks_differ(self, commands, says, creates_not):
         ranks = [self.start("train", *command, "--set", "parallel.data_parallel=2", env=environment)
                  for command, environment in zip(commands, self.environments(2))]

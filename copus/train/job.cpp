@@ -74,7 +74,11 @@ void check_ranks(const RunConfig& config, const RankEnvironment& environment) {
   }
   if (ranks != layout.world_size()) {
     throw UserError(concat("the layout ", to_string(layout), " is one of ", layout.world_size(),
-                           " ranks, and the job was started with ", ranks,
+                           " ranks, and the job was started with ", ranks, " (", size_variable(environment.launcher),
+                           ")",
+                           environment.launcher == LauncherKind::torchrun && !environment.has_agent
+                               ? "; unset RANK and WORLD_SIZE if nobody has started the others"
+                               : "",
                            "; start as many ranks as the layout has, or change [parallel]",
                            can_heal(config) ? "; or start one process on each machine by torchrun or srun, which then "
                                               "starts the machine's share of the ranks and goes on when some fail"
@@ -127,12 +131,13 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
 }
 
 // Joins the other ranks, to tell of the mistake together with them. They do not come where the only process of this
-// machine was to start its ranks, and does not know that: the others find no mistake then, and do so. The mistake is
-// told by this process then.
+// machine was to start its ranks, and does not know that: the others find no mistake then, and do so. Nor do they where
+// nobody has started them, and variables set by hand say otherwise. The mistake is told by this process then.
 std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
-  constexpr double seconds_of_launchers = 20;
+  constexpr double seconds_of_launchers = 20, seconds_by_hand = 3;
+  const bool is_by_hand = environment.launcher == LauncherKind::torchrun && !environment.has_agent;
   try {
-    return join_world(environment, environment.local_world_size == 1 ? seconds_of_launchers : default_wait_seconds);
+    return join_world(environment, is_by_hand ? seconds_by_hand : seconds_of_launchers);
   } catch (...) {
     std::rethrow_exception(mistake);
   }

@@ -43,10 +43,13 @@ struct RankEnvironment {
 // Reads the first of these sets of variables that there is: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 // MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*. A launcher that another one started comes before it in this
 // order. Empty where the process is nobody's rank, as in a shell or script that SLURM started. Throws UserError for
-// variables that contradict each other.
+// variables that contradict each other, describe half a job, or are those of a launcher that is none of these.
 std::optional<RankEnvironment> read_rank_environment();
 // The same with other variables: `lookup` gives a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
+
+// The environment variable that a launcher tells the number of ranks in.
+const char* size_variable(LauncherKind launcher);
 
 // Joins the job that the environment describes. In a build with MPI, the ranks of mpirun connect over MPI, and so do
 // those of SLURM on several machines, unless it was not told to serve MPI and a meeting place is named. All others

@@ -1,5 +1,6 @@
 // Reads from the environment which launcher started this process, and as which rank.
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -241,7 +242,65 @@ void check_same_rank(const Variables& variables, const RankEnvironment& by_hand)
   }
 }
 
+// Throws UserError where the environment describes a rank by halves, or in the words of a launcher that Copus does not
+// read. The process would train alone, as often as it was started.
+void check_no_rank(const Variables& variables) {
+  for (const char* name : {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"}) {
+    if (variables.has(name)) variables.required_integer("RANK", 0, most_ranks, name);
+  }
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
+    if (variables.has(name)) variables.required_integer("OMPI_COMM_WORLD_RANK", 0, most_ranks, name);
+  }
+  const bool is_one_of_several = variables.integer("SLURM_STEP_NUM_TASKS", 1, most_ranks).value_or(1) > 1;
+  const bool is_not_first = variables.integer("SLURM_PROCID", 0, most_ranks).value_or(0) > 0;
+  if (is_one_of_several || is_not_first) {
+    const char* because = is_one_of_several ? "SLURM_STEP_NUM_TASKS" : "SLURM_PROCID";
+    variables.required_integer("SLURM_STEP_ID", 0, std::numeric_limits<int64_t>::max(), because);
+    variables.required_integer("SLURM_PROCID", 0, most_ranks, because);
+    if (!is_one_of_several) variables.required_integer("SLURM_STEP_NUM_TASKS", 2, most_ranks, because);
+  }
+  struct OtherLauncher {
+    const char *variable, *called;
+  };
+  constexpr std::array<OtherLauncher, 6> sizes = {{{"PMI_SIZE", "MPICH's or Intel MPI's launcher"},
+                                                   {"MPI_LOCALNRANKS", "MPICH's or Intel MPI's launcher"},
+                                                   {"MV2_COMM_WORLD_SIZE", "MVAPICH's launcher"},
+                                                   {"PALS_LOCAL_SIZE", "PALS (aprun, mpiexec of HPE Cray)"},
+                                                   {"JSM_NAMESPACE_SIZE", "jsrun"},
+                                                   {"FLUX_JOB_SIZE", "Flux"}}};
+  for (const auto& [variable, called] : sizes) {
+    if (variables.integer(variable, 0, most_ranks).value_or(1) <= 1) continue;
+    throw UserError(concat("the environment variable ", variable, " (", *variables.text(variable),
+                           ") says that this process is one of several, which ", called,
+                           " starts; Copus takes its ranks from torchrun, srun and Open MPI's mpirun, and starts those "
+                           "of one machine by itself: start it by one of these, or unset ",
+                           variable));
+  }
+  const std::array<const char*, 4> ranks = {"PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"};
+  for (const char* name : ranks) {
+    if (variables.integer(name, 0, most_ranks).value_or(0) == 0) continue;
+    throw UserError(concat("the environment variable ", name, " (", *variables.text(name),
+                           ") says that this process is not the first of its job, and nothing that Copus reads says "
+                           "how many there are; start the job by torchrun, srun or Open MPI's mpirun, or unset ",
+                           name));
+  }
+}
+
 }  // namespace
+
+const char* size_variable(LauncherKind launcher) {
+  switch (launcher) {
+    case LauncherKind::copus:
+      return "COPUS_WORLD_SIZE";
+    case LauncherKind::torchrun:
+      return "WORLD_SIZE";
+    case LauncherKind::open_mpi:
+      return "OMPI_COMM_WORLD_SIZE";
+    case LauncherKind::slurm:
+      return "SLURM_NTASKS";
+  }
+  fail_check("a launcher", __FILE__, __LINE__, "");
+}
 
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup) {
   const Variables variables(lookup);
@@ -253,6 +312,7 @@ std::optional<RankEnvironment> read_rank_environment(const std::function<const c
   }
   if (variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE")) return read_open_mpi(variables);
   if (is_slurm_rank(variables)) return read_slurm(variables);
+  check_no_rank(variables);
   return std::nullopt;
 }
 

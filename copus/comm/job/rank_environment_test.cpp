@@ -216,6 +216,25 @@ TEST(RankEnvironment, RefusesHalfOfTheVariables) {
               HasSubstr("--ntasks-per-node"));
 }
 
+TEST(RankEnvironment, RefusesWhateverElseDescribesHalfAJob) {
+  EXPECT_THAT(refusal({{"LOCAL_RANK", "0"}}), AllOf(HasSubstr("LOCAL_RANK is set, but not RANK"), HasSubstr("unset")));
+  for (const char* name : {"LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"}) {
+    EXPECT_THAT(refusal({{name, "2"}}), HasSubstr(name)) << name;
+  }
+  EXPECT_THAT(refusal({{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}), HasSubstr("not OMPI_COMM_WORLD_RANK"));
+  EXPECT_THAT(refusal(without(srun, "SLURM_STEP_ID")), HasSubstr("not SLURM_STEP_ID"));
+  EXPECT_THAT(refusal(without(srun, "SLURM_PROCID")), HasSubstr("not SLURM_PROCID"));
+  EXPECT_THAT(refusal({{"SLURM_PROCID", "3"}}), HasSubstr("SLURM_PROCID is set"));
+  const Variables hydra = {{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "4"}, {"MPI_LOCALRANKID", "0"}};
+  EXPECT_THAT(refusal(hydra), AllOf(HasSubstr("PMI_SIZE (4)"), HasSubstr("MPICH")));
+  EXPECT_THAT(refusal({{"MV2_COMM_WORLD_SIZE", "2"}}), HasSubstr("MVAPICH"));
+  EXPECT_THAT(refusal({{"PALS_LOCAL_SIZE", "2"}}), HasSubstr("PALS"));
+  EXPECT_THAT(refusal({{"JSM_NAMESPACE_SIZE", "2"}}), HasSubstr("jsrun"));
+  EXPECT_THAT(refusal({{"FLUX_JOB_SIZE", "2"}}), HasSubstr("Flux"));
+  EXPECT_THAT(refusal({{"PMIX_RANK", "1"}}), HasSubstr("PMIX_RANK (1)"));
+  EXPECT_FALSE(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})) << "a job of one";
+}
+
 TEST(RankEnvironment, RefusesNumbersThatCannotBe) {
   EXPECT_THAT(refusal(with(torchrun, {{"RANK", "8"}})), AllOf(HasSubstr("RANK"), HasSubstr("from 0 to 7")));
   EXPECT_THAT(refusal(with(torchrun, {{"RANK", "-1"}})), HasSubstr("\"-1\""));
