@@ -48,11 +48,12 @@ class BadRecords:
         self.bad += 1
         if self._list is None:
             self._list = open(self.list_path, "w", encoding="utf-8", errors="backslashreplace")
-        print(printable(f"{where}: {reason}"), file=self._list)
+        self._write(printable(f"{where}: {reason}\n"))
         self._check(max(self.records, self.FIRST))
 
     def finish(self):
         if self._list is not None:
+            self._write("")
             self._list.close()
         self._check(self.records)
 
@@ -61,8 +62,16 @@ class BadRecords:
             raise CorpusError(f"{self.bad:,} of {self.records:,} records are bad, more than --most-bad allows "
                               f"({self.most_bad:.3g} of them); the last ones: {self._last()}")
 
+    def _write(self, text):
+        try:
+            self._list.write(text)
+            if not text:
+                self._list.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.list_path)) from error
+
     def _last(self):
-        self._list.flush()
+        self._write("")
         lines = self.list_path.read_text(encoding="utf-8").splitlines()
         return "; ".join(lines[-3:])
 

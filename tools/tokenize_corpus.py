@@ -21,12 +21,15 @@ layout is described in copus/data/megatron_source.h.
 import argparse
 import bisect
 import concurrent.futures
+import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import multiprocessing
 import os
 import re
+import resource
 import shutil
 import signal
 import struct
@@ -235,7 +238,10 @@ def save_tokenizer(tokenizer, eod_token, folder, workplace):
     made = workplace / "tokenizer"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
-    tokenizer.save(made, eod_token)
+    try:
+        tokenizer.save(made, eod_token)
+    except Exception as error:  # the package raises plain Exception, also where the disk is full
+        raise CorpusError(f"{folder}: cannot be written: {error}; the same command goes on with what is done") from error
     if not folder.exists():
         made.rename(folder)
         return
@@ -312,10 +318,33 @@ class Progress:
         print(f"\r{line}\033[K" if self._terminal else line, end=end, file=sys.stderr, flush=True)
 
 
-def close_durably(file):
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
+def naming(error, path):
+    """The error of a write as one that names the file and how far it came, and what there is room for."""
+    if error.filename is not None:
+        return error
+    size = path.stat().st_size if path.exists() else 0
+    room = ""
+    if error.errno == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY:
+            room = f", and files of this process may have {limit:,} bytes (ulimit -f)"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        room = f", and {shutil.disk_usage(path.parent).free:,} bytes are free in {path.parent}"
+    return OSError(error.errno, f"{error.strerror} after {size:,} bytes{room}", str(path))
+
+
+@contextlib.contextmanager
+def writing(path):
+    """Opens a file that the disk has when the block ends; one that cannot be written is named and deleted."""
+    try:
+        with open(path, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        named = naming(error, path)
+        path.unlink(missing_ok=True)
+        raise named from error
 
 
 class Parts:
@@ -340,7 +369,8 @@ class Parts:
             raise CorpusError(f"{self.folder}: was begun with other input, another tokenizer or other options; "
                               "delete it or choose another --output")
         partial = path.with_suffix(".partial")
-        partial.write_text(text)
+        with writing(partial) as file:
+            file.write(text.encode())
         partial.rename(path)
 
     def leave(self):
@@ -359,11 +389,10 @@ class Parts:
             lengths.append(len(sequence))
             ids.extend(iter(sequence))  # a list, or an array of another type
         partial = self.path(number).with_suffix(f".{os.getpid()}")
-        with open(partial, "wb") as file:
+        with writing(partial) as file:
             file.write(self.HEADER.pack(*counts))
             lengths.tofile(file)
             ids.tofile(file)
-            close_durably(file)
         partial.rename(self.path(number))
 
     def read_counts(self, file):
@@ -379,13 +408,12 @@ class Parts:
         paths = [Path(f"{prefix}.bin"), Path(f"{prefix}.idx")]
         partial = [path.with_name(path.name + ".partial") for path in paths]
         lengths = array("i")
-        with open(partial[0], "wb") as output:
+        with writing(partial[0]) as output:
             for number in range(count):
                 with open(self.path(number), "rb") as part:
                     lengths.extend(self.lengths(part))
                     shutil.copyfileobj(part, output, 1 << 20)
-            close_durably(output)
-        with open(partial[1], "wb") as file:
+        with writing(partial[1]) as file:
             dtype = DTYPE_UINT16 if self.code == "H" else DTYPE_INT32
             file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, dtype, len(lengths), len(lengths) + 1))
             lengths.tofile(file)
@@ -395,7 +423,6 @@ class Parts:
                 offset += length * size
             pointers.tofile(file)
             array("q", range(len(lengths) + 1)).tofile(file)
-            close_durably(file)
         for source, path in zip(partial, paths):
             source.rename(path)
 
@@ -616,7 +643,9 @@ def main():
     except CorpusError as error:
         parser.error(printable(error))  # exit code 2
     except OSError as error:
-        parser.error(printable(f"{error.filename}: {error.strerror}" if error.filename else error))
+        lacks_room = error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
+        kept = "; make room, and the same command goes on with what is done" if lacks_room else ""
+        parser.error(printable(f"{error.filename}: {error.strerror}{kept}" if error.filename else error))
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on with what is done", file=sys.stderr)
         return 130

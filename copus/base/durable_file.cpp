@@ -18,6 +18,7 @@
 #include "copus/base/regular_file.h"
 #include "copus/base/standard_descriptors.h"
 #include "copus/base/write_all.h"
+#include "copus/base/write_error.h"
 
 namespace copus {
 namespace {
@@ -28,16 +29,6 @@ namespace fs = std::filesystem;
 constexpr size_t write_piece = size_t{1} << 20;
 
 std::string error_text(int error_number) { return std::generic_category().message(error_number); }
-
-// Returns "; it needs 4096 bytes, 100 are free in /data" where the error is a lack of space, otherwise "".
-std::string space_text(int error_number, uint64_t needed, const std::filesystem::path& directory) {
-  if (error_number != ENOSPC && error_number != EDQUOT && error_number != EFBIG) return "";
-  std::error_code ignored;
-  const std::filesystem::space_info space = std::filesystem::space(directory, ignored);
-  std::string text = concat("; the file needs ", needed, " bytes");
-  if (!ignored) text += concat(", ", space.available, " are free in ", directory.string());
-  return text + "; free some space there or choose another folder";
-}
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
@@ -168,8 +159,8 @@ DurableFile::~DurableFile() {
 }
 
 void DurableFile::fail(const char* action, int error_number, uint64_t needed_bytes) const {
-  throw UserError(concat("cannot ", action, " ", path_.string(), ": ", error_text(error_number),
-                         space_text(error_number, std::max(expected_bytes_, needed_bytes), folder_of(path_))));
+  throw WriteError(concat("cannot ", action, " ", path_.string(), ": ",
+                          write_error_text(error_number, std::max(expected_bytes_, needed_bytes), path_)));
 }
 
 void DurableFile::write(std::span<const std::byte> bytes) {
@@ -260,8 +251,8 @@ void write_directory_durably(const std::filesystem::path& directory, uint64_t ex
     fill(unfinished.path());
     unfinished.complete();
   } catch (const UserError& cause) {
-    throw UserError(concat("cannot write ", directory.string(), " (", expected_bytes, " bytes in all): ", cause.what(),
-                           ". Nothing of it was kept"));
+    throw WriteError(concat("cannot write ", directory.string(), " (", expected_bytes, " bytes in all): ", cause.what(),
+                            ". Nothing of it was kept"));
   }
 }
 

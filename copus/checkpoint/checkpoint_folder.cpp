@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/write_error.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/directory_lock.h"
@@ -140,8 +141,8 @@ void CheckpointFolder::abandon(const std::string& cause) {
   is_begun_ = true;  // a commit that fails has begun to end it
   drop();
   const std::filesystem::path directory = root_ / checkpoint_name(step_);
-  throw UserError(concat("cannot write ", directory.string(), " (", bytes_, " bytes of tensors in all): ", cause,
-                         ". Nothing of it was kept"));
+  throw WriteError(concat("cannot write ", directory.string(), " (", bytes_, " bytes of tensors in all): ", cause,
+                          ". Nothing of it was kept"));
 }
 
 bool CheckpointFolder::is_idle() const {

@@ -100,8 +100,7 @@ def script():
 
 
 def set_signals():
-    """A file that is too large is an error of write() then, and a shell that started this in the background has no say."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    """A shell that started this in the background has no say."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -27,7 +27,6 @@ from program_test_support import COPUS, KILL_ROUNDS, SANITIZERS, TIMEOUT, WITH_T
 def limit_files_to(size):
     """Makes a preexec_fn that lets no file of the child grow beyond `size` bytes: this stands in for a full disk."""
     def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
     return limit
@@ -163,7 +162,7 @@ class BadModels(ProgramTest):
         self.assert_model_refused("half-written", source="step-00000002.partial")
 
     def test_full_disk(self):
-        self.assert_model_refused("out", "bytes", "free", preexec_fn=limit_files_to(600))
+        self.assert_model_refused("out", "bytes", "ulimit -f", preexec_fn=limit_files_to(600))
 
     def test_where_nothing_can_be_written(self):
         self.assert_refused("convert", "--from", "hf", "--to", "hf", says=["hf", "not an empty folder"])
@@ -345,7 +344,7 @@ class BadInput(ProgramTest):
 
     def test_full_disk(self):
         self.assert_refused("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files_to(20000),
-                            says=["checkpoints", "free"], leaves_run_dir=True)
+                            says=["checkpoints", "ulimit -f", "has written no checkpoint"], leaves_run_dir=True)
         self.assertFalse(list((self.folder / "r" / "checkpoints").glob("step-*")), "nothing half-written")
 
 

@@ -15,6 +15,7 @@
 #include "copus/base/error.h"
 #include "copus/base/regular_file.h"
 #include "copus/base/write_all.h"
+#include "copus/base/write_error.h"
 
 namespace copus {
 
@@ -139,8 +140,9 @@ void LineLog::append(const std::string& line, const std::string& what) {
     const int error = errno;
     // Restores whole lines; if even this fails, resuming cuts the half line.
     [[maybe_unused]] const int ignored = ftruncate(descriptor_, size_);
-    throw UserError(concat(path_.string(), ": ", what, " cannot be written: ", std::strerror(error),
-                           ". Make room on the disk, then continue the run with --resume."));
+    throw WriteError(concat(path_.string(), ": ", what,
+                            " cannot be written: ", write_error_text(error, size_ + whole_line.size(), path_),
+                            ", then continue the run with --resume."));
   }
   size_ += std::ssize(whole_line);
 }
@@ -148,7 +150,7 @@ void LineLog::append(const std::string& line, const std::string& what) {
 void LineLog::replace_last(const std::string& last, const std::string& line, const std::string& what) {
   const int64_t before = size_ - std::ssize(last) - 1;
   if (ftruncate(descriptor_, before) != 0) {
-    throw UserError(concat(path_.string(), ": ", what, " cannot be written: ", std::strerror(errno)));
+    throw WriteError(concat(path_.string(), ": ", what, " cannot be written: ", std::strerror(errno)));
   }
   size_ = before;
   append(line, what);
@@ -157,8 +159,8 @@ void LineLog::replace_last(const std::string& last, const std::string& line, con
 void LineLog::sync() {
   // Some file systems have nothing to sync, and say so by EINVAL.
   if (fdatasync(descriptor_) != 0 && errno != EINVAL) {
-    throw UserError(concat(path_.string(), ": cannot be synced to the disk: ", std::strerror(errno),
-                           ". Look after the disk, then continue the run with --resume."));
+    throw WriteError(concat(path_.string(), ": cannot be synced to the disk: ", std::strerror(errno),
+                            ". Look after the disk, then continue the run with --resume."));
   }
 }
 

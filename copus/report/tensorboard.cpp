@@ -1,6 +1,7 @@
 #include "copus/report/tensorboard.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,6 +17,7 @@
 #include "copus/base/error.h"
 #include "copus/base/standard_descriptors.h"
 #include "copus/base/write_all.h"
+#include "copus/base/write_error.h"
 #include "copus/report/crc32c.h"
 
 namespace copus {
@@ -169,8 +171,11 @@ void TensorBoardWriter::flush() {
   if (written < buffer_.size()) {
     const int error = errno;
     buffer_.erase(0, written);
-    throw UserError(concat(path_.string(), ": cannot be written: ", std::strerror(error),
-                           ". Make room on the disk, then continue the run with --resume."));
+    struct stat status{};
+    const uint64_t size = ::fstat(descriptor_, &status) == 0 ? status.st_size : 0;
+    throw WriteError(concat(path_.string(),
+                            ": cannot be written: ", write_error_text(error, size + buffer_.size(), path_),
+                            ", then continue the run with --resume."));
   }
   buffer_.clear();
 }

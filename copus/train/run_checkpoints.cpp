@@ -13,6 +13,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/write_error.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/training_state.h"
@@ -140,7 +141,7 @@ void RunCheckpoints::settle() {
     if (is_gone && folder_ != nullptr) folder_->drop();
     if (is_gone) return;
     if (folder_ != nullptr) folder_->abandon(reason);
-    throw UserError(reason);
+    throw WriteError(reason);
   }
   const std::vector<std::string> all = gather_bytes(to_text(outcome.files), world_);
   if (folder_ == nullptr) return;

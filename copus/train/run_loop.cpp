@@ -11,6 +11,8 @@
 #include "copus/base/error.h"
 #include "copus/base/monotonic_seconds.h"
 #include "copus/base/units.h"
+#include "copus/base/write_error.h"
+#include "copus/checkpoint/checkpoint.h"
 #include "copus/description/mesh.h"
 #include "copus/report/timeline.h"
 #include "copus/train/step_agreement.h"
@@ -26,6 +28,18 @@ constexpr double assumed_bytes_per_second = 50e6;
 constexpr std::chrono::milliseconds between_looks(50);
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+// What is left of a run that could not write, for the user.
+std::string what_is_safe(const RunPlan& plan) {
+  std::optional<std::filesystem::path> newest;
+  try {
+    newest = latest_checkpoint(checkpoints_path(plan));
+  } catch (const std::exception&) {  // the message is about the write
+    return "";
+  }
+  if (!newest) return ". The run has written no checkpoint";
+  return concat(". The newest checkpoint is whole: ", newest->string(), "; --resume goes on from there");
+}
 
 // Seconds that writing weights and two moments in fp32 is assumed to take.
 double checkpoint_seconds(const ModelDescription& model) {
@@ -45,6 +59,14 @@ RunLoop::RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, 
       membership_(membership) {}
 
 std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
+  try {
+    return loop_until_end(passed);
+  } catch (const WriteError& error) {
+    throw UserError(concat(error.what(), what_is_safe(plan_)));
+  }
+}
+
+std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
   // The number of messages must not depend on the disk where messages move the clock.
   const bool waits = plan_.config.cluster.clock == ClockKind::virtual_time;
   checkpoints_.emplace(checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, waits);

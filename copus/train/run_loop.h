@@ -41,6 +41,7 @@ class RunLoop {
   std::optional<RunEnd> until_end(PassedBoundary& passed);
 
  private:
+  std::optional<RunEnd> loop_until_end(PassedBoundary& passed);
   void at_boundary(StepRecord record, PassedBoundary& passed);
   StepRecord step(const PassedBoundary& passed);
   void note_progress();

@@ -17,6 +17,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/round_up.h"
+#include "copus/base/write_error.h"
 #include "copus/comm/health/shared_health.h"
 
 namespace copus {
@@ -140,6 +141,9 @@ SharedSegment SharedSegment::create(int64_t size, std::chrono::steady_clock::tim
   Descriptor descriptor(::memfd_create("copus", MFD_CLOEXEC));
   if (!descriptor.is_open()) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
   if (::ftruncate(descriptor.number(), segment_bytes) != 0) {
+    // Linux counts memory that processes share as a file.
+    if (errno == EFBIG)
+      throw UserError(concat("the memory that ranks share: ", write_error_text(errno, segment_bytes, "")));
     throw InternalError(concat("could not size shared memory: ", std::strerror(errno)));
   }
   SharedSegment segment(std::move(descriptor));

@@ -56,9 +56,6 @@ bool set_limit(int64_t pid, __rlimit_resource resource) {
 // Whatever maps memory from now on throws std::bad_alloc.
 bool take_memory(int64_t pid) { return set_limit(pid, RLIMIT_AS); }
 
-// Whoever writes to a file from now on is ended by SIGXFSZ.
-bool take_files(int64_t pid) { return set_limit(pid, RLIMIT_FSIZE); }
-
 // The descriptor by which a rank hears its launcher, as the rank was told in its environment; -1 where there is none.
 int control_descriptor(int64_t pid) {
   std::ifstream environment(concat("/proc/", pid, "/environ"), std::ios::binary);
@@ -122,7 +119,6 @@ constexpr std::array kinds = std::to_array<FaultKind>({
     {"stopped for 0.3 s", false, true, Aftermath::unharmed, pause_briefly},
     {"slow by 10x for 2 s", false, true, Aftermath::unharmed, slow_down_tenfold},
     {"no memory", false, true, Aftermath::healed_or_unharmed, take_memory},
-    {"no room for files", false, true, Aftermath::healed_or_unharmed, take_files},
     {"told to leave", false, false, Aftermath::healed, send_signal<SIGTERM>},
     {"cut off from launcher", false, true, Aftermath::healed_or_unharmed, shut_control_socket<SHUT_RDWR>},
     {"deaf to launcher", false, true, Aftermath::healed_or_unharmed, shut_control_socket<SHUT_RD>},
