@@ -4,7 +4,9 @@
 Everything is read as a stream. Beside its texts a reader tells how much of its files it has read, in bytes on the disk.
 """
 
+import codecs
 import json
+import struct
 import zlib
 from pathlib import Path
 
@@ -317,10 +319,61 @@ def files_of(path):
     return [path]
 
 
+# How files of other formats begin, what they are, and what to do with them; copus/data/file_format.cpp knows more.
+BY_PAIRING = "tools/tokens_to_pair.py makes a pair of its token ids"
+FORMATS = [
+    (b"\x93NUMPY", "a NumPy array (.npy)", BY_PAIRING),
+    (struct.pack("<i", 20240520), "a token file of llm.c", BY_PAIRING),
+    (struct.pack("<i", 20240801), "a token file of llm.c (Llama 3)", BY_PAIRING),
+    (b"MMIDIDX\0\0", "the index of a pair", "it is tokenized already: train with the prefix of the pair"),
+    (b"\x1f\x8b", "compressed by gzip", "give it a name that ends in .gz, as a.jsonl.gz"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "give it a name that ends in .zst, as a.jsonl.zst"),
+    (b"PAR1", "a parquet file", "give it a name that ends in .parquet"),
+    (b"ARROW1", "an Arrow (Feather) file", "save it as parquet"),
+    (b"\xff\xff\xff\xff", "a stream of Arrow", "give the folder of datasets.save_to_disk that it is in"),
+    (b"BZh", "compressed by bzip2", "unpack it, or compress it by gzip or zstd"),
+    (b"\xfd7zXZ", "compressed by xz", "unpack it, or compress it by gzip or zstd"),
+    (b"PK\x03\x04", "a zip archive", "unpack it, and give the files in it"),
+    (b"GGUF", "a model's weights (GGUF)", "it holds no text"),
+    (b"\x89HDF", "an HDF5 file", "save its texts as JSONL"),
+    (b"SQLite format 3", "an SQLite database", "save its texts as JSONL"),
+    (b"%PDF", "a PDF document", "extract its text first"),
+    (b"\xff\xfe", "text in UTF-16", "iconv -f UTF-16 -t UTF-8 converts it"),
+    (b"\xfe\xff", "text in UTF-16", "iconv -f UTF-16 -t UTF-8 converts it"),
+    (b"\x80\x04", "a pickled object of Python", "save its texts as JSONL"),
+]
+
+
+def check_format(path):
+    """Names a file that is of another format than the text that its name promises."""
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    for mark, what, remedy in FORMATS:
+        if head.startswith(mark):
+            raise CorpusError(f"{path}: is {what}; {remedy}")
+    if head[8:10] == b'{"' and 0 < int.from_bytes(head[:8], "little") < path.stat().st_size:
+        raise CorpusError(f"{path}: is a model's weights (safetensors); it holds no text")
+    if path.suffix == ".bin" and not is_utf8_so_far(head):
+        raise CorpusError(f"{path}: looks like bare token ids, as nanoGPT writes them (uint16); {BY_PAIRING}")
+    if path.suffix == ".json" and b'"added_tokens"' in head:
+        raise CorpusError(f"{path}: is a tokenizer; give it by --tokenizer, and the text as input")
+
+
+def is_utf8_so_far(head):
+    """Whether the beginning of a file is UTF-8 text; a character may be cut at its end."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def read_documents(path, key, separator, on_bytes, bad):
     """Yields the documents of a file or folder. `key` names the text of a record, `separator` ends one in a text."""
     if path.is_dir():
         return read_dataset(path, key, on_bytes, bad)
+    if path.suffix not in (*COMPRESSED, ".parquet"):
+        check_format(path)
     kind = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
     if kind == ".parquet":
         return read_parquet(path, key, on_bytes, bad)

@@ -8,8 +8,10 @@ Run by CTest with the path of the program print_documents, which prints a docume
 import gzip
 import json
 import os
+import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -299,6 +301,35 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(self.read_back(300), [self.tokenizer.encode(each).ids + [0] for each in ("one", "two")])
         self.assertIn("bad byte at offset 4", (self.folder / "out.skipped").read_text())
+
+    def test_files_of_other_formats_are_named(self):
+        for name, head, says in [("a.npy", b"\x93NUMPY\x01\0", "tokens_to_pair"),
+                                 ("a.bin", struct.pack("<3i", 20240520, 1, 2), "llm.c"),
+                                 ("b.bin", b"\x9f\xc6\x01\0", "nanoGPT"),
+                                 ("a.txt", b"PAR1\x15\0", "ends in .parquet"),
+                                 ("b.txt", b"\x1f\x8b\x08\0", "ends in .gz"),
+                                 ("c.txt", b"\x28\xb5\x2f\xfd\0", "ends in .zst"),
+                                 ("a.arrow", b"ARROW1\0\0", "save it as parquet"),
+                                 ("d.txt", "text".encode("utf-16"), "iconv -f UTF-16"),
+                                 ("a.safetensors", struct.pack("<Q", 2) + b'{"a": 1}', "safetensors"),
+                                 ("a.json", b'{"version": "1.0", "added_tokens": []}', "--tokenizer"),
+                                 ("a.zip", b"PK\x03\x04", "zip archive")]:
+            self.assertIn(says, self.refused(self.write(name, head), *self.json_tokenizer()))
+
+    def test_a_limit_on_files_is_named_and_what_is_done_is_kept(self):
+        text = self.write("a.txt", "some words " * 100_000)
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+        result = self.run_tool(text, *self.json_tokenizer(), preexec_fn=limit)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        for words in ("out.parts/000000", "File too large after ", "100,000 bytes (ulimit -f)", "goes on with what is"):
+            self.assertIn(words, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        self.assertEqual([path.name for path in (self.folder / "out.parts").iterdir()], ["plan.json"])
+        self.tokenize(text, *self.json_tokenizer())
+        self.assertEqual(len(self.read_back(300)), 1)
 
     def test_json_over_many_lines_is_named(self):
         for content in ('[{"text": "a"}, {"text": "b"}]', '[\n{"text": "a"}\n]', json.dumps([{"text": "a"}], indent=1)):

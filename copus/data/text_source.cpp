@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "copus/base/error.h"
+#include "copus/data/file_format.h"
 #include "copus/data/utf8.h"
 
 namespace copus {
@@ -13,22 +14,17 @@ std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-// Tells whether a file begins as one of gzip, zstd or parquet does.
-bool is_packed(std::string_view file) {
-  return file.starts_with("\x1f\x8b") || file.starts_with("\x28\xb5\x2f\xfd") || file.starts_with("PAR1");
-}
-
 }  // namespace
 
 TextSource::TextSource(const std::string& path, const std::string& document_separator) : file_(path) {
   const std::string_view text = text_of(file_);
   if (text.empty()) throw UserError(concat(path, ": is empty; expected UTF-8 text"));
+  if (const auto format = format_of_corpus(text, path)) throw UserError(concat(path, ": ", *format));
   if (const auto invalid = find_invalid_utf8(text)) {
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*invalid), '\n');
     throw UserError(concat(path, ": is not UTF-8 text: the byte at offset ", *invalid, " (line ", line, ") is 0x",
                            std::hex, static_cast<unsigned>(static_cast<unsigned char>(text[*invalid])),
-                           is_packed(text) ? "; compressed text and parquet are read by tools/tokenize_corpus.py"
-                                           : "; convert the file to UTF-8, for example with iconv"));
+                           "; convert the file to UTF-8, for example with iconv"));
   }
   std::size_t begin = 0;
   int64_t tokens = 0;

@@ -20,8 +20,8 @@ class TextSource final : public TokenSource {
   static constexpr int64_t end_of_document = 0xFF;
 
   // Opens the file. Documents end at `document_separator`, which is not part of them; empty documents are left out. An
-  // empty separator makes the file one document. Throws UserError if the file cannot be read, holds no text, or is not
-  // UTF-8 (naming the byte offset and line where it stops being so).
+  // empty separator makes the file one document. Throws UserError if the file cannot be read, holds no text, is of
+  // another format (naming it), or is not UTF-8 (naming the byte offset and line where it stops being so).
   TextSource(const std::string& path, const std::string& document_separator);
 
   const std::string& path() const override { return file_.path(); }

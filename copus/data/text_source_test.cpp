@@ -83,7 +83,7 @@ TEST_F(TextSourceTest, RefusesWhatIsNotUtf8AndSaysWhere) {
               AllOf(HasSubstr("not UTF-8"), HasSubstr("offset 11"), HasSubstr("line 3"), HasSubstr("0xe9"),
                     HasSubstr("iconv")));
   EXPECT_THAT(user_error([&] { TextSource(write_text("a.parquet", "PAR1\x15\xE9"), ""); }),
-              AllOf(HasSubstr("not UTF-8"), HasSubstr("parquet are read by tools/tokenize_corpus.py")));
+              AllOf(HasSubstr("is a parquet file"), HasSubstr("tools/tokenize_corpus.py")));
 }
 
 TEST_F(TextSourceTest, OpensByName) {
