@@ -342,6 +342,17 @@ class BadInput(ProgramTest):
         self.assertIn(3, kept)
         self.assertTrue(all(step <= sound.index(False) for step in kept), f"{kept}: none of a step that was skipped")
 
+    @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
+    def test_a_file_system_without_locks_is_told_of_once(self):
+        self.write("no_locks.c", "#include <errno.h>\nint flock(int f, int how) { (void)f, (void)how; errno = ENOLCK; "
+                   "return -1; }\n")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", "no_locks.so", "no_locks.c"], cwd=self.folder, check=True)
+        preload = os.environ | {"LD_PRELOAD": str(self.folder / "no_locks.so")}
+        result = self.copus("train", "run.toml", "--run-dir", "r", env=preload)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout.count("has no file locks"), 1, result.stdout)
+        self.assertNotIn("has no file locks", self.assert_done("train", "run.toml", "--run-dir", "s").stdout)
+
     def test_full_disk(self):
         self.assert_refused("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files_to(20000),
                             says=["checkpoints", "ulimit -f", "has written no checkpoint"], leaves_run_dir=True)

@@ -10,6 +10,7 @@
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/regular_file.h"
 #include "copus/base/shell_word.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/hugging_face.h"
@@ -172,6 +173,12 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
                 config_.checkpoint.keep_last));
   }
   note(concat("run        ", directory_.string()));
+  // The log is locked by this process, where there are locks.
+  if (log_.is_in_place() && !is_file_locked(directory_ / "run.jsonl")) {
+    note(
+        "warning    this file system has no file locks: nothing keeps a second job out of the run directory; start one "
+        "at a time");
+  }
   if (!plan_.resume) return;
   note(plan_.checkpoint ? concat("resumed    after step ", plan_.checkpoint->step())
                         : "resumed    from the beginning: there was no checkpoint yet");
