@@ -37,6 +37,8 @@ class BenchComm(ProgramTest):
                 self.assertAlmostEqual(row["ratio"] * row["seconds"] / row["mpi_seconds"], 1)
             else:
                 self.assertEqual((row["mpi_seconds"], row["ratio"]), (None, None))
+        says = ["no MPI library", "apt-get install libopenmpi-dev"]
+        self.assertEqual([words in result.stderr for words in says], [not WITH_MPI] * len(says), result.stderr)
 
     def test_table(self):
         result = self.assert_done("bench", "comm", "--ranks", "2", "--largest", "64", "--rounds", "2")

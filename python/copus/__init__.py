@@ -24,4 +24,11 @@ _MODULES = {"Advice": "advice", "Adviser": "adviser", "AdviserWarning": "health"
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'copus' has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+    try:
+        module = importlib.import_module(f".{_MODULES[name]}", __name__)
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "torch":
+            raise
+        raise ImportError(f"copus.{name} needs PyTorch, which cannot be imported ({error}); to install it: "
+                          "pip install torch", name="torch") from None
+    return getattr(module, name)

@@ -93,6 +93,10 @@ int run_comm_bench(const CommCommandOptions& options) {
   }
   const nlohmann::json request{{"largest", options.largest}, {"rounds", options.rounds}};
   const RankStarter start = has_mpi() ? start_with_mpirun : launch_ranks;
+  if (!has_mpi()) {
+    std::cerr << "copus bench comm: this build has no MPI library, so its columns stay empty; to compare, install Open "
+                 "MPI (Debian: apt-get install libopenmpi-dev openmpi-bin) and build Copus again\n";
+  }
   if (!options.json) print_header();
   nlohmann::json all_rows = nlohmann::json::array();
   for (const int64_t ranks : options.ranks) {
