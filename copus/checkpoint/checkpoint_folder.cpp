@@ -36,12 +36,23 @@ void delete_leftovers(const std::filesystem::path& root) {
   std::ranges::for_each(leftovers, delete_directory);
 }
 
+// What --resume looks at before it takes a checkpoint. Throws CheckpointDamage.
+void check_texts_and_sizes(const std::filesystem::path& directory) {
+  const Manifest manifest = read_named_manifest(directory);
+  verify_sizes(directory, manifest);
+  std::vector<std::string> texts;
+  for (const auto& [name, digest] : manifest.files) {
+    if (!name.ends_with(tensors_suffix)) texts.push_back(name);
+  }
+  verify_files(directory, manifest, texts);
+}
+
 // Renames a folder that is not the whole checkpoint that its name says, so that nothing overwrites it: somebody may
 // still want to repair it.
 void set_aside_if_damaged(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(directory)) return;
   try {
-    verify_sizes(directory, read_named_manifest(directory));
+    check_texts_and_sizes(directory);
   } catch (const CheckpointDamage&) {
     std::filesystem::path aside = directory.string() + ".set-aside";
     for (int number = 2; std::filesystem::exists(aside); ++number) {
@@ -55,7 +66,7 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
 // another name is nobody's to delete: neither counts among those that are kept.
 bool is_whole(const std::filesystem::path& directory) {
   try {
-    verify_sizes(directory, read_named_manifest(directory));
+    check_texts_and_sizes(directory);
     return true;
   } catch (const UserError&) {
     return false;

@@ -268,8 +268,14 @@ TEST_F(CheckpointTest, DamagedManifest) {
 TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
   write(10);
   write(20);
-  const std::filesystem::path whole = folder_.path() / "whole";
+  const std::filesystem::path whole = folder_.path() / "whole", others = folder_.path() / "others";
   std::filesystem::copy(step_path(20), whole);
+  CheckpointWriter other_run(others, 1);
+  Snapshot of_other_run = make_test_snapshot(20);
+  of_other_run.run_config += "# of another run";
+  of_other_run.training_state += " ";
+  other_run.write(of_other_run);
+  other_run.finish();
   const std::vector<std::string> names = list_directory(whole);
   ASSERT_THAT(names, Contains("training_state.json"));
   for (const std::string& name : names) {
@@ -280,16 +286,21 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
         {"cut", content.substr(0, content.size() / 2)},
         {"emptied", ""},
         {"missing", std::nullopt},
-        {"flipped", flipped}};
+        {"flipped", flipped},
+        {"of another run", read_text_file(others / checkpoint_name(20) / name)}};
     for (const auto& [kind, damaged] : kinds) {
-      if (kind == std::string_view("flipped") && name.ends_with(".safetensors")) continue;  // verify_tensors' business
+      if (damaged && damaged->size() == content.size() && name.ends_with(".safetensors")) continue;  // verify_tensors'
+      if (damaged == content) continue;
       SCOPED_TRACE(concat(name, " ", kind));
       std::filesystem::remove(step_path(20) / name);
       if (damaged) write_file_durably(step_path(20) / name, *damaged);
       const UsableCheckpoint usable = open_newest_usable(root_);
       ASSERT_TRUE(usable.checkpoint);
       EXPECT_EQ(usable.checkpoint->step(), 10);
-      EXPECT_THAT(usable.damage, ElementsAre(AllOf(HasSubstr("step-00000020"), HasSubstr(name))));
+      // With another's manifest the first of the files that are not its own is named.
+      const bool is_others = name == manifest_file_name && kind == std::string_view("of another run");
+      EXPECT_THAT(usable.damage,
+                  ElementsAre(AllOf(HasSubstr("step-00000020"), HasSubstr(is_others ? "config.toml" : name))));
       write_file_durably(step_path(20) / name, content);
     }
   }
@@ -300,6 +311,22 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
   std::filesystem::resize_file(step_path(20) / manifest_file_name, 30);
   EXPECT_FALSE(open_newest_usable(root_).checkpoint);
   EXPECT_THAT(open_newest_usable(root_).damage, ElementsAre(HasSubstr("step-00000020")));
+}
+
+// What was damaged may still be repaired, and so it is put aside before a checkpoint of the same step takes its place.
+TEST_F(CheckpointTest, NothingThatIsDamagedIsWrittenOver) {
+  for (const std::string name : {"config.json", "config.toml", "manifest.json", "training_state.json"}) {
+    SCOPED_TRACE(name);
+    write(20);
+    const std::filesystem::path aside = step_path(20).string() + ".set-aside";
+    std::string flipped = read_text_file(step_path(20) / name);
+    flipped[flipped.size() / 2] ^= 1;
+    write_file_durably(step_path(20) / name, flipped);
+    write(20);
+    EXPECT_TRUE(is_test_checkpoint(Checkpoint(step_path(20))));
+    EXPECT_EQ(read_text_file(aside / name), flipped);
+    std::filesystem::remove_all(aside);
+  }
 }
 
 TEST_F(CheckpointTest, AFolderWithAnotherStepsNameIsNotTakenForTheNewest) {
