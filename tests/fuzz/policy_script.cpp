@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Observation observation;
   for (const int64_t step : {int64_t{1}, int64_t{100}, std::numeric_limits<int64_t>::max()}) {
     observation.step = step;
-    (*policy)->is_due(observation);
+    (*policy)->is_due(observation, Configuration());
   }
   return 0;
 }
