@@ -266,7 +266,7 @@ TEST_F(RunLogTest, FullDiskNamesTheFileAndKeepsWholeLines) {
     std::fputs(message.c_str(), stderr);
     std::exit(0);
   };
-  EXPECT_EXIT(fill_disk(), testing::ExitedWithCode(0), "run.jsonl: step 3 cannot be written: .*Make room on the disk");
+  EXPECT_EXIT(fill_disk(), testing::ExitedWithCode(0), "run.jsonl: step 3 cannot be written: .*raise that limit");
   EXPECT_EQ(read_text_file(path_), before);
 }
 

@@ -122,7 +122,7 @@ TEST_F(TensorBoardTest, FullDiskNamesTheFile) {
     std::fputs(message.c_str(), stderr);
     std::exit(0);
   };
-  EXPECT_EXIT(fill_disk(), testing::ExitedWithCode(0), "tfevents.*cannot be written: .*Make room on the disk");
+  EXPECT_EXIT(fill_disk(), testing::ExitedWithCode(0), "tfevents.*cannot be written: .*raise that limit");
 }
 
 }  // namespace

@@ -231,6 +231,7 @@ TEST(StateArena, a_record_outlives_its_owner_and_is_whole) {
     const auto arena = StateArena::join(world);
     ASSERT_NE(arena, nullptr);
     EXPECT_EQ(arena->record_of(1), "");
+    world.everyone().barrier();
     pid_t peer = getpid();
     world.everyone().broadcast(&peer, sizeof peer, DataType::byte, 1);
     if (world.rank() == 1) {
