@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/comm/announcements.h"
 #include "copus/comm/job/launcher.h"
 #include "copus/comm/job/launcher_watch.h"
 #include "copus/comm/job/membership.h"
@@ -136,6 +137,7 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
 std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
   constexpr double seconds_of_launchers = 20, seconds_by_hand = 3;
   const bool is_by_hand = environment.launcher == LauncherKind::torchrun && !environment.has_agent;
+  announce_no_more();  // whatever becomes of the others, the mistake is what the user has to hear of
   try {
     return join_world(environment, is_by_hand ? seconds_by_hand : seconds_of_launchers);
   } catch (...) {
