@@ -237,6 +237,23 @@ class Healing(HealingTest):
             self.assertEqual(process.returncode, 0, output + errors)
             self.assert_same_training(config, f"{config}-expected")
 
+    def test_where_all_ranks_are_killed_the_precision_stays_whatever_the_file_says_now(self):
+        model = MODEL + "[parallel]\ndata_parallel = 2\n"
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=model)
+        file = self.folder / "pair.toml"
+        as_it_was = file.read_text()
+        for precision, other in (("fp32", "bf16"), ("bf16", "fp32")):
+            file.write_text(as_it_was.replace('precision = "fp32"', f'precision = "{precision}"'))
+            self.assert_done("train", "pair.toml", "--run-dir", f"{precision}-expected", *self.settings)
+            process = self.start("train", "pair.toml", "--run-dir", precision, *self.settings)
+            self.wait_for_steps(precision, 5, process)
+            file.write_text(as_it_was.replace('precision = "fp32"', f'precision = "{other}"'))
+            for pid in self.living_ranks(process):
+                os.kill(pid, signal.SIGKILL)
+            output, errors = self.finish(process)
+            self.assertEqual(process.returncode, 0, output + errors)
+            self.assert_same_training(precision, f"{precision}-expected")
+
     def test_ranks_that_are_killed_again_and_again_without_a_step_end_the_job(self):
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
         faults = [f"step 50,@{number}#1:KILL" for number in range(2)]

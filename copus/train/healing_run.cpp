@@ -63,7 +63,7 @@ struct Past {
 
 class HealingRun {
  public:
-  HealingRun(std::optional<RunPlan> plan, const std::function<RunPlan(const std::filesystem::path&)>& plan_again,
+  HealingRun(std::optional<RunPlan> plan, const std::function<RunPlan(const std::string& note)>& plan_again,
              double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
              int64_t local_ranks)
       : plan_(std::move(plan)),
@@ -337,7 +337,7 @@ class HealingRun {
     past_.begun_in = epoch.number;
     trainer_->keep_record(epoch.number);
     if (epoch.number > 0) membership_.settled();
-    if (leads) membership_.leave_note(plan_->directory.string());
+    if (leads) membership_.leave_note(note_of(*plan_));
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
     world_->health().set_place("opening the run directory");
@@ -468,7 +468,7 @@ class HealingRun {
   }
 
   std::optional<RunPlan> plan_;
-  const std::function<RunPlan(const std::filesystem::path&)>& plan_again_;
+  const std::function<RunPlan(const std::string& note)>& plan_again_;
   bool is_planned_anew_ = false;  // in this epoch, on all ranks
   const double max_seconds_;
   const std::chrono::steady_clock::time_point start_;
@@ -490,10 +490,23 @@ class HealingRun {
 
 }  // namespace
 
+std::string note_of(const RunPlan& plan) {
+  return concat(to_string(plan.config.train.precision), " ", plan.directory.string());
+}
+
+RunRequest request_of_note(RunRequest request, const std::string& note) {
+  const size_t space = note.find(' ');
+  COPUS_CHECK(space != std::string::npos, "a note without a precision");
+  request.overrides.push_back(concat("train.precision=", note.substr(0, space)));
+  request.run_directory = note.substr(space + 1);
+  request.resume = true;
+  return request;
+}
+
 RunEnd run_healing_training(std::optional<RunPlan> plan,
-                            const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,
-                            double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership,
-                            at::Device device, int64_t local_ranks) {
+                            const std::function<RunPlan(const std::string& note)>& plan_again, double max_seconds,
+                            std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
+                            int64_t local_ranks) {
   return HealingRun(std::move(plan), plan_again, max_seconds, start, membership, device, local_ranks).run();
 }
 

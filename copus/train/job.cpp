@@ -119,12 +119,7 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
     plan = plan_run(request);
     wait_limit = plan->config.wait_limit;
   }
-  const auto plan_again = [&](const std::filesystem::path& directory) {
-    RunRequest again = request;
-    again.run_directory = directory.string();
-    again.resume = true;
-    return plan_run(again);
-  };
+  const auto plan_again = [&](const std::string& note) { return plan_run(request_of_note(request, note)); };
   Membership membership(environment, wait_limit, open_store);
   use_device(at::kCPU);
   return static_cast<int>(run_healing_training(std::move(plan), plan_again, max_seconds, start, membership, at::kCPU,
