@@ -56,10 +56,10 @@ class SelfTest(ProgramTest):
         self.assertEqual(len(result["groups"]), 1)
 
     def test_faults_are_healed_and_told_of(self):
-        result = json.loads(self.assert_done("selftest", "--faults", "10", "--seed", "4", "--json").stdout)
+        result = json.loads(self.assert_done("selftest", "--faults", "5", "--seed", "4", "--json").stdout)
         self.assertTrue(result["passed"])
-        self.assertEqual((result["ranks"], result["seed"], len(result["faults"])), (4, 4, 10))
-        self.assertEqual([fault["failure"] for fault in result["faults"]], [""] * 10)
+        self.assertEqual((result["ranks"], result["seed"], len(result["faults"])), (4, 4, 5))
+        self.assertEqual([fault["failure"] for fault in result["faults"]], [""] * 5)
         for run in result["runs"]:
             self.assertEqual((run["failure"], run["steps"]), ("", 1500))
         self.assertTrue(any("healed_seconds" in fault for fault in result["faults"]))
