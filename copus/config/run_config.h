@@ -244,8 +244,8 @@ struct LogConfig {
 
 // Section [heal].
 struct HealConfig {
-  bool enabled = true;    // whether a job that our launcher has started goes on when ranks fail
-  bool replace = true;    // whether the launcher starts new ranks in their place
+  bool enabled = true;  // whether a job that our launcher has started goes on when ranks fail
+  bool replace = true;  // whether the launcher starts new ranks in their place
   // How many times without progress the launcher starts ranks anew where all of a machine have ended.
   int64_t restarts = 3;
   bool machines = false;  // whether only layouts are used whose state outlives the loss of any one machine
