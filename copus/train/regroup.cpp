@@ -166,7 +166,7 @@ class Regrouping {
     everyone_.all_gather(&mine, all.data(), std::vector<int64_t>(members_.size(), words_of_age), DataType::int64);
     const auto latest = std::ranges::max_element(all);
     speaks_ = latest->loaded_in >= 0 && latest - all.begin() == members_.rank();
-    if (speaks_) take_record(record, state_);
+    if (speaks_) take_record(record, dtype_, state_);
   }
 
   int64_t latest_step() const {

@@ -88,6 +88,12 @@ void visit_numbers(Record& record, Training& training, const auto& visit) {
   visit(record, training.variance_ratio);
 }
 
+// Of the weights of a rank, as a number.
+int64_t dtype_of(const std::vector<BucketState>& state) {
+  const auto has_weight = std::ranges::find_if(state, [](const BucketState& one) { return one.weight.defined(); });
+  return has_weight == state.end() ? -1 : static_cast<int64_t>(has_weight->weight.scalar_type());
+}
+
 }  // namespace
 
 void write_record(const SurvivingState& state, const TrainingState& training) {
@@ -97,6 +103,7 @@ void write_record(const SurvivingState& state, const TrainingState& training) {
                        .moves = state.moves,
                        .step = std::max(training.step, state.decided.step),
                        .completed = training.step});
+  writer.add(dtype_of(state.at_rest.mine));
   visit_numbers(writer, training, [](RecordWriter& to, const auto& value) { to.add(value); });
   writer.add_row(training.data_fingerprint.data(), std::ssize(training.data_fingerprint));
   writer.add(state.decided);
@@ -117,10 +124,14 @@ std::optional<RecordAge> age_of_record(std::string_view record) {
   return age;
 }
 
-void take_record(std::string_view record, SurvivingState& state) {
+void take_record(std::string_view record, at::ScalarType dtype, SurvivingState& state) {
   RecordReader reader(record);
   RecordAge age;
   reader.read(age);
+  int64_t dtype_then = -1;
+  reader.read(dtype_then);
+  COPUS_CHECK(dtype_then < 0 || dtype_then == static_cast<int64_t>(dtype),
+              "the weights in memory are of another type than this process is to train in");
   state.loaded_in = age.loaded_in;
   state.moves = age.moves;
   TrainingState& training = state.at_rest.training;

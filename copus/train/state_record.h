@@ -3,6 +3,8 @@
 // before anything is done that the record before did not know of.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -30,7 +32,8 @@ void write_record(const SurvivingState& state, const TrainingState& training);
 // The age of a record; empty for an empty one.
 std::optional<RecordAge> age_of_record(std::string_view record);
 
-// Takes over what the record says. `state` then knows where the state of others lies, and has none of its own.
-void take_record(std::string_view record, SurvivingState& state);
+// Takes over what the record says. `state` then knows where the state of others lies, and has none of its own. Throws
+// InternalError where the weights there are not of `dtype`.
+void take_record(std::string_view record, at::ScalarType dtype, SurvivingState& state);
 
 }  // namespace copus
