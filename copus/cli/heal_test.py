@@ -82,6 +82,10 @@ class HealingTest(ProgramTest):
     def living_ranks(self, process):
         return [pid for pid in children(process.pid) if not is_gone(pid) and rank_of(pid) is not None]
 
+    def kill_ranks(self, process):
+        for pid in self.living_ranks(process):
+            os.kill(pid, signal.SIGKILL)
+
     def assert_same_training(self, run, expected):
         """Expects every step once, of the same samples, with the same losses."""
         records, others = self.records(run), self.records(expected)
@@ -231,13 +235,12 @@ class Healing(HealingTest):
                                  "checkpoint.interval=0")
             for strike in range(3):
                 self.wait_for_steps(config, 10 + 40 * strike, process)
-                for pid in self.living_ranks(process):
-                    os.kill(pid, signal.SIGKILL)
+                self.kill_ranks(process)
             output, errors = self.finish(process)
             self.assertEqual(process.returncode, 0, output + errors)
             self.assert_same_training(config, f"{config}-expected")
 
-    def test_where_all_ranks_are_killed_the_precision_stays_whatever_the_file_says_now(self):
+    def test_where_all_ranks_are_killed_the_run_stays_what_it_was_whatever_the_file_says_now(self):
         model = MODEL + "[parallel]\ndata_parallel = 2\n"
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=model)
         file = self.folder / "pair.toml"
@@ -247,9 +250,9 @@ class Healing(HealingTest):
             self.assert_done("train", "pair.toml", "--run-dir", f"{precision}-expected", *self.settings)
             process = self.start("train", "pair.toml", "--run-dir", precision, *self.settings)
             self.wait_for_steps(precision, 5, process)
-            file.write_text(as_it_was.replace('precision = "fp32"', f'precision = "{other}"'))
-            for pid in self.living_ranks(process):
-                os.kill(pid, signal.SIGKILL)
+            file.write_text(as_it_was.replace('precision = "fp32"', f'precision = "{other}"')
+                            .replace("hidden_size = 64", "hidden_size = 128").replace("lr = ", "lr = 1"))
+            self.kill_ranks(process)
             output, errors = self.finish(process)
             self.assertEqual(process.returncode, 0, output + errors)
             self.assert_same_training(precision, f"{precision}-expected")
@@ -453,8 +456,7 @@ class Machines(HealingTest):
         first, second = self.start_machines("stages.toml", "r", "--set", "checkpoint.interval=0")
         for machine in (second, first):
             self.wait_for_steps("r", len(self.records("r")) + 10 if machine is first else 5, first)
-            for pid in self.living_ranks(machine):
-                os.kill(pid, signal.SIGKILL)
+            self.kill_ranks(machine)
         output, errors = self.finish(first)
         self.assertEqual(first.returncode, 0, output + errors)
         self.assertNotIn("after it again", errors)

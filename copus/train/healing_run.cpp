@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <compare>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +33,7 @@
 #include "copus/train/run_leader.h"
 #include "copus/train/run_loop.h"
 #include "copus/train/run_setup.h"
+#include "copus/train/state_record.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/stop_request.h"
 #include "copus/train/trainer.h"
@@ -63,8 +65,9 @@ struct Past {
 
 class HealingRun {
  public:
-  HealingRun(std::optional<RunPlan> plan, const std::function<RunPlan(const std::string& note)>& plan_again,
-             double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
+  HealingRun(std::optional<RunPlan> plan,
+             const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again, double max_seconds,
+             std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
              int64_t local_ranks)
       : plan_(std::move(plan)),
         plan_again_(plan_again),
@@ -122,10 +125,13 @@ class HealingRun {
         end_since_nobody_can_take_over(reason, members);
         return std::nullopt;
       } catch (const StateIsLost& lost) {  // on all members
-        loss = lost.what();
+        loss = lost.loss();
       }
     }
-    if (!regrouped && membership_.epoch().number > 0) return_to_checkpoint(members, loss);
+    if (!regrouped && membership_.epoch().number > 0) {
+      return_to_checkpoint(members, loss);
+      state_ = {};  // on spares too, so that nobody takes what lies there for the state that is loaded now
+    }
     if (regrouped) membership_.settled();
     const Configuration now = regrouped ? regrouped->now : first_configuration(members);
     const int64_t ranks = now.strategy.world_size();
@@ -198,7 +204,9 @@ class HealingRun {
 
   // Makes the plan from the run's files, since all who knew it are gone.
   void plan_anew() {
-    plan_ = plan_again_(membership_.epoch().note);
+    const std::string& directory = membership_.epoch().note;
+    if (directory.empty()) throw UserError("all ranks that knew of the run ended before it began; start it again");
+    plan_ = plan_again_(directory);
     past_.was_begun = is_planned_anew_ = true;
   }
 
@@ -306,7 +314,7 @@ class HealingRun {
 
   // Begins the run, with all ranks of the world, which are the first of the epoch.
   void begin(const Configuration& configuration) {
-    if (!is_safe_enough(configuration)) {
+    if (membership_.epoch().number == 0 && !is_safe_enough(configuration)) {
       throw UserError(concat("heal.machines = true, and of the layout ", to_string(configuration.strategy),
                              " some training state is on one machine alone; let data-parallel ranks, with ZeRO "
                              "parallel.zero_replicas, hold it on several machines, or set heal.machines = false"));
@@ -323,7 +331,6 @@ class HealingRun {
     const Epoch& epoch = membership_.epoch();
     trainer_ = std::make_unique<Trainer>(plan_->config, configuration, *dataset_, device_, *world_,
                                          of_ranks(epoch.processes), of_ranks(epoch.machines));
-    if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     world_->health().set_place("loading the first state");
     load_first_state(*plan_, *trainer_, *world_);
     passed_ = {.written = trainer_->state().step};
@@ -336,12 +343,14 @@ class HealingRun {
     world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     past_.begun_in = epoch.number;
     trainer_->keep_record(epoch.number);
+    // Until then the launcher keeps the arena of the state that was there before.
+    if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     if (epoch.number > 0) membership_.settled();
-    if (leads) membership_.leave_note(note_of(*plan_));
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
     world_->health().set_place("opening the run directory");
     leader_->begin(have_cores_);
+    membership_.leave_note(plan_->directory.string());
     leader_->introduce(*dataset_, *world_);
   }
 
@@ -411,7 +420,7 @@ class HealingRun {
   // was loaded when others lacked theirs, or before the run went back to a checkpoint, is none.
   void agree_on_past(World& members) {
     members.health().set_place("learning what has happened");
-    past_.begun_in = std::max(past_.begun_in, latest_load_on_record(state_));
+    past_.begun_in = std::max(past_.begun_in, latest_load_on_record(state_.arena.get()));
     std::vector<Past> all(members.size());
     constexpr int64_t words = sizeof(Past) / sizeof(int64_t);
     members.everyone().all_gather(&past_, all.data(), std::vector<int64_t>(members.size(), words), DataType::int64);
@@ -468,7 +477,7 @@ class HealingRun {
   }
 
   std::optional<RunPlan> plan_;
-  const std::function<RunPlan(const std::string& note)>& plan_again_;
+  const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again_;
   bool is_planned_anew_ = false;  // in this epoch, on all ranks
   const double max_seconds_;
   const std::chrono::steady_clock::time_point start_;
@@ -490,23 +499,10 @@ class HealingRun {
 
 }  // namespace
 
-std::string note_of(const RunPlan& plan) {
-  return concat(to_string(plan.config.train.precision), " ", plan.directory.string());
-}
-
-RunRequest request_of_note(RunRequest request, const std::string& note) {
-  const size_t space = note.find(' ');
-  COPUS_CHECK(space != std::string::npos, "a note without a precision");
-  request.overrides.push_back(concat("train.precision=", note.substr(0, space)));
-  request.run_directory = note.substr(space + 1);
-  request.resume = true;
-  return request;
-}
-
 RunEnd run_healing_training(std::optional<RunPlan> plan,
-                            const std::function<RunPlan(const std::string& note)>& plan_again, double max_seconds,
-                            std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
-                            int64_t local_ranks) {
+                            const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,
+                            double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership,
+                            at::Device device, int64_t local_ranks) {
   return HealingRun(std::move(plan), plan_again, max_seconds, start, membership, device, local_ranks).run();
 }
 

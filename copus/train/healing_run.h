@@ -6,9 +6,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
-#include <string>
 
 #include "copus/comm/job/membership.h"
 #include "copus/train/run.h"
@@ -16,19 +16,14 @@
 
 namespace copus {
 
-// What processes need to resume the run of this plan, whose precision has been chosen, when nobody else is left who
-// knows it: `request`, with which the job was started, with what the note says.
-std::string note_of(const RunPlan& plan);
-RunRequest request_of_note(RunRequest request, const std::string& note);
-
 // Trains as run_training does, as one process of a job. `plan`: empty in a process that has come after the first epoch,
-// which takes the others', or where none of them has one makes it again by `plan_again` from the note that
-// they left (note_of). The device is the CPU and the clock the real one.
+// which takes the others', or where none of them has one makes that of the run in a directory, to resume it, by
+// `plan_again`. The device is the CPU and the clock the real one.
 // Throws UserError likewise, and where nothing can heal: nothing of the state is left and there is no checkpoint, or
 // the ranks fail again and again at the same step.
 RunEnd run_healing_training(std::optional<RunPlan> plan,
-                            const std::function<RunPlan(const std::string& note)>& plan_again, double max_seconds,
-                            std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
-                            int64_t local_ranks);
+                            const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,
+                            double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership,
+                            at::Device device, int64_t local_ranks);
 
 }  // namespace copus

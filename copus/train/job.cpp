@@ -119,7 +119,14 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
     plan = plan_run(request);
     wait_limit = plan->config.wait_limit;
   }
-  const auto plan_again = [&](const std::string& note) { return plan_run(request_of_note(request, note)); };
+  // The run's own configuration says what it trains with, the user's may have been edited since.
+  const auto plan_again = [&](const std::filesystem::path& directory) {
+    RunRequest again = request;
+    again.config_path = (directory / "config.toml").string();
+    again.run_directory = directory.string();
+    again.resume = true;
+    return plan_run(again);
+  };
   Membership membership(environment, wait_limit, open_store);
   use_device(at::kCPU);
   return static_cast<int>(run_healing_training(std::move(plan), plan_again, max_seconds, start, membership, at::kCPU,

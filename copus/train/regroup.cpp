@@ -146,27 +146,17 @@ class Regrouping {
     for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
   }
 
-  // Where no member holds state, one of those that read the latest record of a process that has ended takes it over.
-  // The state that it tells of is complete, since none lets go of a layout before all have the next one, and say so.
+  // No member holds state. The member that can read the latest record of an ended process takes the record over. The
+  // state that the record describes is complete: a rank lets go of a layout only after all ranks have the next one.
   void speak_for_the_ended() {
     tell("reading what the ended have left");
-    std::string record;
-    RecordAge mine;
-    if (state_.arena != nullptr) {
-      for (const int64_t process : state_.arena->ended()) {
-        std::string one = state_.arena->record_of(process);
-        const std::optional<RecordAge> age = age_of_record(one);
-        if (!age || *age <= mine || age->loaded_in != state_.loaded_in) continue;
-        mine = *age;
-        record = std::move(one);
-      }
-    }
+    const FoundRecord mine = latest_record(state_.arena.get(), state_.loaded_in);
     std::vector<RecordAge> all(members_.size());
     constexpr int64_t words_of_age = sizeof(RecordAge) / sizeof(int64_t);
-    everyone_.all_gather(&mine, all.data(), std::vector<int64_t>(members_.size(), words_of_age), DataType::int64);
+    everyone_.all_gather(&mine.age, all.data(), std::vector<int64_t>(members_.size(), words_of_age), DataType::int64);
     const auto latest = std::ranges::max_element(all);
     speaks_ = latest->loaded_in >= 0 && latest - all.begin() == members_.rank();
-    if (speaks_) take_record(record, dtype_, state_);
+    if (speaks_) take_record(mine.text, dtype_, state_);
   }
 
   int64_t latest_step() const {
@@ -179,25 +169,29 @@ class Regrouping {
   bool holds() const { return state_.holds_state(); }
   // Whether this process knows where training stands.
   bool knows() const { return holds() || speaks_; }
+  // The rank that a process was in the layout before; -1: none, or it has lost what it held.
   int64_t rank_before(int64_t process) const {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const auto found = std::find(before.begin(), before.end(), process);
-    return found == before.end() ? -1 : found - before.begin();
+    return found == before.end() || contains(result_.lost, process) ? -1 : found - before.begin();
   }
 
-  // Finds out who acts for whom: every member for itself, and for those that have ended one that can read their arenas,
-  // if there is one. Else nothing is left of them but what others hold too.
+  // Finds out who acts for whom: every member that holds state for itself, and for those that have ended one that can
+  // read their arenas, if there is one. Else nothing is left of them but what others hold too. A member that holds
+  // nothing any more has another arena, or has used its memory for something else.
   void cast() {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const int64_t ended = std::ssize(result_.lost);
     std::vector<int64_t> reads(ended), all(ended * members_.size());
-    for (int64_t i = 0; i < ended; ++i) reads[i] = state_.arena->is_here(result_.lost[i]);
+    for (int64_t i = 0; i < ended; ++i) {
+      reads[i] = state_.arena->is_here(result_.lost[i]) && !contains(processes_, result_.lost[i]);
+    }
     everyone_.all_gather(reads.data(), all.data(), std::vector<int64_t>(members_.size(), ended), DataType::int64);
     std::vector<int64_t> burden(members_.size());
     for (int64_t rank = 0, next = 0; rank < std::ssize(before); ++rank) {
-      const auto found = std::ranges::find(processes_, before[rank]);
-      int64_t actor = found == processes_.end() ? nobody : found - processes_.begin();
-      if (actor == nobody) {
+      const bool is_lost = contains(result_.lost, before[rank]);
+      int64_t actor = is_lost ? nobody : std::ranges::find(processes_, before[rank]) - processes_.begin();
+      if (is_lost) {
         for (int64_t member = 0; member < members_.size(); ++member) {
           const bool can = all[member * ended + next] != 0;
           if (can && (actor == nobody || burden[member] < burden[actor])) actor = member;
@@ -313,8 +307,12 @@ class Regrouping {
     StateAtRest& rest = state_.at_rest;
     share(rest.all, first_with_addresses_);
     everyone_.broadcast(&state_.moves, 1, DataType::int64, first_with_addresses_);
+    std::vector<int64_t> holds_own(members_.size());
+    const int64_t here = holds();
+    everyone_.all_gather(&here, holds_own.data(), std::vector<int64_t>(members_.size(), 1), DataType::int64);
     for (const int64_t process : rest.all.processes) {
-      if (!contains(processes_, process)) result_.lost.push_back(process);
+      const int64_t member = std::ranges::find(processes_, process) - processes_.begin();
+      if (member == members_.size() || holds_own[member] == 0) result_.lost.push_back(process);
     }
   }
 
@@ -491,8 +489,8 @@ class Regrouping {
     for (size_t member = 0; member < numbers.size(); ++member) {
       stand_ins.ranks[numbers[member]] = static_cast<int64_t>(member);
     }
-    for (const int64_t process : result_.lost) {
-      const int64_t before = rank_before(process);
+    for (int64_t before = 0; before < std::ssize(rest.all.processes); ++before) {
+      if (!contains(result_.lost, rest.all.processes[before])) continue;
       (actors_[before] == nobody ? request.gone : request.lost).push_back(before);
     }
 
@@ -546,8 +544,8 @@ class Regrouping {
     const auto others = std::ssize(parts) - 1;
     throw StateIsLost(concat("the training state of ", parts.front(),
                              others > 0 ? concat(" and ", others, " other parts of the model") : "",
-                             " was on no other machine than the one that is lost; go on from the last checkpoint with "
-                             "--resume. It survives a machine where another one has it too: as data-parallel replicas "
+                             " was on no other machine than the one that is lost. It survives a machine where another "
+                             "one has it too: as data-parallel replicas "
                              "with parallel.zero_stage = 0, or with parallel.zero_replicas copies of what ZeRO shares "
                              "out"));
   }
@@ -582,15 +580,6 @@ bool join_arenas(World& members, const Epoch& epoch, const std::vector<KeptArena
   if (state.arena != nullptr) return state.arena->rejoin(members, epoch.processes, epoch.machines, kept);
   state.arena = StateArena::join(members, epoch.processes, epoch.machines, kept);
   return state.arena != nullptr;
-}
-
-int64_t latest_load_on_record(const SurvivingState& state) {
-  int64_t latest = -1;
-  if (state.arena == nullptr) return latest;
-  for (const int64_t process : state.arena->ended()) {
-    if (const auto age = age_of_record(state.arena->record_of(process))) latest = std::max(latest, age->loaded_in);
-  }
-  return latest;
 }
 
 std::optional<Regrouped> regroup(

@@ -36,13 +36,16 @@ struct Regrouped {
 // False on all where that cannot be had.
 bool join_arenas(World& members, const Epoch& epoch, const std::vector<KeptArena>& kept, SurvivingState& state);
 
-// The epoch in which the state was loaded of which this process can read a record; -1 where there is none.
-int64_t latest_load_on_record(const SurvivingState& state);
-
 // What is left of the training state is not all of it.
 class StateIsLost : public UserError {
  public:
-  using UserError::UserError;
+  explicit StateIsLost(const std::string& loss)
+      : UserError(loss + "; go on from the last checkpoint with --resume"), loss_(loss) {}
+
+  const std::string& loss() const { return loss_; }  // without what to do
+
+ private:
+  std::string loss_;
 };
 
 // The ranks that stay cannot train in any configuration, or lack memory for the state. Nothing of it was moved.

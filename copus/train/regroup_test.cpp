@@ -186,6 +186,7 @@ struct Story {
   // By process: the place at which it ends, counted over all epochs.
   std::map<int64_t, int64_t> deaths = {};
   std::set<int64_t> with_machine = {};  // those with which all others of their machine end
+  std::set<int64_t> forgets = {};       // those that lose what they hold when another one ends
   bool replaces = false;                // others come for those that have ended, and read what is kept of them
   std::optional<Move> move = {};
   // May damage the state that a regrouping has moved.
@@ -305,6 +306,7 @@ class RegroupTest : public TrainerSwitch {
         } catch (const RankFailure&) {
           if (is_gone()) return die();
           if (trainer) state = *trainer->leave();
+          if (story.forgets.contains(number)) state = {};
         } catch (const std::exception& error) {
           const std::scoped_lock lock(mutex);
           result.errors.emplace_back(error.what());
@@ -575,6 +577,23 @@ TEST_F(RegroupTest, ANewcomerGoesOnFromTheLastHolderThatEndsWhileItComes) {
     by_newcomers += after.regroupings.back().survivors.front() > 1;
   }
   EXPECT_GT(by_newcomers, 5);
+}
+
+// It is there, and its memory is not that of the layout before any more.
+TEST_F(RegroupTest, AMemberThatHoldsNothingAnyMoreCountsAsEnded) {
+  Story story = story_of(config(join(cases[0].begin, four_samples)), cases[0]);
+  const Choose choose = layout(story.config, cases[0].then);
+  const Healed expected = train(story, choose);
+  story.deaths = {{1, 40}};
+  story.forgets = {0, 2};
+  const Healed after = train(story, choose);
+  expect_healed(after, expected, story);
+  EXPECT_THAT(after.regroupings.back().survivors, ::testing::ElementsAre(3));
+
+  story = story_of(config(join({ranks(1, 1, 4)}, four_samples)), cases[0]);
+  story.deaths = {{1, 40}};
+  story.forgets = {2};
+  EXPECT_THAT(train(story, choose).errors, ::testing::Each(::testing::HasSubstr("the training state of")));
 }
 
 // A spare of the machine can read the only copy of what a rank there had.

@@ -94,10 +94,23 @@ int64_t dtype_of(const std::vector<BucketState>& state) {
   return has_weight == state.end() ? -1 : static_cast<int64_t>(has_weight->weight.scalar_type());
 }
 
+std::vector<FoundRecord> records_of_the_ended(const StateArena* arena) {
+  std::vector<FoundRecord> records;
+  if (arena == nullptr) return records;
+  for (const int64_t process : arena->ended()) {
+    FoundRecord record{.age = {}, .text = arena->record_of(process)};
+    if (record.text.empty()) continue;
+    RecordReader(record.text).read(record.age);
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
 }  // namespace
 
 void write_record(const SurvivingState& state, const TrainingState& training) {
-  if (!state.holds_state() || state.loaded_in < 0) return;
+  if (state.loaded_in < 0) return;
+  if (!state.holds_state()) return state.arena->write_record("");
   RecordWriter writer;
   writer.add(RecordAge{.loaded_in = state.loaded_in,
                        .moves = state.moves,
@@ -117,11 +130,18 @@ void write_record(const SurvivingState& state, const TrainingState& training) {
   state.arena->write_record(writer.bytes());
 }
 
-std::optional<RecordAge> age_of_record(std::string_view record) {
-  if (record.empty()) return std::nullopt;
-  RecordAge age;
-  RecordReader(record).read(age);
-  return age;
+FoundRecord latest_record(const StateArena* arena, int64_t loaded_in) {
+  FoundRecord latest;
+  for (FoundRecord& record : records_of_the_ended(arena)) {
+    if (record.age.loaded_in == loaded_in && record.age > latest.age) latest = std::move(record);
+  }
+  return latest;
+}
+
+int64_t latest_load_on_record(const StateArena* arena) {
+  int64_t latest = -1;
+  for (const FoundRecord& record : records_of_the_ended(arena)) latest = std::max(latest, record.age.loaded_in);
+  return latest;
 }
 
 void take_record(std::string_view record, at::ScalarType dtype, SurvivingState& state) {

@@ -1,6 +1,6 @@
-// The record of an arena (StateArena::write_record): all that a process has to know of the training state that lies in
-// the arenas of a layout's ranks, beside the state itself. Every rank writes it at each point at which more is decided,
-// before anything is done that the record before did not know of.
+// The record of an arena (StateArena::write_record): everything that a process needs to continue from the training
+// state in the arenas of a layout's ranks, apart from the state itself. Each rank writes it whenever more is decided,
+// and before it acts on the decision.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,8 +15,8 @@
 
 namespace copus {
 
-// How far a record is. Of several, the state in the arenas is that of the latest: whoever lets go of a layout has
-// written a record of the next one, and whoever changes weights one of the step.
+// How far a record is. The arenas hold the state of the latest record: a rank that lets go of a layout has written a
+// record of the next layout, and a rank that changes weights has written a record of the step.
 struct RecordAge {
   int64_t loaded_in = -1;
   int64_t moves = 0;
@@ -25,12 +25,22 @@ struct RecordAge {
   auto operator<=>(const RecordAge&) const = default;
 };
 
-// Writes the record of `state` at rest, with `training` as where training stands. Does nothing where this process
-// is no rank of the layout, or was the state not loaded by all.
+// Writes the record of `state` at rest, with `training` as where training stands. The record is empty where this
+// process holds no state: an earlier one is not valid any more. Does nothing before all ranks have loaded their state.
 void write_record(const SurvivingState& state, const TrainingState& training);
 
-// The age of a record; empty for an empty one.
-std::optional<RecordAge> age_of_record(std::string_view record);
+// A record of a process that has ended. No text: there is none.
+struct FoundRecord {
+  RecordAge age;
+  std::string text;
+};
+
+// The latest record that this process can read (StateArena::ended) of state that was loaded in this epoch. `arena` may
+// be null.
+FoundRecord latest_record(const StateArena* arena, int64_t loaded_in);
+
+// The latest epoch in which state was loaded that such a record tells of; -1 where there is none.
+int64_t latest_load_on_record(const StateArena* arena);
 
 // Takes over what the record says. `state` then knows where the state of others lies, and has none of its own. Throws
 // InternalError where the weights there are not of `dtype`.

@@ -1,22 +1,25 @@
-// Memory of ranks that have all ended, which their launcher has kept.
+// Launchers keep the memory of ranks that have ended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "copus/base/error.h"
 #include "copus/comm/job/control_socket.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/comm/shared_memory/state_arena.h"
 #include "copus/comm/testing/rank_processes.h"
+#include "copus/comm/testing/rank_threads.h"
 
 namespace copus {
 namespace {
 
-// A process that is none of the ranks keeps the arenas open, as a launcher does, when all of them are gone.
+// A process outside the job keeps the arenas open after all ranks have ended, as a launcher does.
 TEST(StateArena, those_that_are_kept_are_read_when_all_ranks_have_ended) {
   auto [from_ranks, to_keep] = control_sockets();
   const auto fills = [&socket = to_keep](World& world) {
@@ -50,6 +53,23 @@ TEST(StateArena, those_that_are_kept_are_read_when_all_ranks_have_ended) {
     EXPECT_THAT(arena->ended(), testing::IsEmpty());
   };
   EXPECT_EQ(run_ranks_as_processes(2, reads), std::vector<int>(2, 0));
+}
+
+// A rank may still have memory of a process from before that loaded its state again.
+TEST(StateArena, of_two_of_an_ended_process_the_one_that_is_kept_counts) {
+  std::unique_ptr<StateArena> later = StateArena::join(*single_rank_world(), {1});
+  ASSERT_NE(later, nullptr);
+  later->mine()[0] = std::byte{99};
+  run_ranks_as_threads(2, [&](World& world) {
+    const auto arena = StateArena::join(world);
+    ASSERT_NE(arena, nullptr);
+    arena->mine()[0] = std::byte{1};
+    world.everyone().barrier();
+    if (world.rank() == 1) return;
+    EXPECT_EQ(arena->of(1)[0], std::byte{1});
+    ASSERT_TRUE(arena->rejoin(*single_rank_world(), {0}, {}, {{1, getpid(), later->file().number()}}));
+    EXPECT_EQ(arena->of(1)[0], std::byte{99});
+  });
 }
 
 }  // namespace

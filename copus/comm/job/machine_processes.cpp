@@ -123,7 +123,7 @@ void MachineProcesses::listen_to(int64_t number, Member& member, std::vector<New
   while (auto message = receive_from_rank(&member.control, &arena)) {
     const Kind kind = message->kind;
     if (kind == Kind::keeps_arena) {
-      member.arena = std::move(arena);
+      if (arena.is_open()) member.arena = std::move(arena);
       continue;
     }
     if (kind == Kind::settled) {

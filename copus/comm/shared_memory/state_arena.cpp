@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -183,11 +184,14 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
   return bytes;
 }
 
-// Every rank calls it with the size of its arena, 0 where it has none yet. What all arenas are to be large.
-int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes) {
-  std::array<int64_t, 2> largest{bytes, addresses_per_rank(most_ranks_of_a_machine(machines, world.size()))};
+// Every rank calls it with the size of its arena, 0 where it has none yet, and with the kept ones. What all arenas are
+// to be large: those of the ranks decide, else the kept ones, which are of no use to larger or smaller ones.
+int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
+                       const std::vector<KeptArena>& kept) {
+  std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),
+                                 addresses_per_rank(most_ranks_of_a_machine(machines, world.size()))};
   world.everyone().all_reduce(largest.data(), std::ssize(largest), DataType::int64, Reduction::maximum);
-  return largest[0] > 0 ? largest[0] : largest[1];
+  return *std::ranges::find_if(largest, [](int64_t one) { return one > 0; });
 }
 
 void touch(std::byte* page) { std::atomic_ref(*reinterpret_cast<uint8_t*>(page)).fetch_or(0); }
@@ -232,7 +236,7 @@ std::unique_ptr<StateArena> StateArena::join(World& world) {
 
 std::unique_ptr<StateArena> StateArena::join(World& world, const std::vector<int64_t>& processes,
                                              const std::vector<int64_t>& machines, const std::vector<KeptArena>& kept) {
-  const int64_t bytes = agree_on_bytes(world, machines, bytes_of_kept(kept));
+  const int64_t bytes = agree_on_bytes(world, machines, 0, kept);
   Arena own{Descriptor(create_file(bytes)), nullptr};
   if (own.file.is_open()) {
     own.memory = map_aligned(own.file.number(), bytes, PROT_READ | PROT_WRITE);
@@ -245,7 +249,7 @@ std::unique_ptr<StateArena> StateArena::join(World& world, const std::vector<int
 bool StateArena::rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines,
                         const std::vector<KeptArena>& kept) {
   COPUS_CHECK(processes[world.rank()] == process_, "process ", process_, " has become ", processes[world.rank()]);
-  const int64_t bytes = agree_on_bytes(world, machines, bytes_);
+  const int64_t bytes = agree_on_bytes(world, machines, bytes_, kept);
   COPUS_CHECK(bytes == bytes_, "arenas of ", bytes, " and of ", bytes_, " bytes");
   return map_others(world, processes, machines, kept);
 }
@@ -257,47 +261,51 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   std::vector<Offer> mine{offer_file(process_, own_.file.number())};
   for (const auto& [owner, arena] : others_) mine.push_back(offer_file(owner, arena.file.number()));
   int64_t failures = own_.memory && own_.record ? 0 : 1;
+  const std::set<int64_t> known_by_keeper = map_kept(kept);
   for (const auto& [owner, offers] : exchange_offers(world, processes, machines, mine)) {
     const Offer& right = offers.front();
-    if (owner == process_ || failures > 0) continue;
+    if (owner == process_ || failures > 0 || known_by_keeper.contains(owner)) continue;
     // A newcomer whose first try to join was cut off may have another arena by now.
     if (const auto known = others_.find(owner); known != others_.end() && is_file(known->second.file.number(), right)) {
       continue;
     }
-    Arena arena;
+    Descriptor file;
     for (const Offer& offer : offers) {
       const bool usable = same_file(offer, right) && offer.machine == mine.front().machine &&
                           offer.bytes == bytes_ + record_place_bytes;
-      if (!arena.file.is_open() && usable) arena.file = open_offered(offer);
+      if (!file.is_open() && usable) file = open_offered(offer);
     }
-    if (arena.file.is_open()) arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
-    if (!arena.memory) {
-      failures = 1;
-      continue;
-    }
-    // If a rank's memory is dumped, its own state belongs into the dump and that of others does not.
-    madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
-    others_[owner] = std::move(arena);
+    if (!map_other(owner, std::move(file))) failures = 1;
   }
-  if (failures == 0) map_kept(kept);
   // Until then an owner must not go away in good order.
   world.everyone().all_reduce(&failures, 1, DataType::int64);
   return failures == 0;
 }
 
-// Maps those that no rank had.
-void StateArena::map_kept(const std::vector<KeptArena>& kept) {
+// Maps those of processes that have ended. A rank may still have an earlier arena of such a process, of state that has
+// been loaded again since.
+std::set<int64_t> StateArena::map_kept(const std::vector<KeptArena>& kept) {
+  std::set<int64_t> owners;
   for (const KeptArena& one : kept) {
-    if (one.owner == process_ || others_.contains(one.owner)) continue;
-    Arena arena{Descriptor(open(path_of(one.pid, one.number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)), nullptr};
-    struct stat status{};
-    if (!arena.file.is_open() || fstat(arena.file.number(), &status) != 0) continue;
-    if (status.st_size != bytes_ + record_place_bytes) continue;
-    arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
-    if (!arena.memory) continue;
-    madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
-    others_[one.owner] = std::move(arena);
+    if (machines_.contains(one.owner)) continue;
+    Descriptor file(open(path_of(one.pid, one.number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    const Offer found = offer_file(one.owner, file.number());
+    if (found.bytes != bytes_ + record_place_bytes) continue;
+    const auto known = others_.find(one.owner);
+    const bool is_known = known != others_.end() && is_file(known->second.file.number(), found);
+    if (is_known || map_other(one.owner, std::move(file))) owners.insert(one.owner);
   }
+  return owners;
+}
+
+bool StateArena::map_other(int64_t owner, Descriptor file) {
+  Arena arena{std::move(file), nullptr};
+  if (arena.file.is_open()) arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
+  if (!arena.memory) return false;
+  // If a rank's memory is dumped, its own state belongs into the dump and that of others does not.
+  madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
+  others_[owner] = std::move(arena);
+  return true;
 }
 
 void StateArena::write_record(std::string_view record) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,8 +63,8 @@ class StateArena {
                                           const std::vector<KeptArena>& kept = {});
   // For ranks that have arenas, in the world of a later epoch: each calls it, while those that have none, the
   // newcomers, call join with the same. Afterwards every rank maps the arenas of all on its machine, and those of ended
-  // processes that one of these ranks still had or that are kept. What was mapped stays where it is. False on all ranks
-  // where one of them cannot map another's.
+  // processes that are kept or that one of these ranks still had; of two the kept one. What was mapped stays where it
+  // is. False on all ranks where one of them cannot map another's.
   bool rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines = {},
               const std::vector<KeptArena>& kept = {});
   // Gives up the arenas of all others than these and this process.
@@ -114,7 +115,8 @@ class StateArena {
   // machines.
   bool map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines,
                   const std::vector<KeptArena>& kept);
-  void map_kept(const std::vector<KeptArena>& kept);
+  std::set<int64_t> map_kept(const std::vector<KeptArena>& kept);  // gives whose are here then
+  bool map_other(int64_t owner, Descriptor file);                  // false where there are no addresses for it
 
   const int64_t process_, bytes_;
   const Arena own_;
