@@ -100,7 +100,7 @@ def measure(name: str, pairs: int, threads: int, every: int, is_listed: bool) ->
             own_seconds.append(own)
             plain_seconds.append(plain)
         loop.adviser.close()
-    # Of steps that differ, `every` neighbours make one.
+    # One step in `every` is measured, so the cost is the mean over `every` steps in a row.
     own_seconds = [sum(own_seconds[i : i + every]) / every for i in range(0, pairs - every + 1, every)]
     step = statistics.median(plain_seconds)
     shares = [100 * own / step for own in own_seconds]

@@ -64,7 +64,7 @@ def steps_of(random, steps, shape, noise_per_batch, mistake):
 
 
 def first_alarm(random, steps, shape, noise, mistake):
-    """The step with the first objection of one job; infinite where there is none."""
+    """The first step of one job at which the test objects; infinity if it never does."""
     micro_batch, parts = shape[2], shape[3]
     samples = round(micro_batch * parts * mistake.claimed)
     checks = InputChecks()

@@ -9,19 +9,19 @@
 
 namespace copus {
 
-// A file that could not be written.
+// A file could not be written.
 class WriteError : public UserError {
  public:
   using UserError::UserError;
 };
 
-// What errno says of a write, and, where it is a lack of space, how large the file would be and what there is: "No
-// space left on device; the file needs 4096 bytes, 100 are free in /data; free some space there or choose another
-// folder".
+// The text of a failed write's errno. If space is lacking, it adds how large the file would be, the free space or
+// limit, and what to do: "No space left on device; the file needs 4096 bytes, 100 are free in /data; free some space
+// there or choose another folder".
 std::string write_error_text(int error_number, uint64_t file_bytes, const std::filesystem::path& path);
 
-// Has writes beyond a limit on the size of files (ulimit -f) fail with EFBIG, as on a full disk. The signal would end
-// the process without a word.
+// Makes writes beyond a limit on the size of files (ulimit -f) fail with EFBIG. Otherwise SIGXFSZ would end the process
+// without a message.
 void report_file_size_limit();
 
 }  // namespace copus

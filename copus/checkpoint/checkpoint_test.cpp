@@ -313,7 +313,7 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
   EXPECT_THAT(open_newest_usable(root_).damage, ElementsAre(HasSubstr("step-00000020")));
 }
 
-// What was damaged may still be repaired, and so it is put aside before a checkpoint of the same step takes its place.
+// A user may still repair a damaged checkpoint, so it is moved aside before a checkpoint of the same step replaces it.
 TEST_F(CheckpointTest, NothingThatIsDamagedIsWrittenOver) {
   for (const std::string name : {"config.json", "config.toml", "manifest.json", "training_state.json"}) {
     SCOPED_TRACE(name);

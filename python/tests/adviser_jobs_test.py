@@ -548,7 +548,7 @@ class SeveralRanks(unittest.TestCase):
 
 
 class Wrappers(unittest.TestCase):
-    """By what DeepSpeed 0.18 and Megatron-LM core 0.15 name and leave behind. Neither package is here."""
+    """Wrappers are refused by the names and marks that DeepSpeed and Megatron-LM use. Neither package is installed here."""
 
     def test_marks_of_deepspeed_and_megatron_are_known(self):
         marks = (

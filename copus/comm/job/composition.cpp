@@ -145,7 +145,7 @@ void Composition::settle() {
   acts_.push_back({Act::Kind::ask_to_regroup});
 }
 
-// Whether the others have had an epoch without a failure to take over what this member holds.
+// Whether the others have had an epoch without a failure, in which they took over what this member holds.
 bool Composition::has_parted(int64_t member) const {
   return !failing_ && *rank_of(member) >= std::ssize(members_) - num_parting_;
 }
@@ -161,14 +161,14 @@ void Composition::begin_next() {
   for (const auto& others : {parting, go}) left.insert(left.end(), others.begin(), others.end());
   const std::set<int64_t> orphaned = machines_without(left);
   if (waits_for_newcomers(orphaned)) return;
-  const auto can_join = [](const Process& process) {  // and does not go with its machine
+  const auto can_join = [](const Process& process) {  // unless its machine is going
     return process.state == State::waiting && !process.killed && process.replaceable;
   };
   const bool has_newcomers = std::ranges::any_of(processes_, [&](const auto& entry) { return can_join(entry.second); });
   // Before training has begun, newcomers have nothing that they could go on from.
   if (left.empty() && !(has_newcomers && has_begun_)) return finish(Course::failed);
   if (stay.empty() && !parting.empty()) {
-    // What those hold that want to go is all that is left, with what newcomers alone can read.
+    // The only state that is left is that of the leaving members, and what newcomers alone can read.
     std::swap(stay, parting);
     for (auto& [number, process] : processes_) {
       if (!can_join(process) || !orphaned.contains(process.machine)) continue;
@@ -205,7 +205,7 @@ void Composition::begin_next() {
   if (num_parting_ > 0) settle();  // they wait for the next one already
 }
 
-// The machines that are there, on which members have ended and none is left.
+// The machines that still have a launcher, and on which members have ended and none is left.
 std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left) const {
   std::set<int64_t> machines;
   if (stopping_ || !has_begun_) return machines;
@@ -216,8 +216,8 @@ std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left
   return machines;
 }
 
-// Whether the next epoch has to wait for those who are to take over what is kept on these machines. Starts some where
-// there are none.
+// Whether the next epoch has to wait for newcomers that can read what is kept on these machines. Starts newcomers on
+// those machines that have none.
 bool Composition::waits_for_newcomers(const std::set<int64_t>& machines) {
   const auto comes = [&](int64_t machine, bool already) {
     return std::ranges::any_of(processes_, [&](const auto& entry) {

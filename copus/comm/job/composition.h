@@ -32,22 +32,23 @@ struct Act {
 
 class Composition {
  public:
-  // What a process gets to end by itself: one that has failed, and all of a job that has.
+  // A failed process, and every process of a failed job, gets this long to end by itself.
   static constexpr double kill_after_seconds = 1.5;
-  // What members get to leave an epoch, unless two steps are longer.
+  // Members get this long to leave an epoch, or two steps where these take longer.
   static constexpr double leave_within_seconds = 10;
-  // So many newcomers that end one after another before any was ready are the last.
+  // After so many newcomers in a row have ended before they were ready, no more are started.
   static constexpr int64_t most_early_ends = 3;
-  // What newcomers get to set themselves up where the others wait for them.
+  // Newcomers that the others wait for get this long to set themselves up.
   static constexpr double set_up_within_seconds = 120;
 
   // done: a member has ended in good order, as they do together once all is done, so that whatever happens to others
   // then costs nothing; or the last ones have been released. failed: the job ends as a failure.
   enum class Course { going_on, done, failed };
 
-  // Processes 0 to size - 1 are the members of the first epoch, so many on each machine. Where all members of a machine
-  // have ended and nobody else is there, others are started in their places up to `restarts` times without progress,
-  // also where it `replaces` nobody: the next epoch waits for them, since they alone can use what is kept there.
+  // Processes 0 to size - 1 are the members of the first epoch, `members_per_machine` on each machine. Where all
+  // members of a machine have ended and no newcomer is there, others are started in their places, even where `replaces`
+  // is false, up to `restarts` times without progress. The next epoch waits for them: only they can read the memory
+  // that is kept on their machine.
   explicit Composition(int64_t size, bool replaces, int64_t restarts = 0,
                        int64_t members_per_machine = std::numeric_limits<int64_t>::max());
 
@@ -55,10 +56,9 @@ class Composition {
   auto operator<=>(const Composition&) const = default;
 
   int64_t epoch() const { return epoch_; }
-  // Of the epoch, by rank. The first of them has been a member of the epoch before,
-  // unless all others of its machine have ended. The last `num_parting` want to
-  // leave: they stay for one more epoch, in which the others take over what they alone hold, and are released when one
-  // has ended without a failure.
+  // The members of the epoch, by rank. The first has been a member of the epoch before, unless it is a newcomer on a
+  // machine whose members have all ended. The last `num_parting` want to leave. They stay for one more epoch, in which
+  // the others take over what they alone hold, and are released once an epoch has ended without a failure.
   const std::vector<int64_t>& members() const { return members_; }
   int64_t num_parting() const { return num_parting_; }
   std::optional<int64_t> rank_of(int64_t process) const;             // empty: no member
@@ -120,10 +120,10 @@ class Composition {
     bool killed = false;
     bool replaceable = true;
     bool replaced = false;   // another one has been started for it
-    bool is_needed = false;  // it was started since nobody else is left on its machine
-    bool hangs = false;      // it was killed since it did not set itself up in time
+    bool is_needed = false;  // it was started because nobody else is left on its machine
+    bool hangs = false;      // it was killed because it did not set itself up in time
     int64_t machine = 0;
-    double seconds = 0;  // that others have waited for it to set itself up
+    double seconds = 0;  // for which others have waited for it to set itself up
     auto operator<=>(const Process&) const = default;
   };
 

@@ -1,6 +1,6 @@
-// All that can happen to a small job, in any order: each state of its composition that so many faults can lead to, with
-// what the launcher and the processes may do next. The model knows in whose memory the latest complete copy of the
-// training state lies, which the composition itself does not.
+// A model of a small job. The test goes through every order of events, with up to so many faults, and visits each state
+// of the composition that they lead to. The model knows which processes' memory holds the latest complete copy of the
+// training state; the composition does not.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class Job {
   }
   auto operator<=>(const Job&) const = default;
 
-  // What may happen next, by name. `faults`: also what the job is to survive.
+  // The names of the events that may happen next; with `faults`, those that the job has to survive too.
   std::vector<std::string> events(bool faults) const {
     std::vector<std::string> all;
     if (composition_.course() == Course::going_on && !is_settled_ && can_settle()) all.emplace_back("settle");
@@ -49,7 +49,7 @@ class Job {
       if (!faults || faults_left_ == 0 || process.is_struck || process.is_released) continue;
       for (const char* const fault : {"kill ", "hang ", "leave "}) all.push_back(concat(fault, number));
     }
-    // Whoever can go on does so before it is killed for not doing so.
+    // Members that can leave the epoch do so in time: only hung members are killed for being late.
     const bool waits_for_hung = std::ranges::none_of(processes_, [&](const auto& entry) {
       const Process& one = entry.second;
       return one.is_alive && !one.is_struck && !one.is_released && !one.is_hung && may_become_ready(entry.first);
@@ -57,7 +57,7 @@ class Job {
     if (composition_.course() != Course::done && ((waits_ < 2 && waits_for_hung) || !faults)) all.emplace_back("wait");
     if (faults && faults_left_ > 0) {
       all.emplace_back("stop");
-      all.emplace_back("dawdle");  // those who come do not come in time
+      all.emplace_back("dawdle");  // newcomers do not set themselves up in time
       for (const int64_t machine : machines()) {
         if (machine > 0) all.push_back(concat("lose ", machine));
       }
@@ -91,9 +91,9 @@ class Job {
     act();
   }
 
-  // What is wrong; empty: nothing.
+  // The first rule that was broken; empty: none was.
   const std::string& wrong() const { return wrong_; }
-  // Whether it trains, or has come to an end that the user is told of.
+  // Whether the job trains, or has ended with a message.
   bool is_at_rest() const {
     if (composition_.course() != Course::going_on) return true;
     return is_settled_ && !composition_.epoch_is_to_end();
@@ -125,20 +125,20 @@ class Job {
     if (composition_.is_newcomer(number)) return !waiting_.contains(number);
     const bool is_at_work =
         composition_.rank_of(number) && composition_.is_member(number) && !composition_.is_ready(number);
-    // Ranks leave an epoch in good order once it is to end, and also where nobody told them: they see failures first.
+    // Members leave an epoch after they have settled or seen a failure, once the epoch is to end.
     const bool has_reason = is_settled_ || has_failure_;
     return is_at_work && has_reason && composition_.course() == Course::going_on && composition_.epoch_is_to_end();
   }
 
   bool is_readable(int64_t owner) const { return !lost_machines_.contains(processes_.at(owner).machine); }
-  // Whether a member is, or stands on the machine of, the owner of memory.
+  // Whether a member is on the machine of the process that owned this memory.
   bool reaches(int64_t owner) const {
     return std::ranges::any_of(composition_.members(), [&](int64_t member) {
       const Process& one = processes_.at(member);
       return one.is_alive && one.machine == processes_.at(owner).machine && is_readable(owner);
     });
   }
-  // A copy is one of several in which every owner's part is needed.
+  // Whether every part of some copy can be reached.
   bool has_copy(const auto& can_reach) const {
     return std::ranges::any_of(copies_, [&](const auto& owners) { return std::ranges::all_of(owners, can_reach); });
   }
@@ -264,7 +264,7 @@ class Job {
   std::string wrong_;
 };
 
-// Nothing happens any more that the job is to survive. Whether it comes to rest.
+// Whether the job comes to rest when no more faults happen.
 bool comes_to_rest(Job job, const Rules& rules) {
   constexpr int64_t most_events = 300;
   for (int64_t i = 0; i < most_events; ++i) {

@@ -18,11 +18,11 @@ struct FromRank {
   enum class Kind : int64_t {
     ready = 1,
     wants_to_leave,
-    wants_to_stop,  // the job, since the others cannot take over from those that leave
-    keeps_arena,    // a descriptor comes along, of the memory that the launcher is to keep for those who come after it
-    settled,   // all members of the epoch have their state: what is kept of processes before them is of no more use
-    notes,     // `note`, for those who come when nobody else is left
-    advances,  // training has come farther than ever before
+    wants_to_stop,  // ends the job: the others cannot take over from those that leave
+    keeps_arena,  // carries the descriptor of the sender's memory, which the launcher keeps after the sender has ended
+    settled,      // all members of the epoch have their state: memory of earlier processes is not needed any more
+    notes,        // carries `note`, for newcomers that find nobody else
+    advances,     // training has passed the latest step so far
     // Where the launcher does not see the ranks' health itself, they also tell it of their worlds:
     joined,
     left,     // in good order, or for a failure

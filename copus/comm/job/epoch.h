@@ -24,7 +24,7 @@ struct Epoch {
   std::vector<int64_t> machines = {};
   // How many ranks, the last ones, leave after this epoch. The others take over the state that they hold.
   int64_t num_parting = 0;
-  std::string note = {};  // what a member of an earlier epoch has left for those who come when nobody else is left
+  std::string note = {};  // from a member of an earlier epoch, for newcomers that find nobody else
 
   int64_t num_staying() const { return std::ssize(processes) - num_parting; }
 };

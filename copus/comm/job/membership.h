@@ -68,12 +68,13 @@ class Membership {
   const std::vector<KeptArena>& kept_arenas() const { return kept_; }
   // Gives this process' arena to the launcher, in place of an earlier one. It outlives this process.
   void keep(const StateArena& arena);
-  // Says that all members of the epoch have their state: arenas of processes that are not of it are kept no longer.
+  // Says that all members of the epoch have their state. The launcher then drops the arenas of ended processes that are
+  // not members of the epoch.
   void settled();
-  // Leaves a note (Epoch::note), of at most a few thousand bytes, in place of an earlier one. From then on the launcher
-  // starts other processes where all members of a machine have ended.
+  // Replaces the note for newcomers (Epoch::note), of at most a few thousand bytes. From then on the launcher starts
+  // new processes where all members of a machine have ended.
   void leave_note(const std::string& note);
-  // Says that training has come farther than ever before.
+  // Says that training has passed the latest step so far.
   void advances();
 
  private:
