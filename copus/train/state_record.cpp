@@ -112,16 +112,19 @@ void write_record(const SurvivingState& state, const TrainingState& training) {
   if (state.loaded_in < 0) return;
   if (!state.holds_state()) return state.arena->write_record("");
   RecordWriter writer;
-  writer.add(RecordAge{.loaded_in = state.loaded_in,
-                       .moves = state.moves,
-                       .step = std::max(training.step, state.decided.step),
-                       .completed = training.step});
+  const RecordAge age{.loaded_in = state.loaded_in,
+                      .moves = state.moves,
+                      .step = std::max(training.step, state.decided.step),
+                      .completed = training.step};
+  writer.add(age);
   writer.add(dtype_of(state.at_rest.mine));
   visit_numbers(writer, training, [](RecordWriter& to, const auto& value) { to.add(value); });
   writer.add_row(training.data_fingerprint.data(), std::ssize(training.data_fingerprint));
   writer.add(state.decided);
   writer.add(state.update);
-  const std::string line = state.record ? to_line(*state.record) : "";
+  // The record of a step before the one that is decided is of no use to anybody.
+  const bool is_latest = state.record && state.record->step == age.step;
+  const std::string line = is_latest ? to_line(*state.record) : "";
   writer.add_row(line.data(), std::ssize(line));
   writer.add(state.at_rest.all.processes);
   const auto& addresses = state.at_rest.all.addresses.words();
