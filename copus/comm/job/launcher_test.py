@@ -419,11 +419,14 @@ class OtherLaunchers(LauncherTest):
             self.assertEqual(job.process.returncode, 0, errors)
 
     def test_a_task_of_slurm_that_does_not_come_is_named(self):
-        self.port = self.free_port()
-        jobs = [self.srun(rank, "--wait", "3") for rank in [0, 2]]
-        errors = "".join(job.finish()[1] for job in jobs)  # whichever rank's time is up first tells it, for both
-        self.assertEqual([job.process.returncode for job in jobs], [1, 1], errors)
-        self.assert_one_message(errors, "rank 1 failed at the start of the job: did not come within 3 s")
+        for waits, says in [([3, 30], "rank 1 failed at the start of the job: did not come within 3 s"),
+                            ([30, 3], "rank 1 failed: did not come to an all-reduce of ranks 0, 1, 2, for which rank 2 "
+                                      "waited 3 s; nor did rank 0")]:
+            self.port = self.free_port()
+            jobs = [self.srun(rank, "--wait", str(wait)) for rank, wait in zip([0, 2], waits)]
+            errors = "".join(job.finish()[1] for job in jobs)  # whichever rank's time is up first tells it, for both
+            self.assertEqual([job.process.returncode for job in jobs], [1, 1], errors)
+            self.assert_one_message(errors, says)
 
     def test_a_first_task_of_slurm_that_does_not_answer_is_named(self):
         """It may be stopped. Then the system lets others in at its port, and nobody answers there."""

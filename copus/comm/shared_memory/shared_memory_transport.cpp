@@ -413,7 +413,9 @@ void SharedMemoryTransport::wait_for_ring(SharedCounter& counter, uint32_t targe
   if (!counter.reached(target) && !Wait(policy_).until(counter, target)) fail({other}, "a message");
 }
 
-void SharedMemoryTransport::fail(const std::vector<int64_t>& missing, std::string_view what) {
+void SharedMemoryTransport::fail(std::vector<int64_t> missing, std::string_view what) {
+  // A rank that never came to the job is named first: others that are missing may wait for it elsewhere.
+  std::ranges::stable_partition(missing, [&](int64_t member) { return health_.signs_of(ranks_[member]).pid == 0; });
   const auto with_place = [&](int64_t member) {
     const std::string place = health_.place_of(ranks_[member]);
     return place.empty() ? concat(ranks_[member]) : concat(ranks_[member], " (", place, ")");

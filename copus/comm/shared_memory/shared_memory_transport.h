@@ -67,7 +67,7 @@ class SharedMemoryTransport : public Transport {
 
   // Waits for the other end of a ring.
   void wait_for_ring(SharedCounter& counter, uint32_t target, int64_t other);
-  [[noreturn]] void fail(const std::vector<int64_t>& missing, std::string_view what);
+  [[noreturn]] void fail(std::vector<int64_t> missing, std::string_view what);
 
   const GroupArea area_;
   const std::vector<int64_t> ranks_;
