@@ -14,6 +14,8 @@ READ_BYTES = 1 << 20
 READ_ROWS = 1000
 ZSTD_BYTES = 1 << 10  # read at once: each 4 bytes may become 128 KiB
 COMPRESSED = (".gz", ".zst")
+JSON_LINES = (".jsonl", ".json", ".ndjson")
+HEAD_BYTES = 4096  # of a file, by which its format is told
 
 
 class CorpusError(Exception):
@@ -54,10 +56,10 @@ class BadRecords:
         self._check(max(self.records, self.FIRST))
 
     def finish(self):
+        self._check(self.records)
         if self._list is not None:
             self._write("")
             self._list.close()
-        self._check(self.records)
 
     def _check(self, records):
         if self.bad > (self.most_bad or 0) * records:
@@ -78,8 +80,13 @@ class BadRecords:
         return "; ".join(lines[-3:])
 
 
+def suffix_of(path):
+    """The ending of a file's name in lower case."""
+    return path.suffix.lower()
+
+
 def new_decompressor(path):
-    if path.suffix == ".gz":
+    if suffix_of(path) == ".gz":
         return zlib.decompressobj(wbits=31)
     try:
         import zstandard
@@ -91,7 +98,7 @@ def new_decompressor(path):
 def decompressed(decompressor, path, block):
     """Yields what a block of a file becomes, in blocks that are small however much it is. A decompressor of zlib keeps
     what it has not yet come to, one of zstandard takes all at once."""
-    if path.suffix == ".gz":
+    if suffix_of(path) == ".gz":
         while block and not decompressor.eof:
             yield decompressor.decompress(block, READ_BYTES)
             block = decompressor.unconsumed_tail
@@ -99,21 +106,32 @@ def decompressed(decompressor, path, block):
         yield decompressor.decompress(block)
 
 
+def read_block(file, path, size):
+    try:
+        return file.read(size)
+    except OSError as error:  # which names no file
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def read_blocks(path, on_bytes):
     """Yields what a file holds, decompressed where its name ends in .gz or .zst, in blocks of any size."""
-    decompressor = None
+    decompressor, suffix = None, suffix_of(path)
     with open(path, "rb") as file:
-        while block := file.read(ZSTD_BYTES if path.suffix == ".zst" else READ_BYTES):
+        while block := read_block(file, path, ZSTD_BYTES if suffix == ".zst" else READ_BYTES):
             on_bytes(len(block))
-            if path.suffix not in COMPRESSED:
+            if suffix not in COMPRESSED:
                 yield block
-            while block and path.suffix in COMPRESSED:  # files that were compressed apart may be joined
+            while block and suffix in COMPRESSED:  # files that were compressed apart may be joined
+                if decompressor is not None and decompressor.eof:
+                    block = block.lstrip(b"\0")  # files on tapes are filled up with zeros
+                    if not block:
+                        break
                 if decompressor is None or decompressor.eof:
                     decompressor = new_decompressor(path)
                 try:
                     yield from decompressed(decompressor, path, block)
                 except Exception as error:  # zlib.error or zstandard.ZstdError
-                    raise CorpusError(f"{path}: is damaged, or no {path.suffix} file: {error}") from error
+                    raise CorpusError(f"{path}: is damaged, or no {suffix} file: {error}") from error
                 block = decompressor.unused_data
     if decompressor is not None and not decompressor.eof:
         raise CorpusError(f"{path}: is cut off: its compressed data do not end")
@@ -150,6 +168,8 @@ def decode(path, data, offset, bad):
     if data is None:
         bad.add(path, f"the document at offset {offset} {too_long(bad.largest)}")
         return ""
+    if offset == 0:
+        data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -179,7 +199,7 @@ def has_half_characters(text):
 
 def parse_json(line):
     try:
-        return json.loads(line)
+        return json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise BadRecord("is not UTF-8 text") from error
     except json.JSONDecodeError as error:
@@ -206,15 +226,20 @@ def text_under(record, key):
 
 
 def check_is_jsonl(path, line):
-    """Names a file that is one JSON value over many lines, by its first line."""
-    if line.strip() in (b"[", b"{") or line.lstrip().startswith(b"[{"):
-        kind = "array" if line.lstrip().startswith(b"[") else "object"
-        raise CorpusError(f"{path}: is one JSON {kind}; expected one object a line. To turn an array into that: "
+    """Names a file that is one JSON value over many lines, by its first line that is not blank."""
+    text = line.removeprefix(codecs.BOM_UTF8).strip()
+    if text == b"[" or (text.startswith(b"[") and text[1:].lstrip().startswith(b"{")):
+        raise CorpusError(f"{path}: is one JSON array; expected one object a line. To turn an array into that: "
                           "jq -c '.[]' FILE.json > FILE.jsonl")
+    if text.startswith(b"{") and text.endswith((b"{", b"[", b":")):
+        raise CorpusError(f"{path}: is one JSON object over several lines; expected one object a line. "
+                          "jq -c . FILE.json > FILE.jsonl writes each object on a line; where the records are an array "
+                          "under a key, as \"data\": jq -c '.data[]'")
 
 
 def read_jsonl(path, key, on_bytes, bad):
     """Yields the text of every line."""
+    is_first = True
     for number, (line, _) in enumerate(read_parts(path, b"\n", on_bytes, bad.largest), start=1):
         if line is None:
             bad.records += 1
@@ -222,8 +247,9 @@ def read_jsonl(path, key, on_bytes, bad):
             continue
         if not line.strip():
             continue
-        if number == 1:
+        if is_first:
             check_is_jsonl(path, line)
+            is_first = False
         bad.records += 1
         try:
             yield text_under(parse_json(line), key)
@@ -240,6 +266,21 @@ def import_pyarrow(path):
     return pyarrow
 
 
+def values_of(column):
+    """The values of a column for Python; an UnicodeDecodeError in place of a string that is not UTF-8."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        return [value_of(scalar) for scalar in column]
+
+
+def value_of(scalar):
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error
+
+
 def texts_of(path, schema, batches, key, bad):
     """Yields the texts in a column of tables, an empty one in place of a bad one, and the rows read so far."""
     column = key if key in schema.names else key.split(".")[0]
@@ -247,10 +288,14 @@ def texts_of(path, schema, batches, key, bad):
         raise CorpusError(f"{path}: {no_such_key(key, schema.names)}")
     rows = 0
     for batch in batches:
-        for value in batch.column(batch.schema.get_field_index(column)).to_pylist():
+        if column not in batch.schema.names:  # a group of parquet without this field
+            raise CorpusError(f"{path}: {no_such_key(key, schema.names)}")
+        for value in values_of(batch.column(batch.schema.names.index(column))):
             rows += 1
             bad.records += 1
             try:
+                if isinstance(value, UnicodeDecodeError):
+                    raise BadRecord("is not UTF-8 text")
                 yield text_under({column: value}, key), rows
             except BadRecord as error:
                 bad.add(f"{path}, row {rows}", error)
@@ -274,11 +319,14 @@ def read_parquet(path, key, on_bytes, bad):
 
 def files_of_dataset(folder):
     """Returns the Arrow files of a folder that `datasets.save_to_disk` wrote."""
-    splits = folder / "dataset_dict.json"
+    splits, state = folder / "dataset_dict.json", folder / "state.json"
     if splits.is_file():
-        names = json.loads(splits.read_text())["splits"]
-        raise CorpusError(f"{folder}: holds the splits {', '.join(names)}; name those to read, as {folder / names[0]}")
-    state = folder / "state.json"
+        try:
+            names = json.loads(splits.read_text())["splits"]
+            example = folder / names[0]
+        except (ValueError, LookupError, TypeError) as error:
+            raise CorpusError(f"{splits}: is not as datasets.save_to_disk writes it") from error
+        raise CorpusError(f"{folder}: holds the splits {', '.join(names)}; name those to read, as {example}")
     if not state.is_file():
         raise CorpusError(f"{folder}: is a directory, and none that datasets.save_to_disk wrote, without a "
                           "state.json; name the files in it")
@@ -314,49 +362,90 @@ def files_of(path):
     """Returns the files that are read for an input."""
     if path.is_dir():
         return files_of_dataset(path)
-    if not path.is_file():
+    if not path.exists():
         raise CorpusError(f"{path}: no such file")
+    if not path.is_file():
+        raise CorpusError(f"{path}: is no regular file; an interrupted call reads its input again: write it to a file")
+    path.open("rb").close()  # one that cannot be read is named before there is work to lose
     return [path]
 
 
-# How files of other formats begin, what they are, and what to do with them; copus/data/file_format.cpp knows more.
 BY_PAIRING = "tools/tokens_to_pair.py makes a pair of its token ids"
+BY_UNPACKING = "unpack it, and give the files in it"
+BY_RENAMING = "give it a name that ends in {0}, as a.jsonl{0}"
+TO_JSONL = "save its texts as JSONL"
+NO_TEXT = "it holds no text"
+UTF16, UTF32 = (f"iconv -f {name} -t UTF-8 converts it" for name in ("UTF-16", "UTF-32"))
+# How files of other formats begin, or what stands at an offset, what they are, and what to do with them. Copus has such
+# a table for what is given as data.train: copus/data/file_format.cpp.
 FORMATS = [
-    (b"\x93NUMPY", "a NumPy array (.npy)", BY_PAIRING),
-    (struct.pack("<i", 20240520), "a token file of llm.c", BY_PAIRING),
-    (struct.pack("<i", 20240801), "a token file of llm.c (Llama 3)", BY_PAIRING),
-    (b"MMIDIDX\0\0", "the index of a pair", "it is tokenized already: train with the prefix of the pair"),
-    (b"\x1f\x8b", "compressed by gzip", "give it a name that ends in .gz, as a.jsonl.gz"),
-    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "give it a name that ends in .zst, as a.jsonl.zst"),
-    (b"PAR1", "a parquet file", "give it a name that ends in .parquet"),
-    (b"ARROW1", "an Arrow (Feather) file", "save it as parquet"),
-    (b"\xff\xff\xff\xff", "a stream of Arrow", "give the folder of datasets.save_to_disk that it is in"),
-    (b"BZh", "compressed by bzip2", "unpack it, or compress it by gzip or zstd"),
-    (b"\xfd7zXZ", "compressed by xz", "unpack it, or compress it by gzip or zstd"),
-    (b"PK\x03\x04", "a zip archive", "unpack it, and give the files in it"),
-    (b"GGUF", "a model's weights (GGUF)", "it holds no text"),
-    (b"\x89HDF", "an HDF5 file", "save its texts as JSONL"),
-    (b"SQLite format 3", "an SQLite database", "save its texts as JSONL"),
-    (b"%PDF", "a PDF document", "extract its text first"),
-    (b"\xff\xfe", "text in UTF-16", "iconv -f UTF-16 -t UTF-8 converts it"),
-    (b"\xfe\xff", "text in UTF-16", "iconv -f UTF-16 -t UTF-8 converts it"),
-    (b"\x80\x04", "a pickled object of Python", "save its texts as JSONL"),
+    (b"\x93NUMPY", 0, "a NumPy array (.npy)", BY_PAIRING),
+    (struct.pack("<i", 20240520), 0, "a token file of llm.c", BY_PAIRING),
+    (struct.pack("<i", 20240801), 0, "a token file of llm.c (Llama 3)", BY_PAIRING),
+    (struct.pack("<i", 20240326), 0, "a model's weights as llm.c writes them", NO_TEXT),
+    (b"MMIDIDX\0\0", 0, "the index of a pair", "it is tokenized already: train with the prefix of the pair"),
+    (b"TNTIDX\0\0", 0, "the index of an old pair of Megatron", "tokenize the texts that it was made of"),
+    (b"\x1f\x8b", 0, "compressed by gzip", BY_RENAMING.format(".gz")),
+    (b"\x28\xb5\x2f\xfd", 0, "compressed by zstd", BY_RENAMING.format(".zst")),
+    (b"PAR1", 0, "a parquet file", "give it a name that ends in .parquet"),
+    (b"ARROW1", 0, "an Arrow (Feather) file", "save it as parquet"),
+    (b"\xff\xff\xff\xff", 0, "a stream of Arrow", "give the folder of datasets.save_to_disk that it is in"),
+    (b"ORC", 0, "an ORC file", "save it as parquet"),
+    (b"Obj\x01", 0, "an Avro file", TO_JSONL),
+    (b"BZh", 0, "compressed by bzip2", "unpack it, or compress it by gzip or zstd"),
+    (b"\xfd7zXZ", 0, "compressed by xz", "unpack it, or compress it by gzip or zstd"),
+    (b"\x04\x22\x4d\x18", 0, "compressed by lz4", "unpack it, or compress it by gzip or zstd"),
+    (b"7z\xbc\xaf\x27\x1c", 0, "a 7-zip archive", BY_UNPACKING),
+    (b"PK\x03\x04", 0, "a zip archive (.zip, .npz, .docx, or what torch.save wrote)", BY_UNPACKING),
+    (b"ustar", 257, "a tar archive", BY_UNPACKING),
+    (b"GGUF", 0, "a model's weights (GGUF)", NO_TEXT),
+    (b"\x89HDF", 0, "an HDF5 file", TO_JSONL),
+    (b"SQLite format 3", 0, "an SQLite database", TO_JSONL),
+    (b"%PDF", 0, "a PDF document", "extract its text first"),
+    (b"\x89PNG", 0, "an image", NO_TEXT),
+    (b"\xff\xd8\xff", 0, "an image", NO_TEXT),
+    (b"\x7fELF", 0, "a program", NO_TEXT),
+    (b"\xff\xfe\0\0", 0, "text in UTF-32", UTF32),
+    (b"\0\0\xfe\xff", 0, "text in UTF-32", UTF32),
+    (b"\xff\xfe", 0, "text in UTF-16", UTF16),
+    (b"\xfe\xff", 0, "text in UTF-16", UTF16),
+    *[(bytes([0x80, protocol]), 0, "a pickled object of Python", TO_JSONL) for protocol in range(2, 6)],
 ]
+# Endings of names that bare token ids have: nanoGPT's .bin, dolma's .npy without a header, np.memmap of any name.
+TOKEN_SUFFIXES = (".bin", ".npy", ".dat", ".u16", ".u32")
+
+
+def format_of(head, path):
+    """What a file of another format than the text that its name promises is, and what to do with it; else None. `head` is
+    its beginning, unpacked."""
+    for mark, offset, what, remedy in FORMATS:
+        if head.startswith(mark, offset):
+            return f"is {what}; {remedy}"
+    if head[8:10] == b'{"' and 0 < int.from_bytes(head[:8], "little") < path.stat().st_size:
+        return f"is a model's weights (safetensors); {NO_TEXT}"
+    if head.startswith(b"\n") and b"<unk>" in head[:64] and not is_utf8_so_far(head):
+        return "is a tokenizer of SentencePiece; give its folder by --tokenizer, and the text as input"
+    is_half_zeros = head.count(0) >= max(2, len(head) // 2)
+    if suffix_of(path) in TOKEN_SUFFIXES and (is_half_zeros or not is_utf8_so_far(head)):
+        return ("looks like bare token ids, as nanoGPT writes them (uint16); "
+                f"{BY_PAIRING}, with the type that --dtype names")
+    if is_half_zeros:
+        return ("is no UTF-8 text: half of its bytes are 0; iconv -f UTF-16LE -t UTF-8 converts UTF-16, and "
+                f"of token ids {BY_PAIRING.replace('its token ids', 'them')}")
+    if suffix_of(path) == ".json" and b'"added_tokens"' in head:
+        return "is a tokenizer; give it by --tokenizer, and the text as input"
+    return None
 
 
 def check_format(path):
-    """Names a file that is of another format than the text that its name promises."""
-    with open(path, "rb") as file:
-        head = file.read(4096)
-    for mark, what, remedy in FORMATS:
-        if head.startswith(mark):
-            raise CorpusError(f"{path}: is {what}; {remedy}")
-    if head[8:10] == b'{"' and 0 < int.from_bytes(head[:8], "little") < path.stat().st_size:
-        raise CorpusError(f"{path}: is a model's weights (safetensors); it holds no text")
-    if path.suffix == ".bin" and not is_utf8_so_far(head):
-        raise CorpusError(f"{path}: looks like bare token ids, as nanoGPT writes them (uint16); {BY_PAIRING}")
-    if path.suffix == ".json" and b'"added_tokens"' in head:
-        raise CorpusError(f"{path}: is a tokenizer; give it by --tokenizer, and the text as input")
+    head = b""
+    for block in read_blocks(path, lambda count: None):
+        head += block
+        if len(head) >= HEAD_BYTES:
+            break
+    found = format_of(head[:HEAD_BYTES], path)
+    if found:
+        raise CorpusError(f"{path}: {'what it unpacks to ' if suffix_of(path) in COMPRESSED else ''}{found}")
 
 
 def is_utf8_so_far(head):
@@ -372,11 +461,10 @@ def read_documents(path, key, separator, on_bytes, bad):
     """Yields the documents of a file or folder. `key` names the text of a record, `separator` ends one in a text."""
     if path.is_dir():
         return read_dataset(path, key, on_bytes, bad)
-    if path.suffix not in (*COMPRESSED, ".parquet"):
-        check_format(path)
-    kind = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+    kind = suffix_of(path.with_suffix("") if suffix_of(path) in COMPRESSED else path)
     if kind == ".parquet":
         return read_parquet(path, key, on_bytes, bad)
-    if kind in (".jsonl", ".json"):
+    check_format(path)
+    if kind in JSON_LINES:
         return read_jsonl(path, key, on_bytes, bad)
     return read_text(path, separator, on_bytes, bad)

@@ -14,14 +14,12 @@ dropout is ignored.
 
 The documents are cut into pieces of a fixed size, which several processes tokenize, each into a file of its own in
 PREFIX.parts; at the end these are joined. So neither the number of processes nor an interruption changes a byte: the
-same command goes on with what is there. PREFIX.idx is written last, so that a pair that is there is complete. The
-layout is described in copus/data/megatron_source.h.
+same command goes on with what is there. PREFIX.idx is written last, so that a pair that is there is complete.
 """
 
 import argparse
 import bisect
 import concurrent.futures
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -29,7 +27,6 @@ import json
 import multiprocessing
 import os
 import re
-import resource
 import shutil
 import signal
 import struct
@@ -42,11 +39,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from corpus_readers import BadRecords, CorpusError, files_of, printable, read_documents
-
-# Token ids of vocabularies below this size are stored in two bytes, by Megatron's rule.
-UINT16_VOCAB_LIMIT = 65500
-DTYPE_UINT16, DTYPE_INT32 = 8, 4
-MAX_SEQUENCE_LENGTH = 2**31 - 1
+from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
 
 PIECE_CHARACTERS = 1 << 22
 BATCH_CHARACTERS = 1 << 20
@@ -64,31 +57,80 @@ def fingerprint(text):
 
 # Normalizers and pre-tokenizers after which a text can be put together again.
 LOSSLESS = ("Prepend", "ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength")
+BLANK_MARK = "\u2581"  # what SentencePiece writes in place of a blank
+
+# A text with characters of many kinds, none of which a pattern that cuts texts may leave out.
+SAMPLE = "It's 12.5 \u00e9\u0301 \u4e2d\u6587 \U0001F600\u200d_\t\r\n\n  <|x|> \u0000\x7f\u00a0\ufffd\U0010fffd "
+RARE = "\U0010fffd"  # a character that hardly any vocabulary has
 
 
-def losses_of(part):
-    """The types of a normalizer or pre-tokenizer, as the JSON has it, after which some texts are no longer the same."""
-    if not isinstance(part, dict):
+def leaves_out(split):
+    """Whether a pre-tokenizer that keeps what matches its pattern leaves something of a text out."""
+    from tokenizers import Regex, pre_tokenizers
+    pattern = split["pattern"]
+    cut = pre_tokenizers.Split(Regex(pattern["Regex"]) if "Regex" in pattern else pattern["String"], "removed", invert=True)
+    return sum(end - begin for _, (begin, end) in cut.pre_tokenize_str(SAMPLE)) < len(SAMPLE)
+
+
+def parts_of(part):
+    """The normalizers or pre-tokenizers that one consists of, as the JSON has them."""
+    if part is None:
         return []
-    inner = part.get("normalizers") or part.get("pretokenizers")
-    if inner is not None:
-        return [name for each in inner for name in losses_of(each)]
-    kind = part.get("type")
-    marks_blanks = kind == "Replace" and part.get("pattern", {}).get("String") == " "
-    only_cuts = kind in ("Split", "Punctuation") and part.get("behavior") != "Removed"
-    return [] if marks_blanks or only_cuts or kind in LOSSLESS else [kind]
+    if part["type"] != "Sequence":
+        return [part]
+    return [inner for each in part.get("normalizers", part.get("pretokenizers")) for inner in parts_of(each)]
 
 
-def neutralise(tokenizer):
+def is_lossless(part):
+    """Whether a text can be put together again behind a normalizer or pre-tokenizer."""
+    kind = part["type"]
+    if kind == "Replace":
+        return part["pattern"].get("String") == " " and part["content"] == BLANK_MARK
+    if kind in ("Split", "Punctuation"):
+        return part["behavior"] != "Removed" or (bool(part.get("invert")) and not leaves_out(part))
+    return kind in LOSSLESS
+
+
+def what_becomes_of_unknown_text(model, is_of_bytes):
+    """A sentence on what a model makes of text that its vocabulary lacks, where that is no token; else None."""
+    from tokenizers import pre_tokenizers
+    never = {chr(byte) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}  # bytes that UTF-8 does not have
+    try:
+        for symbol in set(pre_tokenizers.ByteLevel.alphabet()) - never if is_of_bytes else [RARE]:
+            if not model.tokenize(symbol):
+                return "the tokenizer leaves out characters that its vocabulary lacks: no token takes their place"
+    except Exception as error:  # the package raises plain Exception
+        return f"the tokenizer has no token for what its vocabulary lacks, and stops at such a text: {error}"
+    return None
+
+
+def neutralise(tokenizer, special_are_text):
     """Takes from a tokenizer of the `tokenizers` package what would cut, fill up or vary what it writes. Returns what is
     left that changes texts, a sentence each."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):
         tokenizer.model.dropout = None
-    parts = json.loads(tokenizer.to_str())
-    losses = losses_of(parts.get("normalizer")) + losses_of(parts.get("pre_tokenizer"))
-    return [f"the tokenizer changes texts before it cuts them into tokens: {', '.join(losses)}"] if losses else []
+    tokenizer.encode_special_tokens = special_are_text
+    description = json.loads(tokenizer.to_str())
+    parts = parts_of(description["normalizer"]) + parts_of(description["pre_tokenizer"])
+    losses = [part["type"] for part in parts if not is_lossless(part)]
+    strips = [token["content"] for token in description["added_tokens"]
+              if (token["lstrip"] or token["rstrip"]) and not (token["special"] and special_are_text)]
+    notes = [what_becomes_of_unknown_text(tokenizer.model, any(part["type"] == "ByteLevel" for part in parts))]
+    if losses:
+        notes.append(f"the tokenizer changes texts before it cuts them into tokens: {', '.join(losses)}")
+    if strips:
+        notes.append(f"the tokenizer leaves out blanks beside {', '.join(strips)} (lstrip, rstrip)")
+    return [note for note in notes if note]
+
+
+def unknown_token_of(tokenizer):
+    """The token of a tokenizer of the `tokenizers` package for what its vocabulary lacks."""
+    model = json.loads(tokenizer.to_str())["model"]
+    if model.get("unk_id") is not None:  # Unigram
+        return tokenizer.id_to_token(model["unk_id"])
+    return model.get("unk_token")
 
 
 def joint(left, right, begin, end):
@@ -137,10 +179,8 @@ def encode_in_windows(text, encode):
     return ids
 
 
-def encode_long(tokenizer, text, special_are_text):
+def encode_long(tokenizer, text):
     """The ids of a long text by a tokenizer of the `tokenizers` package."""
-    tokenizer.encode_special_tokens = special_are_text
-
     def encode(part):
         encoding = tokenizer.encode(part, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
@@ -151,7 +191,7 @@ def encode_long(tokenizer, text, special_are_text):
 class JsonTokenizer:
     """A tokenizer.json of the `tokenizers` package."""
 
-    def __init__(self, path):
+    def __init__(self, path, special_are_text):
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
@@ -160,12 +200,12 @@ class JsonTokenizer:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises plain Exception
             raise CorpusError(f"--tokenizer {path} is not a tokenizers JSON file: {error}") from error
-        self.notes = neutralise(self._tokenizer)
+        self.notes = neutralise(self._tokenizer, special_are_text)
         self.eos_token = None
         self.vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.special_tokens = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()
                                if token.special]
-        self.unknown_token = getattr(self._tokenizer.model, "unk_token", None)
+        self.unknown_token = unknown_token_of(self._tokenizer)
 
     def fingerprint(self):
         return fingerprint(self._tokenizer.to_str())
@@ -176,19 +216,18 @@ class JsonTokenizer:
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eod_token}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
-    def encode(self, texts, special_are_text):
-        self._tokenizer.encode_special_tokens = special_are_text
+    def encode(self, texts):
         encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         return [encoding.ids for encoding in encode_batch(texts, add_special_tokens=False)]
 
-    def encode_long(self, text, special_are_text):
-        return encode_long(self._tokenizer, text, special_are_text)
+    def encode_long(self, text):
+        return encode_long(self._tokenizer, text)
 
 
 class HuggingFaceTokenizer:
     """A directory or model name that transformers' AutoTokenizer knows."""
 
-    def __init__(self, name):
+    def __init__(self, name, special_are_text):
         try:
             from transformers import AutoTokenizer
         except ImportError as error:
@@ -197,10 +236,11 @@ class HuggingFaceTokenizer:
                 "tokenizer.json file needs only tokenizers") from error
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a damaged file can make the package raise anything
             raise CorpusError(f"--tokenizer {name} cannot be loaded: {error}") from error
         fast = getattr(self._tokenizer, "backend_tokenizer", None)
-        self.notes = neutralise(fast) if fast else []
+        self.notes = neutralise(fast, special_are_text) if fast else []
+        self._special_are_text = special_are_text
         self.eos_token = self._tokenizer.eos_token
         self.vocabulary = self._tokenizer.get_vocab()
         self.special_tokens = [token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special]
@@ -214,17 +254,18 @@ class HuggingFaceTokenizer:
         self._tokenizer.eos_token = eod_token
         self._tokenizer.save_pretrained(folder)
 
-    def encode(self, texts, special_are_text):
-        return self._tokenizer(texts, add_special_tokens=False, split_special_tokens=special_are_text,
+    def encode(self, texts):
+        return self._tokenizer(texts, add_special_tokens=False, split_special_tokens=self._special_are_text,
                                return_attention_mask=False, verbose=False)["input_ids"]
 
-    def encode_long(self, text, special_are_text):
+    def encode_long(self, text):
         fast = getattr(self._tokenizer, "backend_tokenizer", None)
-        return encode_long(fast, text, special_are_text) if fast else self.encode([text], special_are_text)[0]
+        return encode_long(fast, text) if fast else self.encode([text])[0]
 
 
-def load_tokenizer(name):
-    return JsonTokenizer(name) if Path(name).is_file() else HuggingFaceTokenizer(name)
+def load_tokenizer(name, special_are_text):
+    kind = JsonTokenizer if Path(name).is_file() else HuggingFaceTokenizer
+    return kind(name, special_are_text)
 
 
 def contents(folder):
@@ -280,6 +321,19 @@ class Counts(typing.NamedTuple):
         return Counts(*map(sum, zip(self, other)))
 
 
+def discard(stream):
+    """Lets a standard stream that cannot be written go nowhere: Python would fail anew as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def tell(text, end="\n"):
+    """Writes to standard error. A job goes on where nobody can hear of it."""
+    try:
+        print(text, end=end, file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
 class Progress:
     """One line on standard error: rewritten on a terminal, repeated otherwise. Only pieces that are done count."""
 
@@ -315,36 +369,7 @@ class Progress:
             minutes, rest = divmod(int(seconds * (self._total - self._done) / new), 60)
             line += f"  {minutes}:{rest:02d} left"
         end = "\n" if last or not self._terminal else ""
-        print(f"\r{line}\033[K" if self._terminal else line, end=end, file=sys.stderr, flush=True)
-
-
-def naming(error, path):
-    """The error of a write as one that names the file and how far it came, and what there is room for."""
-    if error.filename is not None:
-        return error
-    size = path.stat().st_size if path.exists() else 0
-    room = ""
-    if error.errno == errno.EFBIG:
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        if limit != resource.RLIM_INFINITY:
-            room = f", and files of this process may have {limit:,} bytes (ulimit -f)"
-    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
-        room = f", and {shutil.disk_usage(path.parent).free:,} bytes are free in {path.parent}"
-    return OSError(error.errno, f"{error.strerror} after {size:,} bytes{room}", str(path))
-
-
-@contextlib.contextmanager
-def writing(path):
-    """Opens a file that the disk has when the block ends; one that cannot be written is named and deleted."""
-    try:
-        with open(path, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        named = naming(error, path)
-        path.unlink(missing_ok=True)
-        raise named from error
+        tell(f"\r{line}\033[K" if self._terminal else line, end)
 
 
 class Parts:
@@ -354,7 +379,7 @@ class Parts:
 
     def __init__(self, prefix, vocab_size):
         self.folder = Path(f"{prefix}.parts")
-        self.code = "H" if vocab_size < UINT16_VOCAB_LIMIT else "i"
+        self.code = type_code(vocab_size)
 
     def open(self, plan):
         """Takes the folder for this process; `plan` says what the parts are of, and has to be that of those there."""
@@ -364,6 +389,9 @@ class Parts:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CorpusError(f"{self.folder}: another process is writing it") from error
+        except OSError:
+            tell(f"note: {self.folder}: this file system has no file locks: nothing keeps another process from writing it; "
+                 "start one at a time")
         path, text = self.folder / "plan.json", json.dumps(plan)
         if path.exists() and path.read_text() != text:
             raise CorpusError(f"{self.folder}: was begun with other input, another tokenizer or other options; "
@@ -413,16 +441,7 @@ class Parts:
                 with open(self.path(number), "rb") as part:
                     lengths.extend(self.lengths(part))
                     shutil.copyfileobj(part, output, 1 << 20)
-        with writing(partial[1]) as file:
-            dtype = DTYPE_UINT16 if self.code == "H" else DTYPE_INT32
-            file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, dtype, len(lengths), len(lengths) + 1))
-            lengths.tofile(file)
-            pointers, offset, size = array("q"), 0, array(self.code).itemsize
-            for length in lengths:
-                pointers.append(offset)
-                offset += length * size
-            pointers.tofile(file)
-            array("q", range(len(lengths) + 1)).tofile(file)
+        write_index(partial[1], self.code, lengths)
         for source, path in zip(partial, paths):
             source.rename(path)
 
@@ -430,9 +449,11 @@ class Parts:
 class Work:
     """What a worker process does. It is made before the fork, so that nothing has to be loaded again."""
 
-    def __init__(self, tokenizer, eod, special_are_text, parts):
-        self.tokenizer, self.eod, self.special_are_text, self.parts = tokenizer, eod, special_are_text, parts
-        self.unknown = tokenizer.vocabulary.get(tokenizer.unknown_token)
+    def __init__(self, tokenizer, eod, parts):
+        self.tokenizer, self.eod, self.parts = tokenizer, eod, parts
+        # GPT-2's tokenizer has one token for both, which ends documents.
+        unknown = tokenizer.vocabulary.get(tokenizer.unknown_token)
+        self.unknown = None if unknown == eod else unknown
         names = sorted(map(re.escape, tokenizer.special_tokens), key=len, reverse=True)
         self.special = re.compile("|".join(names)) if names else None
 
@@ -442,17 +463,28 @@ class Work:
         for batch in batched(documents, BATCH_CHARACTERS):
             if self.special:
                 special += sum(1 for text in batch for _ in self.special.finditer(text))
-            if max(map(len, batch)) <= WINDOW_CHARACTERS:
-                sequences += self.tokenizer.encode(batch, self.special_are_text)
-            else:
-                sequences += [self.tokenizer.encode_long(text, self.special_are_text) if len(text) > WINDOW_CHARACTERS
-                              else self.tokenizer.encode([text], self.special_are_text)[0] for text in batch]
+            try:
+                sequences += self.encode(batch)
+            except Exception:  # the package raises plain Exception, and names no text
+                sequences += [ids for text in batch for ids in self.encode_one(text)]
         unknown, ends = (sum(ids.count(token) for ids in sequences) for token in (self.unknown, self.eod))
         for ids in sequences:
             ids.append(self.eod)
         counts = Counts(len(sequences), sum(map(len, sequences)), special, unknown, ends)
         self.parts.write(number, counts, sequences)
         return counts
+
+    def encode(self, batch):
+        if max(map(len, batch)) <= WINDOW_CHARACTERS:
+            return self.tokenizer.encode(batch)
+        return [self.tokenizer.encode_long(text) if len(text) > WINDOW_CHARACTERS else self.tokenizer.encode([text])[0]
+                for text in batch]
+
+    def encode_one(self, text):
+        try:
+            return self.encode([text])
+        except Exception as error:
+            raise CorpusError(f"the tokenizer stops at the document that begins with {text[:60]!r}: {error}") from error
 
 
 def begin_worker(work):
@@ -504,13 +536,14 @@ def tokenize_pieces(pieces, work, processes, progress):
 
 
 def tokenize(arguments):
+    """Writes the pair; returns the lines of the summary."""
     files = [file for path in arguments.input for file in files_of(path)]
     # Beside its parts, what is there without an .idx is of a call that was killed before its last step.
     is_interrupted = Path(f"{arguments.output}.parts").exists()
     for suffix in (".idx",) if is_interrupted else (".bin", ".idx", ".tokenizer", ".skipped"):
         if Path(f"{arguments.output}{suffix}").exists():
             raise CorpusError(f"{arguments.output}{suffix}: exists already; remove it or choose another --output")
-    tokenizer = load_tokenizer(arguments.tokenizer)
+    tokenizer = load_tokenizer(arguments.tokenizer, arguments.special_tokens == "text")
     eod_token = arguments.eod_token or tokenizer.eos_token
     if eod_token is None:
         raise CorpusError(
@@ -528,7 +561,7 @@ def tokenize(arguments):
                 "special_tokens": arguments.special_tokens, "on_bad_record": arguments.on_bad_record,
                 "largest_document": arguments.largest_document})
     for note in tokenizer.notes:
-        print(f"note: {note}", file=sys.stderr)
+        tell(f"note: {note}")
     skipped = Path(f"{arguments.output}.skipped")
     skips = arguments.on_bad_record == "skip"
     bad = BadRecords(int(arguments.largest_document * 2**20),
@@ -549,7 +582,7 @@ def tokenize(arguments):
             before = read[0]
 
     try:
-        work = Work(tokenizer, eod, arguments.special_tokens == "text", parts)
+        work = Work(tokenizer, eod, parts)
         count = tokenize_pieces(pieces(), work, arguments.processes, progress)
         bad.finish()
         if count == 0:
@@ -563,19 +596,30 @@ def tokenize(arguments):
     shutil.rmtree(parts.folder)
     progress.show(last=True)
     counts = progress.counts
-    print(f"{arguments.output}.bin/.idx: {counts.documents} documents, {counts.tokens} tokens, "
-          f"{progress.seconds():.1f} s")
+    lines = [f"{arguments.output}.bin/.idx: {counts.documents} documents, {counts.tokens} tokens, "
+             f"{progress.seconds():.1f} s"]
     if bad.bad:
-        print(f"skipped: {bad.bad:,} of {bad.records:,} records are bad; {skipped} lists them")
+        lines.append(f"skipped: {bad.bad:,} of {bad.records:,} records are bad; {skipped} lists them")
     if counts.special:
         what = ("they were written as text; --special-tokens token writes the tokens" if arguments.special_tokens == "text"
                 else "they were written as tokens")
-        print(f"special tokens: documents name them {counts.special:,} times; {what}")
+        lines.append(f"special tokens: documents name them {counts.special:,} times; {what}")
     if counts.ends:
-        print(f"ends: {counts.ends:,} times the end-of-document token {eod_token!r} stands inside a document")
+        lines.append(f"ends: {counts.ends:,} times the end-of-document token {eod_token!r} stands inside a document")
     if counts.unknown:
-        print(f"unknown: {counts.unknown:,} tokens are {tokenizer.unknown_token!r}: their text is not in the vocabulary")
-    print(f'train with: data.train = "{arguments.output}", model.vocab_size = {vocab_size} (or more)')
+        lines.append(f"unknown: {counts.unknown:,} tokens are {tokenizer.unknown_token!r}: their text is not in the "
+                     "vocabulary")
+    lines.append(f'train with: data.train = "{arguments.output}", model.vocab_size = {vocab_size} (or more)')
+    return lines
+
+
+def print_summary(lines, prefix):
+    try:
+        print(*lines, sep="\n", flush=True)
+    except OSError as error:
+        discard(sys.stdout)
+        raise CorpusError(f"standard output: {error.strerror}; the summary is lost, and {prefix}.bin/.idx are complete"
+                          ) from error
 
 
 def percent(text):
@@ -639,7 +683,7 @@ def main():
         parser.error("--processes: expected 1 or more")
     arguments.document_separator = arguments.document_separator.replace("\\n", "\n").replace("\\t", "\t")
     try:
-        tokenize(arguments)
+        print_summary(tokenize(arguments), arguments.output)
     except CorpusError as error:
         parser.error(printable(error))  # exit code 2
     except OSError as error:

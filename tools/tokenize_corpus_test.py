@@ -5,22 +5,28 @@ Run by CTest with the path of the program print_documents, which prints a docume
 (skipped) where transformers is not installed.
 """
 
+import errno
 import gzip
+import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 try:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+                            trainers)
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 except ImportError as missing:
     print(f"SKIPPED: the tokenizer test needs the Python packages transformers and tokenizers ({missing})")
@@ -232,19 +238,86 @@ class TokenizeCorpusTest(unittest.TestCase):
                 ("normalizer", normalizers.Replace("o", "0"), "Replace"), ("normalizer", normalizers.Strip(), "Strip"),
                 ("normalizer", normalizers.StripAccents(), "StripAccents"),
                 ("pre_tokenizer", pre_tokenizers.WhitespaceSplit(), "WhitespaceSplit"),
-                ("pre_tokenizer", pre_tokenizers.Split(" ", "removed"), "Split")]:
+                ("normalizer", normalizers.Replace(" ", ""), "Replace"),
+                ("pre_tokenizer", pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed"),
+                                                           pre_tokenizers.ByteLevel()]), "Split"),
+                ("pre_tokenizer", pre_tokenizers.Sequence([pre_tokenizers.Split(Regex("[a-z]+| "), "removed", invert=True),
+                                                           pre_tokenizers.ByteLevel()]), "Split")]:
             tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
             setattr(tokenizer, part, kind)
             tokenizer.save(str(self.folder / "lossy.json"))
             result = self.run_tool(text, "--tokenizer", self.folder / "lossy.json", "--eod-token", EOS)
             self.assertIn(f"changes texts before it cuts them into tokens: {names}\n", result.stderr)
             self.remove_output()
-        words = Tokenizer(models.WordLevel({"[?]": 0, "Some": 1, "<e>": 2}, unk_token="[?]"))
-        words.pre_tokenizer = pre_tokenizers.Whitespace()
-        words.save(str(self.folder / "words.json"))
+
+    def test_what_only_cuts_texts_is_not_reported(self):
+        text = self.write("a.txt", "Some words")
+        for part, kind in [
+                ("normalizer", normalizers.Sequence([])),
+                ("normalizer", normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])),
+                ("pre_tokenizer", pre_tokenizers.Sequence([  # as tokenizers that came from tiktoken have it
+                    pre_tokenizers.Split(Regex(r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]+|\s+"), "removed", invert=True),
+                    pre_tokenizers.ByteLevel(use_regex=False)]))]:
+            tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+            setattr(tokenizer, part, kind)
+            tokenizer.save(str(self.folder / "lossless.json"))
+            result = self.run_tool(text, "--tokenizer", self.folder / "lossless.json", "--eod-token", EOS)
+            self.assertNotIn("changes texts", result.stderr, kind)
+            self.remove_output()
+
+    def test_blanks_that_added_tokens_take_are_reported(self):
+        for special, options, is_reported in [(False, [], True), (True, [], False), (True, ["--special-tokens", "token"],
+                                                                                    True)]:
+            tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+            tokenizer.add_tokens([AddedToken("<m>", lstrip=True, special=special)])
+            tokenizer.save(str(self.folder / "added.json"))
+            result = self.run_tool(self.write("a.txt", "a  <m> b"), "--tokenizer", self.folder / "added.json",
+                                   "--eod-token", EOS, *options)
+            self.assertEqual("leaves out blanks beside <m>" in result.stderr, is_reported, (special, options))
+            self.remove_output()
+
+    def unknown_words(self, model, pre_tokenizer=None):
+        tokenizer = Tokenizer(model)
+        if pre_tokenizer is not None:
+            tokenizer.pre_tokenizer = pre_tokenizer
+        tokenizer.save(str(self.folder / "words.json"))
         result = self.run_tool(self.write("b.txt", "Some words <e> ?"), "--tokenizer", self.folder / "words.json",
                                "--eod-token", "<e>")
-        self.assertIn("unknown: 5 tokens are '[?]'", result.stdout)
+        self.assertNotIn("Traceback", result.stderr)
+        return result
+
+    def test_text_that_a_vocabulary_lacks_is_counted_reported_or_named(self):
+        blanks, words = pre_tokenizers.Whitespace(), {"[?]": 0, "Some": 1, "<e>": 2}
+        for model in (models.WordLevel(words, unk_token="[?]"),
+                      models.Unigram([(word, -1.0) for word in words], unk_id=0)):
+            self.assertIn("unknown: 5 tokens are '[?]'", self.unknown_words(model, blanks).stdout)
+            self.remove_output()
+        for model, pre_tokenizer in [(models.BPE(words, []), None), (models.BPE(words, [], byte_fallback=True), None),
+                                     (models.BPE(words, []), pre_tokenizers.ByteLevel())]:
+            result = self.unknown_words(model, pre_tokenizer)
+            self.assertIn("leaves out characters that its vocabulary lacks", result.stderr)
+            self.remove_output()
+        for model in (models.WordLevel(words, unk_token="[U]"), models.WordPiece(words, unk_token="[U]"),
+                      models.Unigram([(word, -1.0) for word in words])):
+            result = self.unknown_words(model, blanks)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("stops at the document that begins with 'Some words <e> ?'", result.stderr)
+            self.assertFalse((self.folder / "out.parts").exists())
+
+    def test_a_token_that_ends_documents_is_not_called_unknown(self):
+        PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, eos_token=EOS, unk_token=EOS).save_pretrained(
+            self.folder / "hf")
+        result = self.run_tool(self.write("a.txt", f"a {EOS} b"), "--tokenizer", self.folder / "hf", "--special-tokens",
+                               "token")
+        self.assertIn("ends: 1 times", result.stdout)
+        self.assertNotIn("unknown:", result.stdout)
+
+    def test_a_damaged_folder_of_a_tokenizer_is_named(self):
+        (self.folder / "hf").mkdir()
+        for content in ("{", "[1]", '{"tokenizer_class": 3}'):
+            self.write("hf/tokenizer_config.json", content)
+            with self.assertRaisesRegex(corpus_readers.CorpusError, "hf cannot be loaded"):
+                tokenize_corpus.HuggingFaceTokenizer(self.folder / "hf", special_are_text=True)
 
     def test_names_of_special_tokens_are_text_unless_asked_otherwise(self):
         body = f"one {EOS} two {EOS}{EOS}"
@@ -270,7 +343,8 @@ class TokenizeCorpusTest(unittest.TestCase):
 
     BAD_LINES = [b"{", b"null", b"[1]", b"3", b'{"text": null}', b'{"text": 1}', b'{"other": "a"}', b'{"text": "\\ud83d"}',
                  b'{"text": "\xff"}', b"[" * 100_000, b'{"text": ' * 100_000, b'{"n": 1' + b"0" * 5000 + b', "text": "a"}',
-                 b'{"text": "cut o', b"\xef\xbb\xbf\xff\xfe"]
+                 b'{"text": "cut o', b"\xef\xbb\xbf\xff\xfe", '{"text": "a"}'.encode("utf-16-le"),
+                 '{"text": "a"}'.encode("utf-32-be"), b'{"text": "\xed\xa0\xbd\xed\xb8\x80"}']
 
     def test_any_bad_line_is_named(self):
         for line in self.BAD_LINES:
@@ -294,6 +368,52 @@ class TokenizeCorpusTest(unittest.TestCase):
         listed = (self.folder / "out.skipped").read_text().splitlines()
         self.assertEqual([line.split(": ")[0] for line in listed], [f"{lines}:{11 + i}" for i in range(len(bad))])
 
+    def test_too_many_bad_records_at_the_end_of_a_short_input_are_named(self):
+        lines = self.write("a.jsonl", b'{"text": "a"}\n' * 998 + b"null\n" * 2)
+        options = [lines, *self.json_tokenizer(), "--on-bad-record", "skip"]
+        says = self.refused(*options)
+        for words in ("2 of 1,000 records are bad", "a.jsonl:999: ", "a.jsonl:1000: "):
+            self.assertIn(words, says)
+        self.tokenize(*options, "--most-bad", "0.2")
+
+    def test_values_of_a_table_that_are_no_text_are_bad_records(self):
+        class Value(str):
+            def as_py(self):
+                if self == "bad":
+                    raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+                return str(self)
+
+        class Column(list):
+            def to_pylist(self):
+                return [value.as_py() for value in self]
+
+        class Batch:
+            def __init__(self, names):
+                self.schema, self.names = self, names
+
+            def column(self, index):
+                return Column(map(Value, [["a", "bad", "b"], ["c", "d", "e"]][index]))
+
+        def texts(key, batch):
+            bad = corpus_readers.BadRecords(100, most_bad=1, list_path=self.folder / "list")
+            read = list(corpus_readers.texts_of("p", Batch(["text", "meta"]), [batch], key, bad))
+            bad.finish()
+            return read
+
+        self.assertEqual(texts("text", Batch(["text"])), [("a", 1), ("", 2), ("b", 3)])
+        self.assertEqual((self.folder / "list").read_text(), "p, row 2: is not UTF-8 text\n")
+        with self.assertRaisesRegex(corpus_readers.CorpusError, 'no key "meta.none"'):
+            texts("meta.none", Batch([]))
+
+    def test_a_damaged_folder_of_datasets_is_named(self):
+        (self.folder / "ds").mkdir()
+        for name, contents in [("state.json", ("{", "[1]", '{"_data_files": [1]}', b"\xff")),
+                               ("dataset_dict.json", ("{", "[1]", '{"splits": []}', '{"splits": [1]}', b"\xff"))]:
+            for content in contents:
+                self.write(f"ds/{name}", content)
+                with self.assertRaisesRegex(corpus_readers.CorpusError, f"{name}: is not as datasets"):
+                    corpus_readers.files_of(self.folder / "ds")
+
     def test_bad_documents_of_a_text_are_skipped(self):
         text = self.write("a.txt", b"one|\xe9|two")
         result = self.run_tool(text, "--document-separator", "|", *self.json_tokenizer(), "--on-bad-record", "skip",
@@ -313,8 +433,71 @@ class TokenizeCorpusTest(unittest.TestCase):
                                  ("d.txt", "text".encode("utf-16"), "iconv -f UTF-16"),
                                  ("a.safetensors", struct.pack("<Q", 2) + b'{"a": 1}', "safetensors"),
                                  ("a.json", b'{"version": "1.0", "added_tokens": []}', "--tokenizer"),
-                                 ("a.zip", b"PK\x03\x04", "zip archive")]:
-            self.assertIn(says, self.refused(self.write(name, head), *self.json_tokenizer()))
+                                 ("a.zip", b"PK\x03\x04", "zip archive"), ("a.tar", self.tar(), "tar archive"),
+                                 ("a.tar.gz", gzip.compress(self.tar()), "unpacks to is a tar archive"),
+                                 ("a.txt.gz", gzip.compress("text".encode("utf-16")), "unpacks to is text in UTF-16"),
+                                 ("e.txt", "text".encode("utf-32"), "iconv -f UTF-32"),
+                                 ("f.txt", "some text".encode("utf-16-le"), "half of its bytes are 0"),
+                                 ("c.bin", struct.pack("<4H", 1, 65, 2, 3), "nanoGPT"),  # bytes that are UTF-8, too
+                                 ("d.bin", struct.pack("<2q", 1, 65), "nanoGPT"),
+                                 ("b.npy", struct.pack("<2H", 50256, 3), "tokens_to_pair"),  # np.memmap of that name
+                                 ("a.idx", b"TNTIDX\0\0\1", "old pair of Megatron"),
+                                 ("a.pt", b"\x80\x02\x8a", "pickled"), ("a.lz4", b"\x04\x22\x4d\x18", "lz4"),
+                                 ("a.model", b"\n\x0e\n\x05<unk>\x15\0\0\x80\xff", "SentencePiece")]:
+            path = self.write(name, head)
+            with self.assertRaisesRegex(corpus_readers.CorpusError, f"{re.escape(str(path))}: .*{re.escape(says)}"):
+                corpus_readers.read_documents(path, "text", "", lambda count: None, None)
+        self.assertIn(says, self.refused(path, *self.json_tokenizer()))
+
+    @staticmethod
+    def tar():
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("a.txt"))
+        return packed.getvalue()
+
+    def test_endings_of_names_count_in_either_case_and_what_tapes_and_editors_add_does_not(self):
+        line = json.dumps({"text": DOCUMENTS[0]}).encode() + b"\r\n"
+        for name, content in [("A.JSONL", line), ("a.ndjson", line), ("b.JSONL.GZ", gzip.compress(line) + bytes(512)),
+                              ("c.jsonl", b"\xef\xbb\xbf" + line), ("d.txt", b"\xef\xbb\xbf" + DOCUMENTS[0].encode())]:
+            self.tokenize(self.write(name, content), *self.json_tokenizer())
+            self.assertEqual(self.read_back(300), self.expected[:1], name)
+            self.remove_output()
+
+    def test_a_pipe_is_refused(self):
+        os.mkfifo(self.folder / "pipe")
+        self.assertIn("no regular file", self.refused(self.folder / "pipe", *self.json_tokenizer()))
+
+    def test_a_read_that_fails_names_the_file(self):
+        class Broken:
+            def read(self, size):
+                raise OSError(errno.EIO, "Input/output error")
+
+        with self.assertRaises(OSError) as caught:
+            corpus_readers.read_block(Broken(), Path("a.txt"), 1)
+        self.assertEqual(caught.exception.filename, "a.txt")
+
+    def test_a_file_system_without_locks_is_named_and_used(self):
+        parts = tokenize_corpus.Parts(self.folder / "out", 300)
+        with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "No locks available")), \
+                mock.patch("sys.stderr", new=io.StringIO()) as says:
+            parts.open({})
+        self.assertIn("has no file locks", says.getvalue())
+        parts.leave()  # closes the folder
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
+    def test_a_full_standard_output_or_error_is_no_end_of_a_job(self):
+        text = self.write("a.txt", "text")
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(self.command(text, *self.json_tokenizer()), stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("standard output: No space left on device", done.stderr)
+            self.assertIn("out.bin/.idx are complete", done.stderr)
+            self.assertNotIn("Exception ignored", done.stderr)
+            self.remove_output()
+            done = subprocess.run(self.command(text, *self.json_tokenizer()), stdout=subprocess.DEVNULL, stderr=full)
+            self.assertEqual(done.returncode, 0)
+            self.assertEqual(len(self.read_back(300)), 1)
 
     def test_a_limit_on_files_is_named_and_what_is_done_is_kept(self):
         text = self.write("a.txt", "some words " * 100_000)
@@ -332,11 +515,13 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertEqual(len(self.read_back(300)), 1)
 
     def test_json_over_many_lines_is_named(self):
-        for content in ('[{"text": "a"}, {"text": "b"}]', '[\n{"text": "a"}\n]', json.dumps([{"text": "a"}], indent=1)):
+        for content in ('[{"text": "a"}, {"text": "b"}]', '[\n{"text": "a"}\n]', json.dumps([{"text": "a"}], indent=1),
+                        '\n\n[\n{"text": "a"}\n]', '[ {"text": "a"},\n{"text": "b"}]', '\ufeff[{"text": "a"}]'):
             self.assertIn("is one JSON array; expected one object a line",
                           self.refused(self.write("a.json", content), *self.json_tokenizer()))
-        self.assertIn("is one JSON object", self.refused(self.write("a.json", json.dumps({"text": "a"}, indent=1)),
-                                                         *self.json_tokenizer()))
+        for content in (json.dumps({"text": "a"}, indent=1), '{"data": [\n{"text": "a"}\n]}', '{ "text":\n"a"}'):
+            self.assertIn("is one JSON object over several lines",
+                          self.refused(self.write("a.json", content), *self.json_tokenizer()))
 
     def test_windows_of_a_long_document_give_the_tokens_of_the_whole(self):
         words = " ".join(DOCUMENTS) * 60
@@ -359,7 +544,8 @@ class TokenizeCorpusTest(unittest.TestCase):
         for tokenizer in (bytes_of, metaspace):
             for text in texts:
                 for special_are_text in (False, True):
-                    ids = list(tokenize_corpus.encode_long(tokenizer, text, special_are_text))
+                    tokenizer.encode_special_tokens = special_are_text
+                    ids = list(tokenize_corpus.encode_long(tokenizer, text))
                     self.assertEqual(ids, tokenizer.encode(text, add_special_tokens=False).ids)
         lengths = []
 

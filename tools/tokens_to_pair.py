@@ -11,66 +11,72 @@ llm.c puts that token before each document: --eod-begins says so, and is taken f
 
 import argparse
 import ast
-import os
+import math
 import struct
 import sys
 from array import array
 from pathlib import Path
 
-DTYPE_UINT16, DTYPE_INT32 = 8, 4
-MAX_SEQUENCE_LENGTH = 2**31 - 1
+from corpus_readers import CorpusError, printable
+from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
+
 CODES = {"uint8": "B", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i", "uint64": "Q", "int64": "q"}
 NUMPY_CODES = {"u1": "B", "u2": "H", "i2": "h", "u4": "I", "i4": "i", "u8": "Q", "i8": "q"}
-LLM_C = {(20240520, 1): "H", (20240801, 7): "I"}  # of its headers' first two numbers: what its tokens are
+LLM_C = {(20240520, 1): "H", (20240801, 7): "I"}  # the first two numbers of its headers: the type of its tokens
+LLM_C_MAGICS = [magic for magic, _ in LLM_C]
 LLM_C_HEADER = struct.Struct("<256i")
 IDS = 1 << 20  # read at once
 
 
-class TokenError(Exception):
-    """A mistake in what the user gave."""
-
-
 def numpy_header(file, path):
     """The type code and the count of a .npy file's numbers (numpy.lib.format)."""
-    major = file.read(2)[0]
-    length, = struct.unpack("<H" if major == 1 else "<I", file.read(2 if major == 1 else 4))
     try:
-        header = ast.literal_eval(file.read(length).decode("latin-1"))
-        order, kind = header["descr"][0], header["descr"][1:]
-        count = 1
-        for size in header["shape"]:
-            count *= size
-    except (ValueError, SyntaxError, KeyError, TypeError) as error:
-        raise TokenError(f"{path}: is a damaged .npy file: its header cannot be read") from error
-    if order not in "<|" or kind not in NUMPY_CODES:
-        raise TokenError(f"{path}: holds numbers of type {header['descr']!r}; expected whole numbers, as of uint16")
-    if header["fortran_order"] and len(header["shape"]) > 1:
-        raise TokenError(f"{path}: is an array in Fortran's order; save numpy.ascontiguousarray of it")
-    return NUMPY_CODES[kind], count
+        major, _ = file.read(2)
+        width = 2 if major == 1 else 4
+        length = int.from_bytes(file.read(width), "little")
+        header = ast.literal_eval(file.read(length).decode("utf-8" if major >= 3 else "latin-1"))
+        kind, shape, is_fortran = header["descr"], header["shape"], header["fortran_order"]
+        count = math.prod(shape)
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError
+    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError) as error:
+        raise CorpusError(f"{path}: is a damaged .npy file: its header cannot be read") from error
+    if not isinstance(kind, str) or kind[:1] not in ("<", "|") or kind[1:] not in NUMPY_CODES:
+        raise CorpusError(f"{path}: holds numbers of type {kind!r}; expected whole numbers in the order of this machine, "
+                          "such as '<u2': array.astype('<u2') makes them")
+    if is_fortran and len(shape) > 1:
+        raise CorpusError(f"{path}: is an array in Fortran's order; save numpy.ascontiguousarray of it")
+    return NUMPY_CODES[kind[1:]], count
 
 
 def open_tokens(path, dtype):
     """The open file, behind its header, the type code and count of its tokens, and whether it is one of llm.c's."""
     file = open(path, "rb")
-    magic = file.read(6)
-    if magic == b"\x93NUMPY":
-        return file, *numpy_header(file, path), False
-    file.seek(0)
     header = file.read(LLM_C_HEADER.size)
-    if len(header) == LLM_C_HEADER.size:
-        numbers = LLM_C_HEADER.unpack(header)
-        if numbers[0] in (20240520, 20240801):
-            if numbers[:2] not in LLM_C:
-                raise TokenError(f"{path}: is a token file of llm.c of version {numbers[1]}, which is not known")
-            return file, LLM_C[numbers[:2]], numbers[2], True
-    if dtype is None:
-        raise TokenError(f"{path}: is neither a .npy file nor one of llm.c; where it is bare token ids, say of what type "
-                         "by --dtype: nanoGPT writes uint16")
-    file.seek(0)
-    size, width = path.stat().st_size, array(CODES[dtype]).itemsize
-    if size % width:
-        raise TokenError(f"{path}: has {size} bytes, which are no whole number of tokens of {dtype}")
-    return file, CODES[dtype], size // width, False
+    is_llm_c = False
+    if header.startswith(b"\x93NUMPY"):
+        file.seek(6)
+        code, count = numpy_header(file, path)
+    elif len(header) == LLM_C_HEADER.size and (numbers := LLM_C_HEADER.unpack(header))[0] in LLM_C_MAGICS:
+        if numbers[:2] not in LLM_C:
+            raise CorpusError(f"{path}: is a token file of llm.c of version {numbers[1]}, which is not known")
+        code, count, is_llm_c = LLM_C[numbers[:2]], numbers[2], True
+    elif dtype is None:
+        raise CorpusError(f"{path}: is neither a .npy file nor one of llm.c; where it is bare token ids, give their type "
+                          "by --dtype: nanoGPT writes uint16")
+    else:
+        file.seek(0)
+        code = CODES[dtype]
+        count, rest = divmod(path.stat().st_size, array(code).itemsize)
+        if rest:
+            raise CorpusError(f"{path}: has {path.stat().st_size} bytes, which are no whole number of tokens of {dtype}")
+    size, expected = path.stat().st_size, file.tell() + count * array(code).itemsize
+    if size < expected:
+        raise CorpusError(f"{path}: is cut off: its header says {count} tokens, and {expected - size} bytes are missing")
+    if size > expected:
+        raise CorpusError(f"{path}: its header says {count} tokens, and {size - expected} bytes follow them; expected one "
+                          "array a file")
+    return file, code, count, is_llm_c
 
 
 def read_tokens(path, dtype):
@@ -80,10 +86,7 @@ def read_tokens(path, dtype):
     with file:
         while left:
             ids = array(code)
-            try:
-                ids.fromfile(file, min(left, IDS))
-            except (EOFError, ValueError) as error:  # ValueError: it ends within one
-                raise TokenError(f"{path}: is cut off: {left - len(ids)} of its tokens are missing") from error
+            ids.fromfile(file, min(left, IDS))
             left -= len(ids)
             yield ids
 
@@ -127,44 +130,35 @@ def write_pair(prefix, inputs, dtype, eod, eod_begins):
         for ids, _ in documents_of(path, dtype, None, False):
             largest, smallest = max(largest, max(ids)), min(smallest, min(ids))
     if largest < 0 or smallest < 0 or largest >= 2**31:
-        raise TokenError("the input holds no token ids" if largest < 0 else
+        raise CorpusError("the input holds no token ids" if largest < 0 else
                          f"the input holds {smallest if smallest < 0 else largest}, which is no token id; is --dtype right?")
-    code = "H" if largest < 65500 else "i"
+    code = type_code(largest + 1)
     lengths, length = array("i"), 0
-    partial = Path(f"{prefix}.bin.partial")
-    with open(partial, "wb") as file:
-        for path in inputs:
-            for ids, ends in documents_of(path, dtype, eod, eod_begins):
-                (ids if ids.typecode == code else array(code, ids)).tofile(file)
-                length += len(ids)
-                if length > MAX_SEQUENCE_LENGTH:
-                    raise TokenError(f"{path}: a document has more than {MAX_SEQUENCE_LENGTH} tokens; give the id of the "
-                                     "end-of-document token by --eod")
-                if ends and length:
+    paths = [Path(f"{prefix}.bin"), Path(f"{prefix}.idx")]
+    partial = [path.with_name(path.name + ".partial") for path in paths]
+    paths[0].parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with writing(partial[0]) as file:
+            for path in inputs:
+                for ids, ends in documents_of(path, dtype, eod, eod_begins):
+                    (ids if ids.typecode == code else array(code, ids)).tofile(file)
+                    length += len(ids)
+                    if length > MAX_SEQUENCE_LENGTH:
+                        raise CorpusError(f"{path}: a document has more than {MAX_SEQUENCE_LENGTH} tokens; give the id of the "
+                                          "end-of-document token by --eod")
+                    if ends and length:
+                        lengths.append(length)
+                        length = 0
+                if length:
                     lengths.append(length)
                     length = 0
-            if length:
-                lengths.append(length)
-                length = 0
-        file.flush()
-        os.fsync(file.fileno())
-    width, count = array(code).itemsize, len(lengths)
-    pointers, position = array("q"), 0
-    for each in lengths:
-        pointers.append(position)
-        position += each * width
-    os.rename(partial, f"{prefix}.bin")
-    index = Path(f"{prefix}.idx.partial")
-    with open(index, "wb") as file:
-        dtype_code = DTYPE_UINT16 if code == "H" else DTYPE_INT32
-        file.write(struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, dtype_code, count, count + 1))
-        lengths.tofile(file)
-        pointers.tofile(file)
-        array("q", range(count + 1)).tofile(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(index, f"{prefix}.idx")
-    return count, position // width, largest
+        write_index(partial[1], code, lengths)
+        for source, path in zip(partial, paths):
+            source.rename(path)
+    finally:
+        for path in partial:
+            path.unlink(missing_ok=True)
+    return len(lengths), sum(lengths), largest
 
 
 def main():
@@ -178,15 +172,13 @@ def main():
     try:
         for suffix in (".bin", ".idx"):
             if Path(f"{arguments.output}{suffix}").exists():
-                raise TokenError(f"{arguments.output}{suffix}: exists already; remove it or choose another --output")
+                raise CorpusError(f"{arguments.output}{suffix}: exists already; remove it or choose another --output")
         documents, tokens, largest = write_pair(arguments.output, arguments.input, arguments.dtype, arguments.eod,
                                                 arguments.eod_begins)
-    except (TokenError, OSError) as error:
-        for suffix in (".bin.partial", ".idx.partial"):
-            Path(f"{arguments.output}{suffix}").unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error = f"{error.filename or arguments.output}: {error.strerror}"
-        parser.error("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error)))  # exit code 2
+    except CorpusError as error:
+        parser.error(printable(error))  # exit code 2
+    except OSError as error:
+        parser.error(printable(f"{error.filename}: {error.strerror}" if error.filename else error))
     print(f"{arguments.output}.bin/.idx: {documents} documents, {tokens} tokens")
     print(f'train with: data.train = "{arguments.output}", model.vocab_size = {largest + 1} (or more)')
     return 0

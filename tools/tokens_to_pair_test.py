@@ -4,6 +4,7 @@
 Usage: tokens_to_pair_test.py PATH_TO_PRINT_DOCUMENTS [unittest options].
 """
 
+import resource
 import struct
 import subprocess
 import sys
@@ -33,7 +34,7 @@ class TokensToPair(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def convert(self, *contents, options=(), code=0):
+    def convert(self, *contents, options=(), code=0, **how):
         paths = []
         for number, content in enumerate(contents):
             paths.append(self.folder / f"{number}.bin")
@@ -41,7 +42,7 @@ class TokensToPair(unittest.TestCase):
         for old in self.folder.glob("out.*"):
             old.unlink()
         done = subprocess.run([sys.executable, TOOL, *paths, "--output", self.folder / "out", *options],
-                              capture_output=True, text=True)
+                              capture_output=True, text=True, **how)
         self.assertEqual(done.returncode, code, done.stderr)
         self.assertNotIn("Traceback", done.stderr)
         if code:
@@ -75,13 +76,36 @@ class TokensToPair(unittest.TestCase):
             self.convert(numpy_file(IDS, descr, code), options=["--eod", "0"])
             self.assertEqual(self.documents(), DOCUMENTS, descr)
 
+    def test_a_write_that_fails_is_named_and_leaves_nothing(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+        says = self.convert(array("H", [1] * 5000).tobytes(), options=["--dtype", "uint16"], code=2, preexec_fn=limit)
+        for words in ("out.bin.partial: File too large after 1,000 bytes", "1,000 bytes (ulimit -f)"):
+            self.assertIn(words, says)
+        says = self.convert(array("H", [1, 0] * 200).tobytes(), options=["--dtype", "uint16", "--eod", "0"], code=2,
+                            preexec_fn=limit)
+        self.assertIn("out.idx.partial: File too large", says)
+
     def test_names_what_it_cannot_read(self):
         self.assertIn("--dtype", self.convert(b"abcd", code=2))
         self.assertIn("no whole number of tokens", self.convert(b"abc", options=["--dtype", "uint16"], code=2))
         self.assertIn("cut off", self.convert(llm_c(IDS)[:-2], code=2))
         self.assertIn("version 3", self.convert(llm_c(IDS, version=3), code=2))
         self.assertIn("'<f4'", self.convert(numpy_file([1, 2], "<f4", "i"), code=2))
-        self.assertIn("damaged .npy", self.convert(b"\x93NUMPY\x01\x00\x04\x00{{{{", code=2))
+        for header in (b"{{{{", b"[1]", b"{'descr': 3}", b"{'descr': '<u2', 'shape': (1,)}", b"\xff",
+                       b"{'descr': '<u2', 'shape': (-1,), 'fortran_order': False}", b"(" * 300,
+                       b"{'descr': '<u2', 'shape': ('a',), 'fortran_order': False}"):
+            self.assertIn("damaged .npy", self.convert(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header,
+                                                       code=2), header)
+        for cut in (6, 7, 9):
+            self.assertIn("damaged .npy", self.convert(numpy_file(IDS)[:cut], code=2), cut)
+        self.assertIn("no token ids", self.convert(numpy_file([]), code=2))
+        self.assertIn("'>u2'", self.convert(numpy_file(IDS, ">u2"), code=2))
+        self.assertIn("holds numbers of type [", self.convert(numpy_file(IDS, [("a", "<u2")]), code=2))
+        self.assertIn("20 bytes follow them; expected one array a file", self.convert(numpy_file(IDS) + bytes(20), code=2))
+        self.assertIn("2 bytes follow", self.convert(llm_c(IDS) + bytes(2), code=2))
+        self.assertIn("says -5 tokens", self.convert(struct.pack("<256i", 20240520, 1, -5, *[0] * 253), code=2))
         self.assertIn("cut off", self.convert(numpy_file(IDS)[:-1], code=2))
         self.assertIn("no token ids", self.convert(llm_c([]), code=2))
         self.assertIn("-5, which is no token id", self.convert(array("i", [1, -5]).tobytes(),

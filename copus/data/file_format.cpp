@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -32,12 +33,15 @@ constexpr std::array formats = std::to_array<Format>({
     {"\xa1\xd9\x34\x01"sv, 0, "a token file of llm.c (Llama 3)", by_pairing},         // 20240801: uint32
     {"\xc6\xd7\x34\x01"sv, 0, "a model's weights as llm.c writes them", as_weights},  // 20240326
     {"MMIDIDX\0\0"sv, 0, "the index of a tokenized pair", "give the prefix of both files, without .bin and .idx"},
+    {"TNTIDX\0\0"sv, 0, "the index of an old pair of Megatron", "make a pair of the texts by tools/tokenize_corpus.py"},
     {"PAR1"sv, 0, "a parquet file", by_tokenizing},
     {"\x1f\x8b"sv, 0, "compressed by gzip", by_tokenizing},
     {"\x28\xb5\x2f\xfd"sv, 0, "compressed by zstd", by_tokenizing},
     {"ARROW1"sv, 0, "an Arrow (Feather) file", "save it as parquet, which tools/tokenize_corpus.py reads"},
     {"\xff\xff\xff\xff"sv, 0, "a stream of Arrow",
      "tools/tokenize_corpus.py reads the folder of datasets.save_to_disk that it is in"},
+    {"ORC"sv, 0, "an ORC file", "save it as parquet, which tools/tokenize_corpus.py reads"},
+    {"Obj\x01"sv, 0, "an Avro file", "save its texts as JSONL"},
     {"BZh"sv, 0, "compressed by bzip2", by_unpacking},
     {"\xfd\x37zXZ"sv, 0, "compressed by xz", by_unpacking},
     {"\x04\x22\x4d\x18"sv, 0, "compressed by lz4", by_unpacking},
@@ -55,9 +59,11 @@ constexpr std::array formats = std::to_array<Format>({
      "ELF"sv,
      0, "a program", no_corpus},
     {"\xff\xfe\0\0"sv, 0, "text in UTF-32", "iconv -f UTF-32 -t UTF-8 converts it"},
+    {"\0\0\xfe\xff"sv, 0, "text in UTF-32", "iconv -f UTF-32 -t UTF-8 converts it"},
     {"\xff\xfe"sv, 0, "text in UTF-16", "iconv -f UTF-16 -t UTF-8 converts it"},
     {"\xfe\xff"sv, 0, "text in UTF-16", "iconv -f UTF-16 -t UTF-8 converts it"},
     {"\x80\x02"sv, 0, "a pickled object of Python", "save its token ids as .npy, or its texts as JSONL"},
+    {"\x80\x03"sv, 0, "a pickled object of Python", "save its token ids as .npy, or its texts as JSONL"},
     {"\x80\x04"sv, 0, "a pickled object of Python", "save its token ids as .npy, or its texts as JSONL"},
     {"\x80\x05"sv, 0, "a pickled object of Python", "save its token ids as .npy, or its texts as JSONL"},
 });
@@ -81,8 +87,28 @@ bool is_sentencepiece(std::string_view file) {
          find_invalid_utf8(file);
 }
 
+// Whether at least half of the first bytes are 0, as in token ids below 256 and in UTF-16 without a byte order mark.
+// Both are valid UTF-8.
+bool is_half_zeros(std::string_view file) {
+  constexpr size_t beginning = 4096;
+  const std::string_view head = file.substr(0, beginning);
+  const auto zeros = static_cast<size_t>(std::count(head.begin(), head.end(), '\0'));
+  return zeros >= std::max<size_t>(2, head.size() / 2);
+}
+
+// The endings of names that bare token ids have: nanoGPT's .bin, dolma's .npy without a header, np.memmap of any name.
+bool may_be_token_ids(const std::string& extension) {
+  constexpr std::array endings = {".bin", ".npy", ".dat", ".u16", ".u32"};
+  return std::find(endings.begin(), endings.end(), extension) != endings.end();
+}
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  return text;
+}
+
 std::optional<std::string> json_by_name(std::string_view file, const std::string& extension) {
-  if (extension != ".json" && extension != ".jsonl") return std::nullopt;
+  if (extension != ".json" && extension != ".jsonl" && extension != ".ndjson") return std::nullopt;
   const size_t first = file.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos || (file[first] != '{' && file[first] != '[')) return std::nullopt;
   constexpr size_t beginning = 4096;
@@ -111,13 +137,17 @@ std::optional<std::string> format_of_corpus(std::string_view file, const std::st
   if (is_sentencepiece(file)) {
     return "is a tokenizer of SentencePiece; name its folder by --tokenizer of tools/tokenize_corpus.py";
   }
-  const std::string extension = std::filesystem::path(path).extension().string();
+  const std::string extension = lower_case(std::filesystem::path(path).extension().string());
   if (auto json = json_by_name(file, extension)) return json;
-  // nanoGPT's files are nothing but token ids.
-  if ((extension == ".bin" || extension == ".u16" || extension == ".u32") && file.size() % 2 == 0 &&
-      find_invalid_utf8(file)) {
+  const bool has_zeros = is_half_zeros(file);
+  if (may_be_token_ids(extension) && (has_zeros || (file.size() % 2 == 0 && find_invalid_utf8(file)))) {
     return concat("looks like bare token ids, as nanoGPT writes them (uint16); ", by_pairing,
                   ", as --dtype says where they are of another type");
+  }
+  if (has_zeros) {
+    return concat(
+        "is no UTF-8 text: half of its bytes are 0; iconv -f UTF-16LE -t UTF-8 converts UTF-16, and of token ",
+        "ids tools/tokens_to_pair.py makes a tokenized pair");
   }
   return std::nullopt;
 }

@@ -33,9 +33,23 @@ TEST(FileFormat, NamesWhatAFileIsAndHowToTrainOnIt) {
   EXPECT_THAT(format("\xff\xfeh\0i\0"s), HasSubstr("iconv -f UTF-16"));
   EXPECT_THAT(format("\x80\x04\x95"s), HasSubstr("pickled"));
   EXPECT_THAT(format("%PDF-1.7"), HasSubstr("PDF"));
+  EXPECT_THAT(format("TNTIDX\0\0\x01"s), HasSubstr("old pair of Megatron"));
+  EXPECT_THAT(format("\0\0\xfe\xff\0\0\0h"s), HasSubstr("UTF-32"));
+  EXPECT_THAT(format("ORC\x08"s), HasSubstr("save it as parquet"));
+}
+
+TEST(FileFormat, NamesTokenIdsWhoseBytesAreUtf8) {
+  const std::string shorts = "\x01\0\x41\0\x02\0"s;
+  EXPECT_THAT(format(shorts, "train.bin"), AllOf(HasSubstr("nanoGPT"), HasSubstr("tokens_to_pair.py")));
+  EXPECT_THAT(format("\x01\0\0\0\0\0\0\0"s, "ids.dat"), HasSubstr("nanoGPT")) << "int64";
+  EXPECT_THAT(format("\x52\xc4\x01\x02"s, "part-0.npy"), HasSubstr("nanoGPT")) << "np.memmap of such a name";
+  EXPECT_THAT(format(shorts, "train.txt"), AllOf(HasSubstr("iconv -f UTF-16LE"), HasSubstr("tokens_to_pair.py")));
+  EXPECT_EQ(format("a text with one \0 in it"s, "a.txt"), "text");
 }
 
 TEST(FileFormat, NamesJsonByItsName) {
+  EXPECT_THAT(format("{\"text\": \"a\"}\n", "A.JSONL"), HasSubstr("is JSON"));
+  EXPECT_THAT(format("{\"text\": \"a\"}\n", "a.ndjson"), HasSubstr("is JSON"));
   EXPECT_THAT(format("[{\"text\": \"a\"}]", "a.json"), AllOf(HasSubstr("one JSON array"), HasSubstr("jq -c '.[]'")));
   EXPECT_THAT(format("{\"text\": \"a\"}\n", "a.jsonl"), AllOf(HasSubstr("is JSON"), HasSubstr("tokenize_corpus.py")));
   EXPECT_THAT(format("{\"version\": \"1.0\", \"added_tokens\": []}", "tokenizer.json"), HasSubstr("is a tokenizer"));
