@@ -405,7 +405,8 @@ class Machines(HealingTest):
         output, errors = self.finish(first)
         self.assertEqual(first.returncode, 0, output + errors)
         self.assertRegex(errors, r"; the job goes on with 3 ranks\n")
-        self.assertRegex(output, r"killed by signal 9 \(Killed\); d=3,t=1,p=1,B=12,b=1 on 3 of 3 ranks")
+        self.assertRegex(output, r"killed by signal 9 \(Killed\); not in [^;]*zero=1 on 3 ranks, [^;]*; "
+                                 r"d=3,t=1,p=1,B=12,b=1 on 3 of 3 ranks")
         self.assertRegex(errors, r"its machine 1 \(host .*\) is gone: .*; the job goes on with 2 ranks\n")
         self.assertTrue(all(is_gone(pid) for pid in ranks))
         self.assert_trained_as_unharmed("r")
@@ -460,6 +461,32 @@ class Machines(HealingTest):
         output, errors = self.finish(first)
         self.assertEqual(first.returncode, 0, output + errors)
         self.assertNotIn("after it again", errors)
+        self.assert_trained_as_unharmed("r")
+
+    def test_ranks_are_chosen_such_that_a_machine_may_be_lost_after_a_rank(self):
+        # Three ranks cannot share the batch, and of two the first two are on one machine.
+        self.settings += ["--set", "train.global_batch=8"]
+        first, second = self.start_machines("copies.toml", "r", "--set", "heal.machines=true", "--set",
+                                            "heal.replace=false")
+        self.wait_for_steps("r", 5, first)
+        os.kill(self.living_ranks(second)[-1], signal.SIGKILL)
+        self.wait_for_steps("r", len(self.records("r")) + 10, first)
+        second.kill()
+        output, errors = self.finish(first)
+        self.assertEqual(first.returncode, 0, output + errors)
+        self.assertRegex(output, r"\(Killed\); not in d=1,t=1,p=3,B=8,b=\d on 3 ranks, which would not survive the loss of a "
+                                 r"machine \(heal.machines\); d=2,t=1,p=1,B=8,b=1 on 2 of 3 ranks")
+        self.assertRegex(output, r"no layout of these ranks survives the loss of a machine \(heal.machines\); .* of 2 ranks")
+        self.assert_trained_as_unharmed("r")
+
+    def test_a_layout_may_be_safe_in_another_order_of_its_ranks(self):
+        # Both copies of a stage are neighbours, and so on one machine in the order of the ranks.
+        first, second = self.start_machines("copies.toml", "r", "--set", "heal.machines=true", "--set",
+                                            "parallel.data_parallel=2", "--set", "parallel.pipeline_parallel=2")
+        self.wait_for_steps("r", 5, first)
+        second.kill()
+        output, errors = self.finish(first)
+        self.assertEqual(first.returncode, 0, output + errors)
         self.assert_trained_as_unharmed("r")
 
     def test_what_only_the_lost_machine_had_is_named_and_trained_again_from_the_newest_checkpoint(self):

@@ -92,10 +92,10 @@ class WrappedWorld : public World {
   explicit WrappedWorld(std::unique_ptr<World> inner, std::shared_ptr<const void> used_by_groups = nullptr)
       : World(inner->rank(), inner->size(), std::move(used_by_groups)), inner_(std::move(inner)) {}
   // Around a world that belongs to somebody else, and outlives this one.
-  explicit WrappedWorld(World& inner) : WrappedWorld(inner, inner.size()) {}
-  // As the world of its first `size` ranks, this one among them.
-  WrappedWorld(World& inner, int64_t size)
-      : World(inner.rank(), size, nullptr), inner_(std::shared_ptr<void>(), &inner) {}
+  explicit WrappedWorld(World& inner) : WrappedWorld(inner, inner.rank(), inner.size()) {}
+  // As the world of `size` of its ranks, of which this one is `rank`.
+  WrappedWorld(World& inner, int64_t rank, int64_t size)
+      : World(rank, size, nullptr), inner_(std::shared_ptr<void>(), &inner) {}
 
   World& inner() const { return *inner_; }
   // A group that passes everything on.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <stdexcept>
 
@@ -63,6 +64,32 @@ TEST(World, of_its_first_ranks_leaves_the_others_alone) {
       EXPECT_EQ(&first->clock(), &world.clock());
     }
     EXPECT_THROW(first_ranks(world, 6), InternalError);
+    world.everyone().barrier();
+  });
+}
+
+TEST(World, of_chosen_ranks_has_them_in_their_order) {
+  run_ranks_as_threads(4, [](World& world) {
+    const std::vector<int64_t> ranks = {3, 0, 2};
+    if (world.rank() == 1) {
+      EXPECT_THROW(chosen_ranks(world, ranks), InternalError);
+    } else {
+      const auto chosen = chosen_ranks(world, ranks);
+      EXPECT_EQ(ranks[chosen->rank()], world.rank());
+      int64_t first = world.rank();
+      chosen->everyone().broadcast(&first, 1, DataType::int64, 0);
+      EXPECT_EQ(first, 3);
+      std::array<int64_t, 3> all{};
+      const int64_t mine = world.rank();
+      chosen->everyone().all_gather(&mine, all.data(), std::vector<int64_t>(3, 1), DataType::int64);
+      EXPECT_EQ(all, (std::array<int64_t, 3>{3, 0, 2}));
+      if (chosen->rank() > 0) {
+        int64_t sum = world.rank();
+        chosen->group({2, 1}).all_reduce(&sum, 1, DataType::int64);
+        EXPECT_EQ(sum, 2);
+      }
+    }
+    EXPECT_THROW(chosen_ranks(world, {world.rank(), 4}), InternalError);
     world.everyone().barrier();
   });
 }

@@ -1,15 +1,46 @@
 #include "copus/placement/copies.h"
 
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
 #include "copus/base/error.h"
 #include "copus/description/mesh.h"
 
 namespace copus {
 
+namespace {
+
+// Data-parallel ranks that a shard of the state is cut over; those that many apart hold the same shard.
+int64_t shards_of(const ParallelStrategy& strategy) { return strategy.cuts_optimizer() ? strategy.zero_shards() : 1; }
+
+// As many members as are asked for, at most `most` of each machine: machine by machine, in the order in which they
+// first occur, and the last ones left out. Empty where there are not so many.
+std::vector<int64_t> members_by_machine(const std::vector<int64_t>& machines, int64_t count, int64_t most) {
+  std::vector<int64_t> order, members;
+  for (const int64_t machine : machines) {
+    if (std::ranges::find(order, machine) == order.end()) order.push_back(machine);
+  }
+  for (const int64_t machine : order) {
+    int64_t left = most;
+    for (int64_t member = 0; member < std::ssize(machines) && left > 0; ++member) {
+      if (machines[member] != machine) continue;
+      members.push_back(member);
+      --left;
+    }
+  }
+  if (std::ssize(members) < count) return {};
+  members.resize(count);
+  return members;
+}
+
+}  // namespace
+
 bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<int64_t>& machines) {
   COPUS_CHECK(strategy.world_size() <= std::ssize(machines), strategy.world_size(), " ranks, and ", machines.size(),
               " are on machines");
   const Mesh mesh(strategy);
-  const int64_t shards = strategy.cuts_optimizer() ? strategy.zero_shards() : 1;
+  const int64_t shards = shards_of(strategy);
   for (int64_t rank = 0; rank < strategy.world_size(); ++rank) {
     const MeshCoordinates here = mesh.coordinates(rank);
     if (here.data >= shards) continue;
@@ -22,6 +53,29 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
     if (!is_elsewhere) return false;
   }
   return true;
+}
+
+// Ranks that hold the same state are a group. With g groups of n ranks, members that are dealt to the groups in turn,
+// machine by machine, give a group only members of one machine if more than n - g of them are on it; and then no other
+// way to deal them does better.
+std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const ParallelStrategy& strategy,
+                                                                     const std::vector<int64_t>& machines) {
+  const int64_t ranks = strategy.world_size();
+  COPUS_CHECK(ranks <= std::ssize(machines), ranks, " ranks, and ", machines.size(), " members");
+  std::vector<int64_t> chosen(ranks);
+  std::iota(chosen.begin(), chosen.end(), 0);
+  if (outlives_any_machine(strategy, machines)) return chosen;
+  const int64_t shards = shards_of(strategy), tensor = strategy.tensor_parallel;
+  const int64_t groups = tensor * shards * strategy.pipeline_parallel;
+  const std::vector<int64_t> members = members_by_machine(machines, ranks, ranks - groups);
+  if (members.empty()) return std::nullopt;
+  const Mesh mesh(strategy);
+  for (int64_t i = 0; i < ranks; ++i) {
+    const int64_t copy = i / groups, group = i % groups;
+    const int64_t shard = group / tensor % shards, stage = group / tensor / shards;
+    chosen[mesh.rank({.data = copy * shards + shard, .tensor = group % tensor, .pipeline = stage})] = members[i];
+  }
+  return chosen;
 }
 
 }  // namespace copus

@@ -6,7 +6,9 @@
 #include <array>
 #include <compare>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -119,7 +121,7 @@ class HealingRun {
     } else if (past_.begun_in != never) {
       try {
         regrouped = regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_,
-                            [&](const auto& before, int64_t ranks) { return choose_among(before, ranks); });
+                            [&](const auto& before, int64_t ranks) { return manned(choose_among(before, ranks)); });
       } catch (const NoConfiguration& reason) {  // on all members
         if (membership_.epoch().num_parting == 0) throw;
         end_since_nobody_can_take_over(reason, members);
@@ -133,16 +135,16 @@ class HealingRun {
       state_ = {};  // on spares too, so that nobody takes what lies there for the state that is loaded now
     }
     if (regrouped) membership_.settled();
-    const Configuration now = regrouped ? regrouped->now : first_configuration(members);
-    const int64_t ranks = now.strategy.world_size();
-    if (members.rank() >= ranks) {
+    const MannedConfiguration now =
+        regrouped ? MannedConfiguration{regrouped->now, regrouped->members} : first_configuration(members);
+    if (std::ranges::find(now.members, members.rank()) == now.members.end()) {
       membership_.wait_as_spare(members, [this] {
         const StopReason reason = stop_->reason(0);
         return reason == StopReason::terminate || reason == StopReason::interrupt;
       });
       return std::nullopt;
     }
-    world_ = first_ranks(members, ranks);
+    world_ = chosen_ranks(members, now.members);
     if (regrouped) {
       go_on(*regrouped);
     } else {
@@ -221,6 +223,7 @@ class HealingRun {
 
   // Asked on rank 0 alone. A job that ends, or whose ranks have not changed, has no reason to move.
   std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks) {
+    given_up_.clear();
     const bool has_ranks = before.strategy.world_size() <= ranks;
     const bool are_unchanged = ranks == ranks_at_work_ && membership_.epoch().lost.empty() && is_safe_enough(before);
     if (has_ranks && (are_unchanged || membership_.stop_wanted())) return before;
@@ -229,22 +232,46 @@ class HealingRun {
     return choose_among(before, ranks, known ? known->profile.knowledge : Knowledge());
   }
 
-  std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks,
-                                            const Knowledge& knowledge) const {
-    return configuration_for_ranks(plan_->config, before, ranks, knowledge,
-                                   [this](const Configuration& one) { return is_safe_enough(one); });
+  std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks, const Knowledge& knowledge) {
+    const auto choose = [&](const std::function<bool(const Configuration&)>& is_preferred) {
+      return configuration_for_ranks(plan_->config, before, ranks, knowledge, is_preferred);
+    };
+    const std::optional<Configuration> chosen =
+        choose([this](const Configuration& one) { return is_safe_enough(one); });
+    if (!plan_->config.heal.machines || !chosen) return chosen;
+    if (!is_safe_enough(*chosen)) {
+      given_up_ = "no layout of these ranks survives the loss of a machine (heal.machines)";
+    } else if (const auto other = choose([](const Configuration&) { return true; }); other && other != chosen) {
+      given_up_ = concat("not in ", to_string(*other), " on ", other->strategy.world_size(),
+                         " ranks, which would not survive the loss of a machine (heal.machines)");
+    }
+    return chosen;
   }
 
   // Whether the state would be as safe in it as the user wants. On one machine no layout outlives that.
   bool is_safe_enough(const Configuration& configuration) const {
-    if (!plan_->config.heal.machines) return true;
-    const std::vector<int64_t>& machines = membership_.epoch().machines;
-    return !machines.empty() && outlives_any_machine(configuration.strategy, machines);
+    return !plan_->config.heal.machines || safe_members(configuration.strategy).has_value();
+  }
+
+  std::optional<std::vector<int64_t>> safe_members(const ParallelStrategy& strategy) const {
+    const Epoch& epoch = membership_.epoch();
+    if (epoch.machines.empty()) return std::nullopt;
+    return members_that_outlive_any_machine(strategy,
+                                            {epoch.machines.begin(), epoch.machines.begin() + epoch.num_staying()});
+  }
+
+  // Gives a configuration its ranks: the first members, or those that make the state as safe as the user wants.
+  std::optional<MannedConfiguration> manned(const std::optional<Configuration>& configuration) const {
+    if (!configuration) return std::nullopt;
+    std::vector<int64_t> members(configuration->strategy.world_size());
+    std::iota(members.begin(), members.end(), 0);
+    if (plan_->config.heal.machines) members = safe_members(configuration->strategy).value_or(members);
+    return MannedConfiguration{*configuration, std::move(members)};
   }
 
   // The configuration of a run that begins: the one that was wanted, if all its ranks are still there. What a policy
   // wanted, and not the user, gives way to what is safe enough.
-  Configuration first_configuration(World& members) {
+  MannedConfiguration first_configuration(World& members) {
     std::vector<int64_t> words(num_configuration_fields);
     if (members.rank() == 0) {
       std::optional<Configuration> first = plan_->start;
@@ -265,7 +292,7 @@ class HealingRun {
                              " ranks that are left can train with a global batch ", "of ", plan_->start.global_batch,
                              "; start again with more ranks"));
     }
-    return configuration_of_words(std::span(words).first<num_configuration_fields>());
+    return *manned(configuration_of_words(std::span(words).first<num_configuration_fields>()));
   }
 
   // Takes the newest checkpoint, since no copy of the state is left in memory, as `loss` says: where others have
@@ -312,8 +339,9 @@ class HealingRun {
                      counted(std::max<int64_t>(0, plan_->logged_step - step), "step"), " after it again\n"));
   }
 
-  // Begins the run, with all ranks of the world, which are the first of the epoch.
-  void begin(const Configuration& configuration) {
+  // Begins the run, with all ranks of the world.
+  void begin(const MannedConfiguration& now) {
+    const Configuration& configuration = now.configuration;
     if (membership_.epoch().number == 0 && !is_safe_enough(configuration)) {
       throw UserError(concat("heal.machines = true, and of the layout ", to_string(configuration.strategy),
                              " some training state is on one machine alone; let data-parallel ranks, with ZeRO "
@@ -324,8 +352,10 @@ class HealingRun {
     loaded_in_ = never;
     // Later, what others have left may not be free yet.
     if (membership_.epoch().number == 0) check_state_fits(plan_->config, configuration, device_, local_ranks_, *world_);
-    const auto of_ranks = [&](std::vector<int64_t> by_rank) {
-      if (!by_rank.empty()) by_rank.resize(world_->size());
+    const auto of_ranks = [&](const std::vector<int64_t>& by_member) {
+      std::vector<int64_t> by_rank;
+      if (by_member.empty()) return by_rank;
+      for (const int64_t member : now.members) by_rank.push_back(by_member.at(member));
       return by_rank;
     };
     const Epoch& epoch = membership_.epoch();
@@ -352,6 +382,7 @@ class HealingRun {
     leader_->begin(have_cores_);
     membership_.leave_note(plan_->directory.string());
     leader_->introduce(*dataset_, *world_);
+    if (!given_up_.empty()) leader_->output().note(concat("safe       ", given_up_));
   }
 
   // Goes on where training stands, with the ranks of the world.
@@ -450,9 +481,10 @@ class HealingRun {
   }
 
   std::string why_ranks_changed(const Regrouped& regrouped) const {
-    if (std::string text = reasons_of_losses(); !text.empty()) return text;
+    std::string text = reasons_of_losses();
     const bool have_left = membership_.epoch().num_parting > 0 || !regrouped.lost.empty();
-    return have_left ? "ranks have left" : "ranks have come";
+    if (text.empty()) text = have_left ? "ranks have left" : "ranks have come";
+    return given_up_.empty() ? text : concat(text, "; ", given_up_);
   }
 
   // Gives up the epoch, in which nothing is under way any more once its world is gone.
@@ -491,6 +523,7 @@ class HealingRun {
   SurvivingState state_;       // between epochs
   int64_t loaded_in_ = never;  // the epoch in which this process has loaded state last
   int64_t ranks_at_work_ = 0;  // with which training went on last, spares included
+  std::string given_up_;       // for heal.machines, on rank 0, as the user is told
   PassedBoundary passed_;
   std::unique_ptr<RunLeader> leader_;  // on rank 0
   std::unique_ptr<World> world_;       // of the ranks that train

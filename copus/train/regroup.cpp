@@ -83,7 +83,7 @@ class Regrouping {
         state_(state) {}
 
   std::optional<Regrouped> run(
-      const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose) {
+      const std::function<std::optional<MannedConfiguration>(const Configuration& before, int64_t ranks)>& choose) {
     const double begin = members_.clock().now();
     exchange_standings();
     if (holders_.empty()) {
@@ -451,11 +451,13 @@ class Regrouping {
   }
 
   void choose_configuration(
-      const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose) {
+      const std::function<std::optional<MannedConfiguration>(const Configuration& before, int64_t ranks)>& choose) {
     tell("choosing a layout");
-    std::vector<int64_t> words(num_configuration_fields);
+    std::vector<int64_t> words(num_configuration_fields + staying_);
     if (members_.rank() == 0) {
-      if (const auto chosen = choose(result_.before, staying_)) std::ranges::copy(to_words(*chosen), words.begin());
+      if (const auto chosen = choose(result_.before, staying_)) {
+        std::ranges::copy(chosen->members, std::ranges::copy(to_words(chosen->configuration), words.begin()).out);
+      }
     }
     everyone_.broadcast(words.data(), std::ssize(words), DataType::int64, 0);
     if (words.front() == 0) {
@@ -464,6 +466,8 @@ class Regrouping {
                  result_.before.global_batch, "; go on from the last checkpoint with --resume, in another"));
     }
     result_.now = configuration_of_words(std::span(words).first<num_configuration_fields>());
+    const auto members = words.begin() + num_configuration_fields;
+    result_.members = {members, members + result_.now.strategy.world_size()};
   }
 
   // Moves the state. Nobody lets go of the old one before all know that all have the new one.
@@ -483,7 +487,7 @@ class Regrouping {
       const int64_t before = rank_before(process);
       numbers.push_back(before >= 0 ? before : next++);
     }
-    request.to_processes.assign(numbers.begin(), numbers.begin() + to.world_size());
+    for (const int64_t member : result_.members) request.to_processes.push_back(numbers[member]);
     StandIns stand_ins{.ranks = actors_, .state = stood_in_};
     stand_ins.ranks.resize(next, nobody);
     for (size_t member = 0; member < numbers.size(); ++member) {
@@ -525,8 +529,15 @@ class Regrouping {
     tell("settling");
     state_.moved.emplace(StateAtRest{.training = rest.training, .mine = state, .all = {}});
     state_.moved->training.configuration = result_.now;
-    StateAddresses addresses(state, *state_.arena, offset_of_journal(state_), everyone_);
-    state_.moved->all = {{processes_.begin(), processes_.begin() + to.world_size()}, std::move(addresses)};
+    const StateAddresses of_members(state, *state_.arena, offset_of_journal(state_), everyone_);
+    StateInArenas all;
+    std::vector<std::vector<int64_t>> words;
+    for (const int64_t member : result_.members) {
+      all.processes.push_back(processes_[member]);
+      words.push_back(of_members.words()[member]);
+    }
+    all.addresses = StateAddresses(std::move(words));
+    state_.moved->all = std::move(all);
     everyone_.barrier();
     rest = *std::exchange(state_.moved, std::nullopt);
     ++state_.moves;
@@ -584,7 +595,7 @@ bool join_arenas(World& members, const Epoch& epoch, const std::vector<KeptArena
 
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
-    const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose) {
+    const std::function<std::optional<MannedConfiguration>(const Configuration& before, int64_t ranks)>& choose) {
   return Regrouping(config, members, epoch, measures_noise, state).run(choose);
 }
 

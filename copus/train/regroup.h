@@ -17,9 +17,16 @@
 
 namespace copus {
 
+// A configuration, and the members of an epoch that become its ranks, by rank.
+struct MannedConfiguration {
+  Configuration configuration;
+  std::vector<int64_t> members;
+};
+
 // What came of it, alike on all members.
 struct Regrouped {
   Configuration before, now;
+  std::vector<int64_t> members;  // that are the ranks now
   int64_t after_step = 0;
   // The processes that know where training stood; the first of them has the record of the latest step.
   std::vector<int64_t> survivors;
@@ -56,13 +63,13 @@ class NoConfiguration : public UserError {
 
 // Every member of the epoch calls it, in its world, after join_arenas. Returns nothing where no member holds any of the
 // training state, or has the record and arena of a process that did: its last copy in memory is gone. Otherwise `state`
-// is at rest in the new configuration, gradients and journal included, on its first ranks, which are among those that
-// stay; the others hold none. `choose` is asked on rank 0 alone, for at most so many ranks. If a rank fails meanwhile,
-// RankFailure is thrown and `state` is what the next epoch begins with, as it is where NoConfiguration is thrown.
-// Throws StateIsLost where some of the state was on machines alone of which nothing is left, and InternalError where
-// the state is damaged (with adapt.verify).
+// is at rest in the new configuration, gradients and journal included, on the members that `choose` says; the others
+// hold none. It is asked on rank 0 alone, for at most so many ranks, the first members, which are those that stay. If a
+// rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with, as it is where
+// NoConfiguration is thrown. Throws StateIsLost where some of the state was on machines alone of which nothing is left,
+// and InternalError where the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
-    const std::function<std::optional<Configuration>(const Configuration& before, int64_t ranks)>& choose);
+    const std::function<std::optional<MannedConfiguration>(const Configuration& before, int64_t ranks)>& choose);
 
 }  // namespace copus

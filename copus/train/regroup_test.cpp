@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -189,6 +190,7 @@ struct Story {
   std::set<int64_t> forgets = {};       // those that lose what they hold when another one ends
   bool replaces = false;                // others come for those that have ended, and read what is kept of them
   std::optional<Move> move = {};
+  bool mans_from_the_end = false;
   // May damage the state that a regrouping has moved.
   std::function<void(Trainer&, int64_t rank)> strike = [](Trainer&, int64_t) {};
 };
@@ -197,6 +199,14 @@ class RegroupTest : public TrainerSwitch {
  protected:
   using Choose = std::function<Configuration(int64_t ranks)>;
   using Strike = decltype(Story::strike);
+
+  // The first members become the ranks, or in the story the first one and then the last ones, from the end.
+  static MannedConfiguration manned(const Configuration& configuration, const Story& story, int64_t ranks) {
+    std::vector<int64_t> members(configuration.strategy.world_size());
+    std::iota(members.begin(), members.end(), 0);
+    for (int64_t rank = 1; story.mans_from_the_end && rank < std::ssize(members); ++rank) members[rank] = ranks - rank;
+    return {configuration, members};
+  }
 
   // Hashes the state after every step, switch and regrouping.
   static Healed train(const Story& story, const Choose& choose) {
@@ -248,14 +258,16 @@ class RegroupTest : public TrainerSwitch {
           result.samples[step] = trainer->state().consumed_samples;
           if (const auto record = trainer->latest_record()) result.losses[record->step] = record->loss;
         };
+        std::vector<int64_t> working;  // members that train
         const auto everyone_else = [&](auto visit) {
-          for (int64_t spare = trainer ? trainer->configuration().strategy.world_size() : 0; spare < world->size();
-               ++spare) {
-            visit(spare);
+          for (int64_t spare = 0; spare < world->size(); ++spare) {
+            if (std::ranges::find(working, spare) == working.end()) visit(spare);
           }
         };
         int64_t done = 0;
         try {
+          working.resize(world->size());
+          std::iota(working.begin(), working.end(), 0);
           if (is_first) {
             trainer = std::make_unique<Trainer>(config, configuration_of(config), dataset, at::kCPU, *world,
                                                 epoch.processes, epoch.machines);
@@ -267,21 +279,22 @@ class RegroupTest : public TrainerSwitch {
             ASSERT_TRUE(join_arenas(*world, epoch, kept, state));
             meeting.keep(number, *state.arena);
             const auto regrouped =
-                regroup(config, *world, epoch, true, state,
-                        [&](const Configuration&, int64_t ranks) { return std::optional(choose(ranks)); });
+                regroup(config, *world, epoch, true, state, [&](const Configuration&, int64_t ranks) {
+                  return std::optional(manned(choose(ranks), story, ranks));
+                });
             if (regrouped && rank == 0) {
               const std::scoped_lock lock(mutex);
               result.regroupings.push_back(*regrouped);
             }
-            const int64_t ranks = regrouped->now.strategy.world_size();
-            if (rank >= ranks) {  // a spare
+            if (std::ranges::find(regrouped->members, rank) == regrouped->members.end()) {  // a spare
               world->everyone().receive(&done, 1, DataType::int64, 0);
               break;
             }
-            training = first_ranks(*world, ranks);
+            working = regrouped->members;
+            training = chosen_ranks(*world, working);
             trainer = std::make_unique<Trainer>(config, dataset, at::kCPU, *training, std::exchange(state, {}));
             trainer->publish_weights();
-            story.strike(*trainer, rank);
+            story.strike(*trainer, training->rank());
             trainer->check_state(regrouped->hash);
           }
           note();
@@ -440,6 +453,22 @@ TEST_F(RegroupTest, OnSeveralMachinesAsOnOne) {
     one.machines = {0, 0, 1, 1};
     one.kind = WorldKind::tcp;
     const Story story = story_of(config(join(one.begin, four_samples)), one);
+    EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 7).first, 10);
+    if (HasFailure()) return;
+  }
+}
+
+// Ranks need not be the first members, nor in their order.
+TEST_F(RegroupTest, RanksMayBeAnyMembersInAnyOrder) {
+  const std::vector<Case> others = {
+      {{ranks(4, 1, 1)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1)}}}},
+      {{ranks(2, 1, 2), zero_1}, {{1, {ranks(1, 1, 1)}}, {3, {ranks(1, 1, 3)}}}},
+      {{ranks(4, 1, 1), zero_2, bf16}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_3}}}, {0, 0, 1, 1}},
+  };
+  for (Case one : others) {
+    if (!one.machines.empty()) one.kind = WorldKind::tcp;
+    Story story = story_of(config(join(one.begin, four_samples)), one);
+    story.mans_from_the_end = true;
     EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 7).first, 10);
     if (HasFailure()) return;
   }
