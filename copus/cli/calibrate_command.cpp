@@ -202,7 +202,7 @@ class Calibration {
     NoiseReference reference(parameters, decoder, dataset_);
     NoiseAverage average;
     for (int64_t batch = 0; batch < noise_batches && stop_.reason(0) == StopReason::none; ++batch) {
-      const auto first = static_cast<uint64_t>(state_.consumed_samples + batch * noise_batch);
+      const auto first = state_.data_position() + static_cast<uint64_t>(batch * noise_batch);
       average = observe_alike(average, reference.observe(first, noise_batch));
     }
     const std::optional<NoiseScale> noise = noise_scale(average);

@@ -120,7 +120,7 @@ Samples open_samples_of_run(const GnsOptions& options, const StoredModel& model,
     throw UserError(concat("the contents of data.train are no longer those that the run in ", options.checkpoint,
                            " was trained on, so what it would take next is not known; name the data by --data"));
   }
-  return {std::move(dataset), sequence_length, as_the_run ? static_cast<uint64_t>(state.consumed_samples) : 0};
+  return {std::move(dataset), sequence_length, as_the_run ? state.data_position() : 0};
 }
 
 struct MeasuredNoise {

@@ -44,6 +44,9 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
       ->type_name("DIR");
   command.add_flag("--resume", options->request.resume,
                    "Go on with the run in --run-dir from its newest checkpoint, bitwise as if never interrupted");
+  command.add_flag("--new-data", options->request.new_data,
+                   "With --resume: data.train may name other sources or weights than before; the run reads them from "
+                   "their beginning and keeps weights, moments and schedule");
   command.add_flag("--dry-run", options->request.dry_run,
                    "Tell what the run would take, memory and time, and write nothing; exit code 2 where it cannot fit");
   command

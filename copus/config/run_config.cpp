@@ -73,7 +73,8 @@ ClusterDescription ClusterConfig::true_cluster() const { return truth.value_or(d
 int64_t limit_in_tokens(const TrainConfig& train) {
   if (train.max_steps == 0 && train.max_tokens == 0) return 0;
   const int64_t most = std::numeric_limits<int64_t>::max();
-  const int64_t tokens_per_step = train.global_batch * train.sequence_length;
+  const int64_t tokens_per_step =
+      (train.step_batch > 0 ? train.step_batch : train.global_batch) * train.sequence_length;
   // A number of steps whose tokens overflow an integer counts as endless.
   const int64_t by_steps =
       train.max_steps > 0 ? std::min(train.max_steps, most / tokens_per_step) * tokens_per_step : most;

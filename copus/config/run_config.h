@@ -117,6 +117,7 @@ struct TrainConfig {
   int64_t global_batch = 32;  // sequences per optimizer step
   int64_t micro_batch = 8;    // sequences per forward and backward pass
   int64_t max_steps = 0;      // the run ends at the first of the three limits that is set (> 0)
+  int64_t step_batch = 0;     // the batch that max_steps counts in; 0: global_batch
   int64_t max_tokens = 0;
   double max_seconds = 0;  // training time without evaluation and checkpoints; the learning rate decays over it
   uint64_t seed = 1234;

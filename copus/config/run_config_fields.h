@@ -199,6 +199,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("sequence_length", run.train.sequence_length, sequence_tokens);
   visit_configuration_keys("train", run, visitor);
   visitor.field("max_steps", run.train.max_steps, at_least_zero);
+  visitor.field("step_batch", run.train.step_batch, batch_or_zero);
   visitor.field("max_tokens", run.train.max_tokens, at_least_zero);
   visitor.duration("max_seconds", run.train.max_seconds, seconds_or_zero);
   visitor.field("seed", run.train.seed, at_least_zero);

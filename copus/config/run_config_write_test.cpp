@@ -26,6 +26,7 @@ class RandomConfigs {
     config.train.micro_batch = whole(1, 100);
     config.train.max_steps = whole(1, INT64_MAX);
     config.train.max_tokens = whole(0, INT64_MAX);
+    config.train.step_batch = whole(0, 1 << 24);
     config.train.max_seconds = coin() ? 0 : positive();
     config.train.seed = static_cast<uint64_t>(whole(0, INT64_MAX));
     config.train.precision = static_cast<Precision>(whole(0, 2));

@@ -65,12 +65,14 @@ struct Dataset::Implementation {
   uint64_t seed;
   int64_t sequence_length;
   std::string fingerprint;
+  std::vector<uint64_t> held_out_hashes = {};          // of the held-out sources' files
   std::map<std::string, int64_t> times_held_out = {};  // by path
 
   // Adds a held-out source. `share`: of training; 0: it counts by its size.
-  void hold_out(const std::string& path, const PackedTokens& tokens, double share) {
+  void hold_out(const std::string& path, uint64_t contents, const PackedTokens& tokens, double share) {
     if (tokens.num_samples() == 0) return;
     held_out.push_back(tokens);
+    held_out_hashes.push_back(contents);
     const int64_t nth = ++times_held_out[path];
     held_out_sources.push_back({nth == 1 ? path : concat(path, " (", nth, ")"), tokens.num_samples()});
     held_out_shares.push_back(share > 0 ? share : static_cast<double>(tokens.num_positions()));
@@ -191,6 +193,12 @@ std::pair<PackedTokens, PackedTokens> split(const TokenSource& source, double fr
       PackedTokens(source, train_end, held_out > 0 ? source.size() : train_end, sequence_length, mask_document_ends)};
 }
 
+std::string hexadecimal(uint64_t hash) {
+  std::ostringstream text;
+  text << std::hex << std::setfill('0') << std::setw(16) << hash;
+  return text.str();
+}
+
 }  // namespace
 
 Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed) {
@@ -218,26 +226,26 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
       const auto share = static_cast<float>(result->blend ? result->blend->shares()[i] : 0);
       hash = extend_hash(hash, std::bit_cast<uint32_t>(share));
       hash = extend_hash(hash, static_cast<uint64_t>(train.num_samples()));
-      hash = hash_contents(hash, source);
+      const uint64_t contents = hash_contents(0, source);
+      hash = extend_hash(hash, contents);
       result->first_samples.push_back(result->first_samples.back() + static_cast<uint64_t>(train.num_samples()));
       result->train.push_back(train);
       const bool has_weights = result->blend.has_value();
-      if (fraction > 0) result->hold_out(source.path(), held_out, has_weights ? result->blend->shares()[i] : 0);
+      if (fraction > 0)
+        result->hold_out(source.path(), contents, held_out, has_weights ? result->blend->shares()[i] : 0);
     } else {
       // Reads the held-out source only to check its ids: the hash is not part of the fingerprint, since it has no
       // influence on training.
-      hash_contents(0, source);
+      const uint64_t contents = hash_contents(0, source);
       const PackedTokens held_out(source, 0, source.size(), sequence_length, config.mask_document_ends);
       if (held_out.num_samples() == 0)
         throw UserError(concat(source.path(), ": is too short to hold out: it has ", source.size(),
                                " tokens, and 2 are needed to predict one from another"));
       check_loss(source, held_out);
-      result->hold_out(source.path(), held_out, 0);
+      result->hold_out(source.path(), contents, held_out, 0);
     }
   }
-  std::ostringstream text;
-  text << std::hex << std::setfill('0') << std::setw(16) << hash;
-  result->fingerprint = text.str();
+  result->fingerprint = hexadecimal(hash);
   implementation_ = std::move(result);
 }
 
@@ -309,5 +317,17 @@ std::vector<TrainingSource> Dataset::training_sources() const {
 bool Dataset::bytes() const { return implementation_->sources.front()->is_text(); }
 
 std::string Dataset::fingerprint() const { return implementation_->fingerprint; }
+
+std::string Dataset::held_out_fingerprint(int64_t samples) const {
+  uint64_t hash = static_cast<uint64_t>(implementation_->sequence_length);
+  for (const HeldOutPart& part : held_out_parts(samples)) {
+    const auto source = static_cast<std::size_t>(part.source);
+    hash = extend_hash(hash, implementation_->held_out_hashes[source]);
+    hash = extend_hash(hash, static_cast<uint64_t>(implementation_->held_out[source].num_positions()));
+    hash = extend_hash(hash, static_cast<uint64_t>(part.samples));
+    hash = extend_hash(hash, std::bit_cast<uint32_t>(static_cast<float>(part.weight)));
+  }
+  return hexadecimal(hash);
+}
 
 }  // namespace copus

@@ -75,6 +75,8 @@ class Dataset {
   // Identifies the training data and their order: equal on every machine and path for equal contents, settings and
   // seed, different otherwise up to a sampled check of the contents. A run is resumed only with the same fingerprint.
   std::string fingerprint() const;
+  // Identifies what an evaluation of so many samples reads, in the same way.
+  std::string held_out_fingerprint(int64_t samples) const;
 
  private:
   struct Implementation;

@@ -193,13 +193,15 @@ class HealingRun {
     if (first == members.size()) return plan_anew();
     const std::string directory = broadcast_text(plan_ ? plan_->directory.string() : "", first, members.everyone());
     const std::string text = broadcast_text(plan_ ? to_toml(plan_->config) : "", first, members.everyone());
-    int64_t logged_step = plan_ ? plan_->logged_step : 0;
-    members.everyone().broadcast(&logged_step, 1, DataType::int64, first);
+    std::array<int64_t, 2> words = {};
+    if (plan_) words = {plan_->logged_step, plan_->new_data};
+    members.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, first);
     if (plan_) return;
     plan_.emplace();
     plan_->config = parse_run_config(text, concat("the configuration of rank ", first));
     plan_->directory = directory;
-    plan_->logged_step = logged_step;
+    plan_->logged_step = words[0];
+    plan_->new_data = words[1] != 0;
     plan_->resume = true;
     plan_->start = configuration_of(plan_->config);
   }
@@ -325,6 +327,7 @@ class HealingRun {
       if (newest != known) {  // else the run starts again as the user has asked
         plan_->start = then.configuration;
         plan_->changes.clear();
+        plan_->effects.clear();
       }
     }
     past_.failures.after_step = step;  // failures at steps that are trained again are not of the same step
@@ -429,6 +432,7 @@ class HealingRun {
     plan_->checkpoint.reset();
     plan_->damage.clear();
     plan_->changes.clear();
+    plan_->effects.clear();
     plan_->logged_step = step;
     plan_->state_is_in_memory = true;
     plan_->start = passed_.last_switch ? passed_.last_switch->from : regrouped.before;

@@ -17,6 +17,7 @@
 #include "copus/report/decision_log.h"
 #include "copus/train/probe_plan.h"
 #include "copus/train/source_notes.h"
+#include "copus/train/training_state.h"
 
 namespace copus {
 
@@ -184,6 +185,21 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
                         : "resumed    from the beginning: there was no checkpoint yet");
   for (const std::string& damage : plan_.damage) note(concat("warning    not resumed from: ", damage));
   for (const std::string& change : plan_.changes) note(concat("changed    ", change));
+  for (const std::string& effect : plan_.effects) note(concat("           so that ", effect));
+  if (plan_.checkpoint) note_new_data(dataset);
+}
+
+// Says what changes with the data: the order of training, and what losses are measured on.
+void RunOutput::note_new_data(const Dataset& dataset) {
+  const TrainingState then = parse_training_state(plan_.checkpoint->training_state(),
+                                                  (plan_.checkpoint->directory() / "training_state.json").string());
+  if (then.data_fingerprint != dataset.fingerprint()) {
+    note(concat("new data   from sample ", then.consumed_samples,
+                " on (--new-data): they are read from their beginning, ", "and the optimizer's moments stay"));
+  }
+  if (then.held_out_fingerprint != dataset.held_out_fingerprint(samples_of_evaluation(config_, dataset))) {
+    note("held out   other text is evaluated than before: held-out losses before and after cannot be compared");
+  }
 }
 
 // Training does not depend on the log, so a run whose log has lost lines goes on; but nobody is to take the rest for

@@ -75,6 +75,7 @@ class RunOutput {
   std::optional<int64_t> first_unless_more_is_there(std::optional<int64_t> resumed_after) const;
   void check_directory_is_ours() const;
   void tell_of_missing_lines();
+  void note_new_data(const Dataset& dataset);
   void add_to_tensorboard(const StepRecord& record);
   void add_held_out_losses(int64_t step, const HeldOutLoss& loss);
   void add_scalar(const char* tag, int64_t step, double value);

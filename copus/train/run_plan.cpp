@@ -16,6 +16,7 @@
 #include "copus/config/step_schedule.h"
 #include "copus/description/configuration_text.h"
 #include "copus/report/run_log.h"
+#include "copus/train/resume_effects.h"
 #include "copus/train/training_state.h"
 
 namespace copus {
@@ -95,14 +96,22 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
-// Holds the batch that optimizer.lr is for where `now` leaves it to train.global_batch and that has changed: a run that
-// goes on in another batch follows the rule from the batch that it began with. `then` says it in the same way, so that
-// no change is seen.
-void keep_reference_batch(RunConfig& then, RunConfig& now) {
-  const int64_t reference_batch = reference_batch_of(then);
-  int64_t& wanted = now.optimizer.reference_batch;
-  if (wanted == 0 && now.train.global_batch != reference_batch) wanted = reference_batch;
-  then.optimizer.reference_batch = reference_batch_of(now) == reference_batch ? wanted : reference_batch;
+// Holds a batch of the configuration, 0 meaning train.global_batch, where `now` leaves it to train.global_batch and
+// that has changed. `then` says it in the same way, so that no change is seen.
+void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(RunConfig&)>& batch) {
+  const auto resolved = [&](RunConfig& config) {
+    return batch(config) > 0 ? batch(config) : config.train.global_batch;
+  };
+  const int64_t before = resolved(then);
+  if (batch(now) == 0 && now.train.global_batch != before) batch(now) = before;
+  batch(then) = resolved(now) == before ? batch(now) : before;
+}
+
+// A run that goes on in another batch scales its rate from the batch that it began with, and ends after as many tokens
+// as it would have had in that batch.
+void keep_batches(RunConfig& then, RunConfig& now) {
+  keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.optimizer.reference_batch; });
+  keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });
 }
 
 // Tells whether a run goes on by a schedule of batches that it did not have before.
@@ -131,15 +140,15 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
   const TrainingState state = parse_training_state(plan.checkpoint->training_state(), source);
   const Configuration& then = state.configuration;
   if (begins_schedule(before, plan.config)) begin_schedule(state.consumed_samples, plan);
-  if (then == plan.start) return;
   const bool asks_for_another =
       overrides_configuration(request.overrides) || configuration_of(before) != configuration_of(plan.config);
   if (!begins_schedule(before, plan.config) && then.strategy.world_size() == plan.start.strategy.world_size() &&
       !asks_for_another) {
     plan.start = then;
-  } else if (then != configuration_of(before)) {  // else the changes of the settings tell it
+  } else if (then != plan.start && then != configuration_of(before)) {  // else the changes of the settings tell it
     plan.changes.push_back(describe_change(then, plan.start));
   }
+  plan.effects = describe_resume_effects(before, plan.config, state, plan.start);
 }
 
 }  // namespace
@@ -211,7 +220,9 @@ RunPlan plan_run(const RunRequest& request) {
   plan.program = request.program;
   plan.trace_steps = request.trace_steps;
   plan.write_page = request.write_page;
+  plan.new_data = request.new_data;
   if (request.config_path.empty() && !request.resume) throw UserError("train: give the CONFIG.toml of the run");
+  if (request.new_data && !request.resume) throw UserError("--new-data is for a run that goes on: give --resume too");
   if (request.resume && request.run_directory.empty()) {
     throw UserError("--resume needs to know which run: give --run-dir DIR");
   }
@@ -242,7 +253,7 @@ RunPlan plan_run(const RunRequest& request) {
   if (plan.checkpoint) {
     const std::string source = (plan.checkpoint->directory() / "config.toml").string();
     RunConfig then = parse_run_config(plan.checkpoint->run_config(), source);
-    keep_reference_batch(then, plan.config);
+    keep_batches(then, plan.config);
     plan.changes = check_changes(then, plan.config, request.overrides);
     if (plan.config.train.precision == Precision::automatic) plan.config.train.precision = then.train.precision;
     go_on_in_its_configuration(request, then, plan);

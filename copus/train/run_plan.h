@@ -18,6 +18,7 @@ struct RunRequest {
   std::vector<std::string> overrides;  // "section.key=value"
   std::string run_directory;           // empty: runs/<config name>-<date>-<time>
   bool resume = false;
+  bool new_data = false;          // the sources of data.train may be others than before
   bool dry_run = false;           // tells what the run would take, and writes nothing
   int64_t trace_steps = 0;        // number of steps that a timeline is written of
   std::string program = "copus";  // name it was called by, for the commands that a run suggests at its end
@@ -31,12 +32,14 @@ struct RunPlan {
   RunConfig config;
   Configuration start;  // configuration of the checkpoint, or that of the file where the user asks for it
   std::filesystem::path directory;
-  bool resume = false;                   // the directory holds a run that is to go on
-  std::optional<Checkpoint> checkpoint;  // the one to go on from, tensors not verified; empty: at the beginning
-  std::vector<std::string> damage;       // found in later checkpoints than that, a clause each
-  int64_t logged_step = 0;               // the latest in the run log as the plan was made: later ones are not known
-  bool state_is_in_memory = false;       // ranks survived with it: no checkpoint is of a later step
-  std::vector<std::string> changes;      // settings in which a resumed run differs from its beginning
+  bool resume = false;                    // the directory holds a run that is to go on
+  std::optional<Checkpoint> checkpoint;   // the one to go on from, tensors not verified; empty: at the beginning
+  std::vector<std::string> damage;        // found in later checkpoints than that, a clause each
+  int64_t logged_step = 0;                // the latest in the run log as the plan was made: later ones are not known
+  bool state_is_in_memory = false;        // ranks survived with it: no checkpoint is of a later step
+  std::vector<std::string> changes;       // settings in which a resumed run differs from its beginning
+  std::vector<std::string> effects = {};  // of these changes
+  bool new_data = false;                  // RunRequest::new_data
 };
 
 // Reads configuration and checkpoint; writes nothing. `resume` with a configuration and a directory in which no run has

@@ -186,7 +186,7 @@ TEST_F(PlanRun, AnotherBatchIsScaledFromTheOneThatTheRateIsFor) {
   const std::string batch = "train.global_batch=64";  // 32 before
   begin_run(7);
   const RunPlan plan = plan_run({"", {batch}, run_directory(), true});
-  EXPECT_EQ(plan.config, config_with({batch, "optimizer.reference_batch=32"}));
+  EXPECT_EQ(plan.config, config_with({batch, "optimizer.reference_batch=32", "train.step_batch=32"}));
   EXPECT_THAT(plan.changes, ElementsAre("train.global_batch: 32 -> 64"));
   EXPECT_DOUBLE_EQ(initial_rate_factor(plan.config, plan.start.global_batch), std::sqrt(2));
 
@@ -225,6 +225,18 @@ TEST_F(PlanRun, ARunGoesOnInTheConfigurationOfItsCheckpointUnlessAnotherIsAskedF
   begin_run(8, config_with({"parallel.data_parallel=2"}), moved);
   const RunPlan on_others = plan_run({"", {}, run_directory(), true});
   EXPECT_EQ(on_others.start, configuration_of(config_with({"parallel.data_parallel=2"})));
+}
+
+TEST_F(PlanRun, ARunInAnotherBatchEndsAfterAsManyTokens) {
+  begin_run(7);
+  for (int time = 0; time < 2; ++time) {  // a scheduler repeats the command
+    const RunPlan plan = plan_run({"", {"train.global_batch=64"}, run_directory(), true});
+    EXPECT_EQ(limit_in_tokens(plan.config.train), limit_in_tokens(config_with({}).train));
+    EXPECT_THAT(plan.changes, ElementsAre("train.global_batch: 32 -> 64"));
+    EXPECT_THAT(plan.effects, ElementsAre(HasSubstr("the learning rate at this point is")));
+  }
+  const RunPlan longer = plan_run({"", {"train.max_steps=20"}, run_directory(), true});
+  EXPECT_THAT(longer.effects, Contains(HasSubstr("the run ends after 10240 tokens, and no longer after 5120")));
 }
 
 TEST_F(PlanRun, ARunWithoutACheckpointBeginsAgain) {

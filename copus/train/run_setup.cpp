@@ -130,7 +130,7 @@ void load_first_state(const RunPlan& plan, Trainer& trainer, World& world) {
   check_folder_is_shared(plan.directory, trainer.plan_checkpoint(), world);
   if (plan.checkpoint) {
     verify_together(*plan.checkpoint, world);
-    trainer.restore(*plan.checkpoint);
+    trainer.restore(*plan.checkpoint, plan.new_data);
   } else if (!plan.config.init_from.empty()) {
     load_initial_weights(plan.config, trainer);
   }

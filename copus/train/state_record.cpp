@@ -28,6 +28,7 @@ class RecordWriter {
   void add(const std::vector<int64_t>& values) {
     add_row(values.data(), std::ssize(values) * static_cast<int64_t>(sizeof(int64_t)));
   }
+  void add(const std::string& text) { add_row(text.data(), std::ssize(text)); }
   const std::string& bytes() const { return bytes_; }
 
  private:
@@ -80,6 +81,7 @@ void visit_numbers(Record& record, Training& training, const auto& visit) {
   visit(record, training.seed);
   visit(record, training.sequence_length);
   visit(record, training.byte_tokens);
+  visit(record, training.data_begin);
   visit(record, training.noise_average);
   visit(record, training.observed_samples);
   visit(record, training.configuration);
@@ -119,13 +121,13 @@ void write_record(const SurvivingState& state, const TrainingState& training) {
   writer.add(age);
   writer.add(dtype_of(state.at_rest.mine));
   visit_numbers(writer, training, [](RecordWriter& to, const auto& value) { to.add(value); });
-  writer.add_row(training.data_fingerprint.data(), std::ssize(training.data_fingerprint));
+  writer.add(training.data_fingerprint);
+  writer.add(training.held_out_fingerprint);
   writer.add(state.decided);
   writer.add(state.update);
   // The record of a step before the one that is decided is of no use to anybody.
   const bool is_latest = state.record && state.record->step == age.step;
-  const std::string line = is_latest ? to_line(*state.record) : "";
-  writer.add_row(line.data(), std::ssize(line));
+  writer.add(is_latest ? to_line(*state.record) : std::string());
   writer.add(state.at_rest.all.processes);
   const auto& addresses = state.at_rest.all.addresses.words();
   writer.add(std::ssize(addresses));
@@ -160,6 +162,7 @@ void take_record(std::string_view record, at::ScalarType dtype, SurvivingState& 
   TrainingState& training = state.at_rest.training;
   visit_numbers(reader, training, [](RecordReader& from, auto& value) { from.read(value); });
   training.data_fingerprint = reader.row();
+  training.held_out_fingerprint = reader.row();
   reader.read(state.decided);
   reader.read(state.update);
   const std::string line(reader.row());

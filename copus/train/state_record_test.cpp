@@ -24,6 +24,8 @@ TEST(StateRecord, IsReadOnceItsWriterHasEndedAndIsEmptyOnceItHoldsNothing) {
       state.at_rest.mine.front().weight = at::zeros({4}, at::kBFloat16);
       state.at_rest.all = {{0, 1}, StateAddresses({{7}, {8, 9}})};
       state.at_rest.training.data_fingerprint = "of some data";
+      state.at_rest.training.data_begin = 24;
+      state.at_rest.training.held_out_fingerprint = "of other data";
       state.at_rest.training.beta2_product = 0.5;
       state.decided.step = 6;
       TrainingState training = state.at_rest.training;
@@ -42,6 +44,8 @@ TEST(StateRecord, IsReadOnceItsWriterHasEndedAndIsEmptyOnceItHoldsNothing) {
       take_record(found.text, at::kBFloat16, read);
       EXPECT_EQ(read.at_rest.training.step, 5);
       EXPECT_EQ(read.at_rest.training.data_fingerprint, "of some data");
+      EXPECT_EQ(read.at_rest.training.data_begin, 24);
+      EXPECT_EQ(read.at_rest.training.held_out_fingerprint, "of other data");
       EXPECT_EQ(read.at_rest.training.beta2_product, 0.5);
       EXPECT_EQ(read.decided.step, 6);
       EXPECT_EQ(read.at_rest.all.processes, (std::vector<int64_t>{0, 1}));

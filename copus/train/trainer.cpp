@@ -104,6 +104,14 @@ void check_known(const Checkpoint& checkpoint, const ModelDescription& model) {
   }
 }
 
+[[noreturn]] void refuse_new_data(const Checkpoint& checkpoint, const std::string& now, const std::string& then) {
+  throw UserError(concat("cannot resume from ", checkpoint.directory().string(),
+                         ": it was written with other data or weights in data.train (fingerprint ", then, ", and now ",
+                         now,
+                         "); give the run what it began with, or say that the change is meant with --new-data: "
+                         "then it reads the new data from their beginning and keeps the optimizer's moments"));
+}
+
 template <class Value>
 void check_same(const Checkpoint& checkpoint, const char* field, const Value& now, const Value& then) {
   if (now == then) return;
@@ -146,6 +154,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   state_.sequence_length = config.train.sequence_length;
   state_.byte_tokens = dataset.bytes();
   state_.data_fingerprint = dataset.fingerprint();
+  state_.held_out_fingerprint = dataset.held_out_fingerprint(samples_of_evaluation(config, dataset));
   state_.configuration = configuration;
   state_.rate_factor = initial_rate_factor(config, configuration.global_batch);
   if (config.optimizer.scale_beta2) state_.beta2_product = 1;
@@ -214,12 +223,17 @@ void Trainer::load(const std::map<std::string, TensorView, std::less<>>& weights
   gather_weights(model_->parameters, model_->groups);
 }
 
-void Trainer::restore(const Checkpoint& checkpoint) {
+void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
   const std::string source = (checkpoint.directory() / "training_state.json").string();
   TrainingState state = parse_training_state(checkpoint.training_state(), source);
   check_same(checkpoint, "train.seed", state_.seed, state.seed);
   check_same(checkpoint, "train.sequence_length", state_.sequence_length, state.sequence_length);
-  check_same(checkpoint, "data.train (fingerprint of the contents)", state_.data_fingerprint, state.data_fingerprint);
+  if (state_.data_fingerprint != state.data_fingerprint) {
+    if (!takes_new_data) refuse_new_data(checkpoint, state_.data_fingerprint, state.data_fingerprint);
+    state.data_fingerprint = state_.data_fingerprint;
+    state.data_begin = state.consumed_samples;
+  }
+  state.held_out_fingerprint = state_.held_out_fingerprint;
   check_known(checkpoint, config_.model);
   const ParameterStore& parameters = model_->parameters;
   AdamW& optimizer = model_->optimizer;
@@ -233,20 +247,20 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   optimizer.set_steps(state.optimizer_steps);
   if (survives_) journal_in(survives_->journal).rest(state.optimizer_steps);
   // A factor is that of the batch which the checkpoint was written in.
-  if (state.configuration.global_batch != configuration().global_batch) state.rate_factor = state_.rate_factor;
+  if (const int64_t batch = state.configuration.global_batch; batch != configuration().global_batch) {
+    state.rate_factor = state_.rate_factor;
+    state.variance_ratio = variance_ratio_after_switch(state.variance_ratio, static_cast<double>(batch),
+                                                       static_cast<double>(configuration().global_batch));
+  }
   state.beta2_product = kept_beta2_product(config_.optimizer, state);
   state.configuration = configuration();
   state_ = std::move(state);
 }
 
 void Trainer::branch_from(const Checkpoint& checkpoint, int64_t skipped_samples) {
-  const std::string source = (checkpoint.directory() / "training_state.json").string();
-  const Configuration before = parse_training_state(checkpoint.training_state(), source).configuration;
   restore(checkpoint);
   state_.consumed_samples += skipped_samples;
   state_.rate_factor = 1;
-  state_.variance_ratio = variance_ratio_after_switch(state_.variance_ratio, static_cast<double>(before.global_batch),
-                                                      static_cast<double>(configuration().global_batch));
 }
 
 StepRecord Trainer::step(const StopQuestion& stop) {
@@ -302,8 +316,7 @@ void Trainer::update_weights(const WeightUpdate& update) {
 // Leaves the gradient of the mean loss over the global batch in the store's main gradients. Returns the ranks'
 // agreement on the step, which includes the mean loss.
 StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop) {
-  const int64_t loss_tokens =
-      dataset_.loss_tokens(static_cast<uint64_t>(state_.consumed_samples), configuration().global_batch);
+  const int64_t loss_tokens = dataset_.loss_tokens(state_.data_position(), configuration().global_batch);
   const double loss_scale = loss_tokens > 0 ? 1 / static_cast<double>(loss_tokens) : 0;
   model_->parameters.zero_gradients();
   StepReport report;
@@ -355,7 +368,8 @@ Trainer::StepGradients Trainer::compute_gradients(const ProbePlan& plan, double 
 
 // Reads this rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
 std::vector<MicroBatch> Trainer::read_micro_batches(const ProbePlan& plan, double loss_scale) const {
-  int64_t first = state_.consumed_samples + model_->groups.here().data * samples_per_rank(configuration());
+  auto first =
+      static_cast<int64_t>(state_.data_position()) + model_->groups.here().data * samples_per_rank(configuration());
   std::vector<MicroBatch> micro_batches;
   for (const int64_t count : plan.micro_batches) {
     micro_batches.push_back(

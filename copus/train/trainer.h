@@ -75,8 +75,9 @@ class Trainer {
   // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. In a
   // layout that differs from it in p, v, schedule, ZeRO and recompute alone, or not at all, and with the same batches,
   // later steps are bitwise those of the run that wrote it. Throws UserError naming the field and both values when
-  // seed, sequence length or data are not the checkpoint's, and for missing tensors.
-  void restore(const Checkpoint& checkpoint);
+  // seed, sequence length or data are not the checkpoint's, and for missing tensors. A trainer that takes new data
+  // reads those from their beginning.
+  void restore(const Checkpoint& checkpoint, bool takes_new_data = false);
   // The same, for a branch: it trains on the samples that come `skipped_samples` after those that the run would have
   // read next, and its first updates allow for moments of another batch, as after a switch.
   void branch_from(const Checkpoint& checkpoint, int64_t skipped_samples);

@@ -60,7 +60,7 @@ std::vector<MicroBatch> Trainer::read_share(ProbeSource source, const ProbePlan&
   for (int64_t done = 0; done < samples;) {
     const bool is_probed = done == 0 && source == ProbeSource::prefix;
     const int64_t count = std::min(is_probed ? plan.small_batch : executed_.micro_batch, samples - done);
-    const auto first = static_cast<uint64_t>(state_.consumed_samples + share * samples + done);
+    const auto first = state_.data_position() + static_cast<uint64_t>(share * samples + done);
     micro_batches.push_back(to_micro_batch(dataset_.train_batch(first, count), count, loss_scale));
     done += count;
   }

@@ -304,6 +304,38 @@ TEST_F(TrainerTest, EachSourceHasItsHeldOutLoss) {
   EXPECT_NEAR(loss.mean, 0.99 * loss.sources[0].loss + 0.01 * loss.sources[1].loss, 1e-9);
 }
 
+TEST_F(TrainerTest, NewDataAreReadFromTheirBeginningAndKeepTheMoments) {
+  const Dataset before = open_data();
+  Trainer trainer(config_, before, test_device(), *world_);
+  for (int step = 0; step < 3; ++step) trainer.step();
+  const Checkpoint checkpoint = save(trainer);
+  const double rate = trainer.step().lr;
+
+  const std::filesystem::path path = folder_.path() / "new.txt";
+  write_file_durably(path, std::string(4000, 'n'));
+  config_.data.train = {{path.string()}};
+  const Dataset after = open_data();
+  Trainer refused(config_, after, test_device(), *world_);
+  EXPECT_THAT([&] { refused.restore(checkpoint); }, ThrowsMessage<UserError>(HasSubstr("--new-data")));
+
+  Trainer resumed(config_, after, test_device(), *world_);
+  resumed.restore(checkpoint, /*takes_new_data=*/true);
+  const int64_t samples = resumed.state().consumed_samples;
+  EXPECT_EQ(samples, 24);
+  EXPECT_EQ(resumed.state().data_begin, 24);
+  EXPECT_EQ(resumed.state().data_position(), 0u);
+  EXPECT_EQ(resumed.state().optimizer_steps, 3);
+  EXPECT_EQ(resumed.state().data_fingerprint, after.fingerprint());
+  EXPECT_EQ(resumed.step().lr, rate);
+  EXPECT_EQ(resumed.state().data_position(), 8u);
+
+  // From then on they are the run's data.
+  Trainer again(config_, after, test_device(), *world_);
+  again.restore(save(resumed), /*takes_new_data=*/true);
+  EXPECT_EQ(again.state().data_begin, 24);
+  EXPECT_EQ(again.state().data_position(), 8u);
+}
+
 TEST_F(TrainerTest, WithoutHeldOutDataThereIsNoHeldOutLoss) {
   config_.data.held_out_fraction = 0;
   const Dataset dataset = open_data();

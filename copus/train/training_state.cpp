@@ -25,6 +25,8 @@ void for_each_field(State& state, Visit visit) {
   visit("sequence_length", state.sequence_length);
   visit("byte_tokens", state.byte_tokens);
   visit("data_fingerprint", state.data_fingerprint);
+  visit("data_begin", state.data_begin);
+  visit("held_out_fingerprint", state.held_out_fingerprint);
   visit("observed_samples", state.observed_samples);
   visit("variance_ratio", state.variance_ratio);
   visit("rate_factor", state.rate_factor);

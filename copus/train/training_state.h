@@ -15,7 +15,7 @@ namespace copus {
 struct TrainingState {
   int64_t step = 0;              // steps tried, skipped ones included
   int64_t optimizer_steps = 0;   // updates made; AdamW's bias correction counts these
-  int64_t consumed_samples = 0;  // sequences read, those of skipped steps included: the position in the data
+  int64_t consumed_samples = 0;  // sequences read, those of skipped steps included
   int64_t consumed_tokens = 0;
   int64_t skipped_steps = 0;     // steps dropped for a loss or gradient that is not finite
   int64_t skipped_samples = 0;   // sequences of the skipped steps
@@ -24,8 +24,10 @@ struct TrainingState {
   uint64_t seed = 0;             // of the run: weights and data order
   int64_t sequence_length = 0;   // length that the data were cut into
   bool byte_tokens = false;      // tokens are bytes of text
-  std::string data_fingerprint;  // identifies the data; a resumed run must see the same
-  NoiseAverage noise_average;    // of the steps so far: per sample, and so of any batch and layout
+  std::string data_fingerprint;  // identifies the data; a resumed run must see the same unless other data are asked for
+  int64_t data_begin = 0;        // consumed_samples when the run began to read these data
+  std::string held_out_fingerprint;  // identifies what an evaluation reads
+  NoiseAverage noise_average;        // of the steps so far: per sample, and so of any batch and layout
   // Value of consumed_samples - skipped_samples after the latest step whose norms were observed.
   int64_t observed_samples = 0;
   Configuration configuration;  // that the run was in
@@ -33,6 +35,9 @@ struct TrainingState {
   // Product of the beta2 of all updates so far, for the bias correction; kept with optimizer.scale_beta2 alone.
   std::optional<double> beta2_product;
   double variance_ratio = 1;  // of AdamW's second moments, see statistics/learning_rate_scaling.h
+
+  // The next sample of the data.
+  uint64_t data_position() const { return static_cast<uint64_t>(consumed_samples - data_begin); }
 
   bool operator==(const TrainingState&) const = default;
 };

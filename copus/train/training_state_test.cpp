@@ -27,6 +27,8 @@ TrainingState some_state() {
   state.sequence_length = 512;
   state.byte_tokens = true;
   state.data_fingerprint = "00ff\"\\";
+  state.data_begin = 12;
+  state.held_out_fingerprint = "f0";
   state.noise_average = {.steps = 14,
                          .samples = 112.5,
                          .weight = 0.1 + 0.7,

@@ -1,0 +1,47 @@
+#include "copus/train/resume_effects.h"
+
+#include <cmath>
+
+#include "copus/base/error.h"
+#include "copus/base/units.h"
+#include "copus/orchestrator/learning_rate.h"
+#include "copus/orchestrator/rate_rule.h"
+
+namespace copus {
+
+namespace {
+
+std::string describe_end(const TrainConfig& limits) {
+  const int64_t tokens = limit_in_tokens(limits);
+  std::string text;
+  if (tokens > 0) text = concat("after ", tokens, " tokens");
+  if (limits.max_seconds > 0)
+    text += concat(tokens > 0 ? " or " : "", "after ", format_duration(limits.max_seconds), " of training");
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> describe_resume_effects(const RunConfig& then, const RunConfig& now,
+                                                 const TrainingState& state, const Configuration& start) {
+  std::vector<std::string> lines;
+  const std::string end = describe_end(now.train), old_end = describe_end(then.train);
+  if (end != old_end) lines.push_back(concat("the run ends ", end, ", and no longer ", old_end));
+
+  const RunProgress here{state.consumed_tokens, state.elapsed_seconds};
+  const LearningRate before(then.optimizer, then.train), after(now.optimizer, now.train);
+  const auto percent = [&](const LearningRate& rate) { return format_number("%.3g %%", 100 * rate.share(here)); };
+  if (before.share(here) != after.share(here)) {
+    lines.push_back(concat(percent(after), " of the run is done, and no longer ", percent(before)));
+  }
+  const bool is_same_batch = state.configuration.global_batch == start.global_batch;
+  const double factor = is_same_batch ? state.rate_factor : initial_rate_factor(now, start.global_batch);
+  const double old_rate = before.at(here) * state.rate_factor, rate = after.at(here) * factor;
+  if (rate != old_rate) {
+    const auto text = [](double value) { return format_number("%.4g", value); };
+    lines.push_back(concat("the learning rate at this point is ", text(rate), ", and no longer ", text(old_rate)));
+  }
+  return lines;
+}
+
+}  // namespace copus
