@@ -251,7 +251,12 @@ class SeveralRanks(ProgramTest):
                             env=alone)
         self.assertLess(time.monotonic() - begin, 60, "waited for ranks that nobody has started")
         for variables, named in [({"LOCAL_RANK": "0"}, "RANK"), ({"PMI_SIZE": "4", "PMI_RANK": "0"}, "PMI_SIZE"),
-                                 ({"SLURM_PROCID": "1"}, "SLURM_STEP_ID")]:
+                                 ({"SLURM_PROCID": "1"}, "SLURM_STEP_ID"), ({"COPUS_SEGMENT": "3"}, "COPUS_RANK"),
+                                 ({"COPUS_RANK": "0", "COPUS_WORLD_SIZE": "2", "COPUS_SEGMENT": "0"},
+                                  "COPUS_SEGMENT is 0, which is none of the files"),
+                                 ({"COPUS_RANK": "0", "COPUS_WORLD_SIZE": "2", "COPUS_SEGMENT": "99"}, "COPUS_SEGMENT"),
+                                 ({"COPUS_RANK": "0", "COPUS_WORLD_SIZE": "2", "COPUS_CONTROL": "99",
+                                   "COPUS_PROCESS": "0"}, "COPUS_CONTROL")]:
             self.assert_refused("train", "run.toml", "--run-dir", "r", says=[named], env=os.environ | variables)
 
     def assert_ranks_differ(self, commands, says, creates_not):

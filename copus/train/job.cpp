@@ -75,8 +75,7 @@ void check_ranks(const RunConfig& config, const RankEnvironment& environment) {
   }
   if (ranks != layout.world_size()) {
     throw UserError(concat("the layout ", to_string(layout), " is one of ", layout.world_size(),
-                           " ranks, and the job was started with ", ranks, " (", size_variable(environment.launcher),
-                           ")",
+                           " ranks, and the job was started with ", ranks, " (", environment.size_variable, ")",
                            environment.launcher == LauncherKind::torchrun && !environment.has_agent
                                ? "; unset RANK and WORLD_SIZE if nobody has started the others"
                                : "",

@@ -20,6 +20,7 @@ struct RankEnvironment {
   LauncherKind launcher = LauncherKind::copus;
   int64_t rank = 0;
   int64_t world_size = 1;
+  const char* size_variable = "";  // the environment variable that says so
   int64_t local_rank = 0;
   int64_t local_world_size = 1;
   // Where the ranks meet. Empty and 0 where the launcher names no place and the ranks are on several machines.
@@ -47,9 +48,6 @@ struct RankEnvironment {
 std::optional<RankEnvironment> read_rank_environment();
 // The same with other variables: `lookup` gives a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
-
-// The environment variable that a launcher tells the number of ranks in.
-const char* size_variable(LauncherKind launcher);
 
 // Joins the job that the environment describes. In a build with MPI, the ranks of mpirun connect over MPI, and so do
 // those of SLURM on several machines, unless it was not told to serve MPI and a meeting place is named. All others

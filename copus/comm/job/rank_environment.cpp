@@ -1,4 +1,7 @@
 // Reads from the environment which launcher started this process, and as which rank.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -85,6 +88,7 @@ void check_local(const RankEnvironment& environment, const char* local_rank_name
 RankEnvironment read_four(const Variables& variables, LauncherKind launcher, const RankVariables& names) {
   RankEnvironment result;
   result.launcher = launcher;
+  result.size_variable = names.world_size;
   result.world_size = variables.required_integer(names.world_size, 1, most_ranks, names.rank);
   result.rank = variables.required_integer(names.rank, 0, result.world_size - 1, names.world_size);
   result.local_world_size = variables.required_integer(names.local_world_size, 1, most_ranks, names.rank);
@@ -189,6 +193,7 @@ RankEnvironment read_slurm(const Variables& variables) {
   const char* size_name = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   RankEnvironment result;
   result.launcher = LauncherKind::slurm;
+  result.size_variable = size_name;
   result.world_size = variables.required_integer(size_name, 1, most_ranks, "SLURM_PROCID");
   result.rank = variables.required_integer("SLURM_PROCID", 0, result.world_size - 1, size_name);
   const int64_t node = variables.integer("SLURM_NODEID", 0, most_ranks).value_or(0);
@@ -245,10 +250,15 @@ void check_same_rank(const Variables& variables, const RankEnvironment& by_hand)
 // Throws UserError where the environment describes a rank by halves, or in the words of a launcher that Copus does not
 // read. The process would train alone, as often as it was started.
 void check_no_rank(const Variables& variables) {
-  for (const char* name : {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"}) {
+  for (const char* name : {"COPUS_SEGMENT", "COPUS_CONTROL", "COPUS_PROCESS", "COPUS_LIFELINE", "COPUS_LOCAL_RANK",
+                           "COPUS_LOCAL_WORLD_SIZE"}) {
+    if (variables.has(name)) variables.required_integer("COPUS_RANK", 0, most_ranks, name);
+  }
+  for (const char* name : {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+                           "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
     if (variables.has(name)) variables.required_integer("RANK", 0, most_ranks, name);
   }
-  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_NODE_RANK"}) {
     if (variables.has(name)) variables.required_integer("OMPI_COMM_WORLD_RANK", 0, most_ranks, name);
   }
   const bool is_one_of_several = variables.integer("SLURM_STEP_NUM_TASKS", 1, most_ranks).value_or(1) > 1;
@@ -259,15 +269,23 @@ void check_no_rank(const Variables& variables) {
     variables.required_integer("SLURM_PROCID", 0, most_ranks, because);
     if (!is_one_of_several) variables.required_integer("SLURM_STEP_NUM_TASKS", 2, most_ranks, because);
   }
+  // torchrun takes its options from such variables, as Kubernetes sets them. "1:4" is a range.
+  if (const auto nodes = variables.text("PET_NNODES"); nodes && *nodes != "1" && *nodes != "1:1") {
+    throw UserError(
+        concat("the environment variable PET_NNODES (", *nodes, ") describes a job of several machines, and ",
+               "nothing says which rank this process is; start it by torchrun, which reads that variable, or ",
+               "unset PET_NNODES"));
+  }
   struct OtherLauncher {
     const char *variable, *called;
   };
-  constexpr std::array<OtherLauncher, 6> sizes = {{{"PMI_SIZE", "MPICH's or Intel MPI's launcher"},
-                                                   {"MPI_LOCALNRANKS", "MPICH's or Intel MPI's launcher"},
-                                                   {"MV2_COMM_WORLD_SIZE", "MVAPICH's launcher"},
-                                                   {"PALS_LOCAL_SIZE", "PALS (aprun, mpiexec of HPE Cray)"},
-                                                   {"JSM_NAMESPACE_SIZE", "jsrun"},
-                                                   {"FLUX_JOB_SIZE", "Flux"}}};
+  constexpr auto sizes = std::to_array<OtherLauncher>({{"PMI_SIZE", "MPICH's or Intel MPI's launcher"},
+                                                       {"MPI_LOCALNRANKS", "MPICH's or Intel MPI's launcher"},
+                                                       {"MV2_COMM_WORLD_SIZE", "MVAPICH's launcher"},
+                                                       {"PALS_LOCAL_SIZE", "PALS (aprun, mpiexec of HPE Cray)"},
+                                                       {"JSM_NAMESPACE_SIZE", "jsrun"},
+                                                       {"FLUX_JOB_SIZE", "Flux"},
+                                                       {"HOROVOD_SIZE", "horovodrun"}});
   for (const auto& [variable, called] : sizes) {
     if (variables.integer(variable, 0, most_ranks).value_or(1) <= 1) continue;
     throw UserError(concat("the environment variable ", variable, " (", *variables.text(variable),
@@ -276,8 +294,9 @@ void check_no_rank(const Variables& variables) {
                            "of one machine by itself: start it by one of these, or unset ",
                            variable));
   }
-  const std::array<const char*, 4> ranks = {"PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"};
-  for (const char* name : ranks) {
+  for (const char* name :
+       {"PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "ALPS_APP_PE",
+        "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK", "HOROVOD_RANK", "PET_NODE_RANK", "NODE_RANK"}) {
     if (variables.integer(name, 0, most_ranks).value_or(0) == 0) continue;
     throw UserError(concat("the environment variable ", name, " (", *variables.text(name),
                            ") says that this process is not the first of its job, and nothing that Copus reads says "
@@ -286,21 +305,24 @@ void check_no_rank(const Variables& variables) {
   }
 }
 
-}  // namespace
-
-const char* size_variable(LauncherKind launcher) {
-  switch (launcher) {
-    case LauncherKind::copus:
-      return "COPUS_WORLD_SIZE";
-    case LauncherKind::torchrun:
-      return "WORLD_SIZE";
-    case LauncherKind::open_mpi:
-      return "OMPI_COMM_WORLD_SIZE";
-    case LauncherKind::slurm:
-      return "SLURM_NTASKS";
-  }
-  fail_check("a launcher", __FILE__, __LINE__, "");
+// Throws UserError unless our launcher has left this process the descriptors that its variables name: they come to its
+// ranks alone, and variables by which somebody else starts a process name nothing.
+void check_inherited(const RankEnvironment& environment) {
+  const auto check = [](const char* name, int descriptor, mode_t kind) {
+    struct stat status{};
+    const bool is_ours =
+        descriptor > STDERR_FILENO && ::fstat(descriptor, &status) == 0 && (status.st_mode & S_IFMT) == kind;
+    if (descriptor < 0 || is_ours) return;
+    throw UserError(concat("the environment variable ", name, " is ", descriptor,
+                           ", which is none of the files that `copus train` leaves to the ranks it starts; unset all "
+                           "variables that begin with COPUS_, and let `copus train` set them"));
+  };
+  check("COPUS_SEGMENT", environment.segment, S_IFREG);
+  check("COPUS_CONTROL", environment.control, S_IFSOCK);
+  check("COPUS_LIFELINE", environment.lifeline, S_IFSOCK);
 }
+
+}  // namespace
 
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup) {
   const Variables variables(lookup);
@@ -317,7 +339,9 @@ std::optional<RankEnvironment> read_rank_environment(const std::function<const c
 }
 
 std::optional<RankEnvironment> read_rank_environment() {
-  return read_rank_environment([](const char* name) -> const char* { return std::getenv(name); });
+  const auto found = read_rank_environment([](const char* name) -> const char* { return std::getenv(name); });
+  if (found) check_inherited(*found);
+  return found;
 }
 
 }  // namespace copus

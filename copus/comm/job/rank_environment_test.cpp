@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/comm/job/launcher.h"
 
@@ -175,6 +176,8 @@ TEST(RankEnvironment, ReadsSlurm) {
   EXPECT_EQ(found->local_world_size, 2);
   EXPECT_EQ(found->master_address, "");
   EXPECT_EQ(read(with(srun, {{"SLURM_NODEID", "0"}, {"SLURM_PROCID", "2"}}))->local_world_size, 3);
+  EXPECT_STREQ(found->size_variable, "SLURM_STEP_NUM_TASKS");
+  EXPECT_STREQ(read(without(srun, "SLURM_STEP_NUM_TASKS"))->size_variable, "SLURM_NTASKS");
 }
 
 TEST(RankEnvironment, KnowsWhetherSlurmServesMpi) {
@@ -218,8 +221,13 @@ TEST(RankEnvironment, RefusesHalfOfTheVariables) {
 
 TEST(RankEnvironment, RefusesWhateverElseDescribesHalfAJob) {
   EXPECT_THAT(refusal({{"LOCAL_RANK", "0"}}), AllOf(HasSubstr("LOCAL_RANK is set, but not RANK"), HasSubstr("unset")));
-  for (const char* name : {"LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"}) {
-    EXPECT_THAT(refusal({{name, "2"}}), HasSubstr(name)) << name;
+  for (const char* name : {"LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
+                           "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+    EXPECT_THAT(refusal({{name, "2"}}), HasSubstr(concat(name, " is set, but not RANK")));
+  }
+  for (const char* name : {"COPUS_SEGMENT", "COPUS_CONTROL", "COPUS_PROCESS", "COPUS_LIFELINE", "COPUS_LOCAL_RANK",
+                           "COPUS_LOCAL_WORLD_SIZE"}) {
+    EXPECT_THAT(refusal({{name, "2"}}), HasSubstr(concat(name, " is set, but not COPUS_RANK")));
   }
   EXPECT_THAT(refusal({{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}), HasSubstr("not OMPI_COMM_WORLD_RANK"));
   EXPECT_THAT(refusal(without(srun, "SLURM_STEP_ID")), HasSubstr("not SLURM_STEP_ID"));
@@ -231,7 +239,15 @@ TEST(RankEnvironment, RefusesWhateverElseDescribesHalfAJob) {
   EXPECT_THAT(refusal({{"PALS_LOCAL_SIZE", "2"}}), HasSubstr("PALS"));
   EXPECT_THAT(refusal({{"JSM_NAMESPACE_SIZE", "2"}}), HasSubstr("jsrun"));
   EXPECT_THAT(refusal({{"FLUX_JOB_SIZE", "2"}}), HasSubstr("Flux"));
-  EXPECT_THAT(refusal({{"PMIX_RANK", "1"}}), HasSubstr("PMIX_RANK (1)"));
+  EXPECT_THAT(refusal({{"HOROVOD_SIZE", "2"}, {"HOROVOD_RANK", "0"}}), HasSubstr("horovodrun"));
+  for (const char* name : {"PMIX_RANK", "MPI_LOCALRANKID", "PALS_RANKID", "ALPS_APP_PE", "JSM_NAMESPACE_RANK",
+                           "HOROVOD_RANK", "PET_NODE_RANK", "NODE_RANK"}) {
+    EXPECT_THAT(refusal({{name, "1"}}), HasSubstr(concat(name, " (1)")));
+    EXPECT_FALSE(read({{name, "0"}})) << name;
+  }
+  EXPECT_THAT(refusal({{"OMPI_COMM_WORLD_NODE_RANK", "0"}}), HasSubstr("not OMPI_COMM_WORLD_RANK"));
+  EXPECT_THAT(refusal({{"PET_NNODES", "1:4"}}), HasSubstr("PET_NNODES (1:4)"));
+  EXPECT_FALSE(read({{"PET_NNODES", "1"}, {"PET_NPROC_PER_NODE", "8"}}));
   EXPECT_FALSE(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})) << "a job of one";
 }
 
