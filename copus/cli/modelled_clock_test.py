@@ -115,6 +115,17 @@ class Runs(ModelledClockTest):
                              "--set", f"adapt.file={policy}/decisions.jsonl")
             self.assertEqual(self.losses(f"{policy}-again"), self.losses(policy))
 
+    def test_a_schedule_by_hand_is_carried_out_exactly(self):
+        self.write_job(policy="steps", steps=30)
+        schedule = "0:8 40:32 136:8 152:24"
+        self.assert_done("train", "run.toml", "--run-dir", "done", "--set", f"adapt.schedule={schedule}")
+        records = self.lines("done", "run.jsonl")
+        self.assertEqual([record["global_batch"] for record in records], [8] * 5 + [32] * 3 + [8] * 2 + [24] * 4)
+        self.assertEqual({(record["strategy"], record["micro_batch"]) for record in records}, {("d=8,t=2,p=4", 1)})
+        self.assert_done("replay", "done")
+        self.assert_refused("train", "run.toml", "--run-dir", "r", "--set", "adapt.schedule=0:8 40:12",
+                            says=["adapt.schedule has batch 12", "data_parallel 8"])
+
     def test_a_person_moves_the_job(self):
         self.write_job(policy="static", steps=100000)
         process = self.start("train", "run.toml", "--run-dir", "r")

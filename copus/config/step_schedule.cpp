@@ -17,6 +17,7 @@ StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length)
                            "the suffix K, M, B or T from so many tokens on"));
   };
   StepSchedule schedule;
+  double begin = 0;  // of the piece before
   std::istringstream pieces{std::string(text)};
   std::string piece;
   while (pieces >> piece) {
@@ -42,11 +43,12 @@ StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length)
       fail(piece, "the batch is no whole number of samples above 0");
     }
     if (schedule.empty() && threshold != 0) fail(piece, "the first piece must begin at 0");
-    if (!schedule.empty() && threshold <= schedule.back().first) {
-      fail(piece, concat("it must begin after the piece before it, which begins at ",
-                         format_number("%.4g", schedule.back().first), " samples"));
+    if (!schedule.empty() && threshold <= begin) {
+      fail(piece, concat("it must begin after the piece before it, which begins at ", format_number("%.4g", begin),
+                         " samples"));
     }
-    schedule.emplace_back(threshold, batch);
+    begin = threshold;
+    if (schedule.empty() || schedule.back().second != batch) schedule.emplace_back(threshold, batch);
   }
   if (schedule.empty()) {
     throw UserError(
@@ -67,10 +69,10 @@ std::optional<std::string> why_too_short(const StepSchedule& schedule) {
   double consumed = 0;  // where the steps of a piece begin; a double is exact as far as thresholds are
   for (size_t i = 0; i + 1 < schedule.size(); ++i) {
     const auto& [begin, batch] = schedule[i];
-    const auto& [end, next_batch] = schedule[i + 1];
+    const double end = schedule[i + 1].first;
     const double steps = std::max(0.0, std::ceil((end - consumed) / static_cast<double>(batch)));
     consumed += steps * static_cast<double>(batch);
-    if (steps >= 2 || batch == next_batch) continue;
+    if (steps >= 2) continue;
     return concat("adapt.schedule has batch ", batch, " from ", format_number("%.0f", begin), " to ",
                   format_number("%.0f", end), " consumed samples, which is ", format_number("%.0f", steps),
                   steps == 1 ? " step" : " steps",

@@ -11,7 +11,8 @@
 
 namespace copus {
 
-// Pairs of consumed samples and the batch of the steps that begin there or later; in ascending order, the first at 0.
+// Pairs of consumed samples and the batch of the steps that begin there or later; in ascending order, the first at 0,
+// each with another batch than the one before.
 using StepSchedule = std::vector<std::pair<double, int64_t>>;
 
 // Parses pieces "THRESHOLD:BATCH", separated by spaces: "0:768 250B:1536". The threshold is a number of consumed

@@ -19,6 +19,12 @@ TEST(StepSchedule, ReadsSamplesAndTokens) {
               ElementsAre(Pair(0, 1), Pair(1500, 2), Pair(2'000'000'000, 3)));
 }
 
+TEST(StepSchedule, APieceThatRepeatsTheBatchIsPartOfTheOneBeforeIt) {
+  EXPECT_THAT(parse_step_schedule("0:8 16:8 24:12 36:12 37:12", 128), ElementsAre(Pair(0, 8), Pair(24, 12)));
+  EXPECT_FALSE(why_too_short(parse_step_schedule("0:8 16:8 24:12", 128)));
+  EXPECT_THAT(user_error([] { parse_step_schedule("0:8 16:8 12:4", 128); }), HasSubstr("begins at 16 samples"));
+}
+
 TEST(StepSchedule, NamesThePieceThatItCannotRead) {
   const auto refused = [](const std::string& schedule) {
     return user_error([&] { parse_step_schedule(schedule, 128); });
