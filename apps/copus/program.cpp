@@ -1,5 +1,10 @@
 #include "apps/copus/program.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -62,6 +67,23 @@ int tell(const std::exception_ptr& end) {
   }
 }
 
+// The exit code of a command that has ended with `exit_code`: it fails where a disk has not taken its output. Readers
+// that have gone, as behind `| head`, have all that they want.
+int exit_code_with_output(int exit_code) {
+  std::cout.flush();
+  if (std::cout && std::ferror(stdout) == 0) return exit_code;
+  struct stat status{};
+  if (::fstat(STDOUT_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))) return exit_code;
+  // Streams do not keep the reason; another attempt meets it again.
+  std::cout.clear();
+  std::clearerr(stdout);
+  errno = 0;
+  std::cout << std::endl;
+  const std::string reason = errno == 0 ? "" : concat(": ", std::generic_category().message(errno));
+  complain("error", concat("standard output cannot be written", reason, "; make room, or write it somewhere else"), 0);
+  return exit_code == 0 ? users_mistake : exit_code;
+}
+
 // An exception that leaves a thread other than the first ends the process. Where the user can do something about it,
 // this says what, and leaves no dump.
 [[noreturn]] void end_of_a_thread() {
@@ -71,9 +93,7 @@ int tell(const std::exception_ptr& end) {
   std::abort();
 }
 
-}  // namespace
-
-int run_program(int argc, const char* const* argv) {
+int run_command(int argc, const char* const* argv) {
   tell_of_files_cut_short();
   set_gpu_environment();
   CLI::App program("Copus trains decoder-only language models.");
@@ -140,5 +160,9 @@ int run_program(int argc, const char* const* argv) {
     return tell(std::current_exception());
   }
 }
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) { return exit_code_with_output(run_command(argc, argv)); }
 
 }  // namespace copus

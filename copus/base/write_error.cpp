@@ -16,8 +16,7 @@ std::string write_error_text(int error_number, uint64_t file_bytes, const std::f
     rlimit limit{};
     const bool is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < file_bytes;
     if (!is_limited) return text + ", more than the file system allows; choose another folder";
-    return text + concat(", and files of this process may have ", limit.rlim_cur,
-                         " (ulimit -f): raise that limit and start again");
+    return text + concat(", and files of this process may have ", limit.rlim_cur, " (ulimit -f): raise that limit");
   }
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   std::error_code ignored;

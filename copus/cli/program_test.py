@@ -171,6 +171,35 @@ class BadModels(ProgramTest):
         self.assert_refused("convert", "--from", 300 * "x", "--to", "out", says=["File name too long"])
 
 
+@unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
+class FullOutput(ProgramTest):
+    def ends(self, *arguments, output="/dev/full", **how):
+        with open(output, "w") as full:
+            done = subprocess.run([COPUS, *arguments], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True,
+                                  timeout=TIMEOUT, **how)
+        return done.returncode, done.stderr
+
+    def test_output_that_a_disk_does_not_take_is_an_error(self):
+        for command in (["--version"], ["plan", "--help"], ["models"]):
+            code, errors = self.ends(*command)
+            self.assertEqual((code, errors.count("\n")), (2, 1), errors)
+            self.assertIn("standard output cannot be written: No space left on device", errors)
+        code, errors = self.ends("--help", output=self.folder / "help.txt", preexec_fn=limit_files_to(100))
+        self.assertEqual(code, 2)
+        self.assertIn("standard output cannot be written: File too large", errors)
+
+    def test_a_reader_that_has_gone_has_what_it_wants(self):
+        for command in ("models", "--help"):
+            reader, writer = os.pipe()
+            os.close(reader)
+            self.assertEqual(self.ends(command, output=writer, restore_signals=False), (0, ""))  # SIGPIPE is ignored
+
+    @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+    def test_a_run_is_done_though_nobody_could_read_along(self):
+        self.assertEqual(self.ends("train", "run.toml", "--run-dir", "r"), (0, ""))
+        self.assertTrue((self.folder / "r" / "summary.json").exists())
+
+
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class BadInput(ProgramTest):
     def assert_run_refused(self, *settings, says):
