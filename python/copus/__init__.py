@@ -26,9 +26,17 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'copus' has no attribute {name!r}")
     try:
         module = importlib.import_module(f".{_MODULES[name]}", __name__)
-    except ImportError as error:
-        if (error.name or "").split(".")[0] != "torch":
+    except (ImportError, OSError) as error:  # OSError: one of PyTorch's libraries cannot be loaded
+        if (getattr(error, "name", None) or "").split(".")[0] != "torch" and _torch_loads():
             raise
         raise ImportError(f"copus.{name} needs PyTorch, which cannot be imported ({error}); to install it: "
                           "pip install torch", name="torch") from None
     return getattr(module, name)
+
+
+def _torch_loads() -> bool:
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError):
+        return False
+    return True
