@@ -5,12 +5,12 @@ goes into the folder PREFIX.tokenizer, where `copus generate` and `copus convert
     tools/tokenize_corpus.py corpus.txt --tokenizer gpt2 --document-separator '\\n\\n' --output data/corpus
     tools/tokenize_corpus.py *.jsonl.gz --tokenizer my_tokenizer/tokenizer.json --eod-token '<eos>' --output data/corpus
 
-Files ending in .jsonl (or .json) hold one JSON object a line, its text under --json-key, files ending in .parquet and
-folders of datasets.save_to_disk a column of that name; all others are text, one document or cut at
+Files ending in .jsonl, .ndjson or .json hold one JSON object a line, its text under --json-key, files ending in .parquet
+and folders of datasets.save_to_disk a column of that name; all others are text, one document or cut at
 --document-separator. Text and JSONL may be compressed (.gz, .zst). Every document becomes one sequence that ends with
 the end-of-document token. The names of special tokens, such as <|endoftext|>, are text where a document holds them,
 unless --special-tokens says otherwise; the summary counts them. What a tokenizer's file says of truncation, padding and
-dropout is ignored.
+dropout is ignored; a note says where a tokenizer loses text.
 
 The documents are cut into pieces of a fixed size, which several processes tokenize, each into a file of its own in
 PREFIX.parts; at the end these are joined. So neither the number of processes nor an interruption changes a byte: the

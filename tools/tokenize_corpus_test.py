@@ -214,7 +214,7 @@ class TokenizeCorpusTest(unittest.TestCase):
         text = self.write("a.txt", " ".join(DOCUMENTS))
         self.tokenizer.model.dropout = 0.5
         self.tokenizer.enable_truncation(5)
-        self.tokenizer.enable_padding(length=100)
+        self.tokenizer.enable_padding(length=1000)
         self.tokenizer.post_processor = processors.TemplateProcessing(single=f"{EOS} $A {EOS}", special_tokens=[(EOS, 0)])
         self.tokenizer.save(str(self.folder / "tokenizer.json"))
         PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, eos_token=EOS).save_pretrained(self.folder / "hf")
@@ -488,14 +488,17 @@ class TokenizeCorpusTest(unittest.TestCase):
     @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
     def test_a_full_standard_output_or_error_is_no_end_of_a_job(self):
         text = self.write("a.txt", "text")
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         with open("/dev/full", "w") as full:
-            done = subprocess.run(self.command(text, *self.json_tokenizer()), stdout=full, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run(self.command(text, *self.json_tokenizer()), stdout=full, stderr=subprocess.PIPE, text=True,
+                                  env=buffered)
             self.assertEqual(done.returncode, 2)
             self.assertIn("standard output: No space left on device", done.stderr)
             self.assertIn("out.bin/.idx are complete", done.stderr)
             self.assertNotIn("Exception ignored", done.stderr)
             self.remove_output()
-            done = subprocess.run(self.command(text, *self.json_tokenizer()), stdout=subprocess.DEVNULL, stderr=full)
+            done = subprocess.run(self.command(text, *self.json_tokenizer()), stdout=subprocess.DEVNULL, stderr=full,
+                                  env=buffered)
             self.assertEqual(done.returncode, 0)
             self.assertEqual(len(self.read_back(300)), 1)
 
@@ -507,7 +510,8 @@ class TokenizeCorpusTest(unittest.TestCase):
 
         result = self.run_tool(text, *self.json_tokenizer(), preexec_fn=limit)
         self.assertEqual(result.returncode, 2, result.stderr)
-        for words in ("out.parts/000000", "File too large after ", "100,000 bytes (ulimit -f)", "goes on with what is"):
+        for words in ("out.parts/000000", "File too large after 100,000 bytes", "may have 100,000 bytes (ulimit -f)",
+                      "goes on with what is"):
             self.assertIn(words, result.stderr)
         self.assertNotIn("Traceback", result.stderr)
         self.assertEqual([path.name for path in (self.folder / "out.parts").iterdir()], ["plan.json"])

@@ -101,6 +101,7 @@ class TokensToPair(unittest.TestCase):
         for cut in (6, 7, 9):
             self.assertIn("damaged .npy", self.convert(numpy_file(IDS)[:cut], code=2), cut)
         self.assertIn("no token ids", self.convert(numpy_file([]), code=2))
+        self.assertIn("holds numbers of type 3", self.convert(numpy_file(IDS, 3), code=2))
         self.assertIn("'>u2'", self.convert(numpy_file(IDS, ">u2"), code=2))
         self.assertIn("holds numbers of type [", self.convert(numpy_file(IDS, [("a", "<u2")]), code=2))
         self.assertIn("20 bytes follow them; expected one array a file", self.convert(numpy_file(IDS) + bytes(20), code=2))

@@ -55,7 +55,8 @@ std::unique_ptr<TokenSource> open_token_source(const std::string& path, const st
   if (has_tokens && has_index) return std::make_unique<MegatronSource>(path, vocab_size);
   if (has_tokens || has_index)
     throw UserError(concat(path, has_tokens ? ".bin: its index " : ".idx: its tokens ", path,
-                           has_tokens ? ".idx" : ".bin", " is missing; a tokenized corpus is the pair of both files"));
+                           has_tokens ? ".idx" : ".bin", " is missing; a tokenized corpus is the pair of both files",
+                           has_tokens ? ", and tools/tokens_to_pair.py makes one of bare token ids" : ""));
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw UserError(concat(path, ": it is a folder; expected a UTF-8 text file or the prefix of a .bin/.idx pair"));
