@@ -70,6 +70,10 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, co
   }
 }
 
+bool Controller::learns_from_steps(const RunConfig& config) {
+  return config.adapt.policy != PolicyKind::none || predicts_steps(config);
+}
+
 // Throws UserError where a batch of the schedule needs more memory than there is: it is refused before training.
 void Controller::check_schedule_fits() {
   for (const auto& [begin, batch] : parse_step_schedule(config_.adapt.schedule, config_.train.sequence_length)) {

@@ -77,6 +77,10 @@ class Controller {
   Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
              const std::string& file = "", std::optional<double> rate_factor = std::nullopt);
 
+  // Tells whether what the controller of such a run does depends on the steps that it observes: a policy decides, or
+  // step times are predicted.
+  static bool learns_from_steps(const RunConfig& config);
+
   // Notes that the run goes on in a new process, whose first steps set up memory and caches and are not measured.
   // Decisions are due at the same steps as without, so that the learning rate follows as it would have.
   void resumed();

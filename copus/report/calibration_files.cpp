@@ -27,7 +27,9 @@ nlohmann::ordered_json to_object(const Estimate& estimate) {
 }  // namespace
 
 BranchLog::BranchLog(const std::filesystem::path& path)
-    : lines_(path, /*resume_after_step=*/0, [](const std::string&) { return int64_t{0}; }, LineLog::Lock::exclusive) {}
+    : lines_(
+          path, /*resume_after_step=*/0, [](const std::string&, bool) { return int64_t{0}; },
+          LineLog::Lock::exclusive) {}
 
 void BranchLog::append(const BranchOutcome& outcome) {
   JsonFieldWriter writer;

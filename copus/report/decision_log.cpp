@@ -38,7 +38,7 @@ int64_t step_of(const DecisionEvent& event) {
 DecisionLog::DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step)
     : lines_(
           run_dir / "decisions.jsonl", resume_after_step,
-          [order = StepOrder(StepOrder::Lines::any_number_a_step)](const std::string& line) mutable {
+          [order = StepOrder(StepOrder::Lines::any_number_a_step)](const std::string& line, bool) mutable {
             const int64_t step = step_of(event_from_line(line));
             order.add(step);
             return step;

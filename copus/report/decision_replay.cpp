@@ -217,6 +217,17 @@ Segment segment_from(EventIterator begin, const Events& events, int64_t until_st
   return {begin + 1, end, step_of(*begin), until_step};
 }
 
+// The steps at whose boundaries there are events, and which none of the records, which are in order, is of.
+std::vector<StepSpan> missing_steps_of_events(const std::vector<StepRecord>& records, const Segment& segment) {
+  std::vector<StepSpan> missing;
+  for (auto event = segment.begin; event != segment.end; ++event) {
+    const int64_t step = step_of(*event);
+    if (step == segment.after_step || (!missing.empty() && missing.back().last == step)) continue;
+    if (!std::ranges::binary_search(records, step, {}, &StepRecord::step)) missing.push_back({step, step});
+  }
+  return missing;
+}
+
 void require_beginning(const Events& events) {
   if (!events.empty() && std::holds_alternative<ControllerBegin>(events.front())) return;
   const bool decides = std::any_of(events.begin(), events.end(), [](const DecisionEvent& event) {
@@ -226,17 +237,11 @@ void require_beginning(const Events& events) {
                            : "decisions.jsonl is damaged: it does not begin with the event \"begin\"");
 }
 
-// The steps from the one after a beginning to `until` that run.jsonl lacks, in words; empty where it has all.
-std::string words_for_missing(const std::vector<StepRecord>& records, const DecisionEvent& begin, int64_t until) {
-  const std::vector<StepSpan> missing = missing_steps(records, step_of(begin), until);
-  return missing.empty() ? "" : concat("run.jsonl has no line of ", describe(missing));
-}
-
 void require_all_steps(const std::vector<StepRecord>& records, const DecisionEvent& begin) {
   const int64_t until = records.empty() ? step_of(begin) : records.back().step;
-  const std::string missing = words_for_missing(records, begin, until);
+  const std::vector<StepSpan> missing = missing_steps(records, step_of(begin), until);
   if (missing.empty()) return;
-  throw UserError(concat(missing,
+  throw UserError(concat("run.jsonl has no line of ", describe(missing),
                          ": what is decided follows from every step, and so nobody can tell whether it would be ",
                          "decided again; put the lines back if there is a copy of them"));
 }
@@ -253,12 +258,16 @@ std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, cons
   const auto begin = latest_begin(events, until_step);
   if (begin == events.end()) return std::nullopt;
   ReplayedController result{controller_of(std::get<ControllerBegin>(*begin), config), std::nullopt};
-  if (std::string missing = words_for_missing(records, *begin, until_step); !missing.empty()) {
-    result.difference = {missing_steps(records, step_of(*begin), until_step).front().first, std::move(missing)};
+  const Segment segment = segment_from(begin, events, until_step);
+  const std::vector<StepSpan> missing = Controller::learns_from_steps(config)
+                                            ? missing_steps(records, step_of(*begin), until_step)
+                                            : missing_steps_of_events(records, segment);
+  if (!missing.empty()) {
+    result.difference = {missing.front().first, concat("run.jsonl has no line of ", describe(missing))};
     return result;
   }
   Replay replay;
-  Follower(config, result.controller, segment_from(begin, events, until_step)).follow(records, replay);
+  Follower(config, result.controller, segment).follow(records, replay);
   result.difference = std::move(replay.difference);
   return result;
 }

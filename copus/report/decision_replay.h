@@ -26,7 +26,8 @@ std::string describe(const ReplayDifference& difference);
 // to there. A switch that was announced and not reported by then is its under_way(), to be announced again. Empty: the
 // log has no such beginning. `difference` is set where its decisions differ from the log's, since the run's
 // configuration has changed, or where it cannot know what was decided, since lines of run.jsonl are missing; the
-// controller then is of no use except for its knowledge(). Throws UserError where the files do not belong together.
+// controller then is of no use except for its knowledge(). Of steps that the controller does not learn from, those at
+// whose boundaries there are events are enough. Throws UserError where the files do not belong together.
 struct ReplayedController {
   Controller controller;
   std::optional<ReplayDifference> difference;

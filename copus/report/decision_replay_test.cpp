@@ -598,5 +598,36 @@ TEST_F(DecisionReplayTest, OddValuesInTheLogsAreNoBugOfOurs) {
   EXPECT_GT(refused, 200);
 }
 
+TEST_F(DecisionReplayTest, AControllerThatLearnsNothingNeedsTheStepsOfEventsAlone) {
+  config_.adapt.policy = PolicyKind::none;
+  config_.cluster = {};
+  ASSERT_FALSE(Controller::learns_from_steps(config_));
+  const Configuration from = configuration_of(config_);
+  Configuration to = from;
+  to.global_batch *= 2;
+  SwitchReport report;
+  report.after_step = 5;
+  report.from = from;
+  report.to = to;
+  report.outcome = SwitchReport::Outcome::moved;
+  const std::vector<DecisionEvent> events = {
+      ControllerBegin{.step = 0, .policy = "none", .configuration = from, .knowledge = {}, .file = ""},
+      LoggedCommand{4, {.kind = Command::Kind::force, .target = to}}, report};
+  const auto step = [](int64_t number) {
+    StepRecord record;
+    record.step = number;
+    record.consumed_samples = 32 * number;
+    record.step_seconds = 1;
+    return record;
+  };
+  const auto replayed = bring_up_to_date(config_, {step(4), step(5), step(900)}, events, 900);
+  ASSERT_TRUE(replayed);
+  EXPECT_FALSE(replayed->difference) << replayed->difference->what;
+  EXPECT_EQ(replayed->controller.current(), to);
+  const auto lacking = bring_up_to_date(config_, {step(4), step(900)}, events, 900);
+  ASSERT_TRUE(lacking && lacking->difference);
+  EXPECT_THAT(lacking->difference->what, HasSubstr("run.jsonl has no line of step 5"));
+}
+
 }  // namespace
 }  // namespace copus

@@ -61,7 +61,7 @@ std::vector<StepSpan> StepOrder::missing_until(int64_t step) const {
 }
 
 LineLog::LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
-                 Lock lock)
+                 Lock lock, const LineSearch::NumberOfLine& number_of)
     : path_(std::move(path)), lock_(lock) {
   // It is read, too, when it is put back.
   const OpenedFile file = open_regular_file(path_, O_RDWR | O_APPEND | O_CREAT | (resume_after_step ? 0 : O_EXCL));
@@ -75,7 +75,7 @@ LineLog::LineLog(std::filesystem::path path, std::optional<int64_t> resume_after
   descriptor_ = file.descriptor;
   try {
     lock_file(descriptor_);
-    if (resume_after_step) cut_behind(*resume_after_step, step_of_line);
+    if (resume_after_step) cut_behind(*resume_after_step, step_of_line, number_of);
     sync_directory(std::filesystem::absolute(path_).parent_path());
   } catch (...) {
     close(descriptor_);
@@ -123,9 +123,18 @@ void LineLog::copy_lines_to(int descriptor) const {
   }
 }
 
-void LineLog::cut_behind(int64_t step, const StepOfLine& step_of_line) {
-  for_each_line(path_, [&](const std::string& line) {
-    if (step_of_line(line) > step) return false;
+void LineLog::cut_behind(int64_t step, const StepOfLine& step_of_line, const LineSearch::NumberOfLine& number_of) {
+  uint64_t begin = 0;
+  if (number_of) {
+    LineSearch search(path_);
+    const uint64_t cut = search.first_at_least(step + 1, number_of);
+    const auto checked = cut > bytes_to_check ? search.line_from(cut - bytes_to_check) : std::nullopt;
+    if (checked) begin = checked->begin;
+  }
+  size_ = static_cast<int64_t>(begin);
+  bool follows_unread = begin > 0;
+  for_each_line_from(begin, path_, [&](const std::string& line) {
+    if (step_of_line(line, std::exchange(follows_unread, false)) > step) return false;
     size_ += std::ssize(line) + 1;
     return true;
   });
@@ -164,13 +173,13 @@ void LineLog::sync() {
   }
 }
 
-void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
-                   uint64_t last_bytes) {
-  InputFile file(path);
-  // The line that is cut there is left out.
-  bool in_cut_line = file.size() > last_bytes;
-  const std::string which_lines = in_cut_line ? concat(" of its last ", last_bytes, " bytes") : "";
-  if (in_cut_line) file.skip_to(file.size() - last_bytes);
+namespace {
+
+// Calls visit(line) for every whole line behind `begin` until it returns false, all but the first where that is cut.
+// `where` follows the number of a line in a message.
+void read_lines(InputFile& file, uint64_t begin, bool in_cut_line, const std::filesystem::path& path,
+                const std::string& where, const std::function<bool(const std::string& line)>& visit) {
+  if (begin > 0) file.skip_to(begin);
   int64_t line_number = 0;
   const auto visit_line = [&](const std::string& line) {
     ++line_number;
@@ -178,7 +187,7 @@ void for_each_line(const std::filesystem::path& path, const std::function<bool(c
     try {
       return visit(line);
     } catch (const UserError& error) {
-      throw UserError(concat(path.string(), ", line ", line_number, which_lines, ": damaged: ", error.what()));
+      throw UserError(concat(path.string(), ", line ", line_number, where, ": damaged: ", error.what()));
     }
   };
   std::string line;  // as far as it has been read
@@ -196,6 +205,23 @@ void for_each_line(const std::filesystem::path& path, const std::function<bool(c
                              " bytes; is it the right file?"));
     }
   }
+}
+
+}  // namespace
+
+void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
+                   uint64_t last_bytes) {
+  InputFile file(path);
+  const bool is_cut = file.size() > last_bytes;
+  const std::string where = is_cut ? concat(" of its last ", last_bytes, " bytes") : "";
+  read_lines(file, is_cut ? file.size() - last_bytes : 0, is_cut, path, where, visit);
+}
+
+void for_each_line_from(uint64_t begin, const std::filesystem::path& path,
+                        const std::function<bool(const std::string& line)>& visit) {
+  InputFile file(path);
+  const std::string where = begin > 0 ? concat(" from byte ", begin, " on") : "";
+  read_lines(file, begin, /*in_cut_line=*/false, path, where, visit);
 }
 
 }  // namespace copus

@@ -8,7 +8,10 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "copus/report/line_search.h"
 
 namespace copus {
 
@@ -51,15 +54,21 @@ class LineLog {
  public:
   enum class Lock { none, exclusive };
 
-  // Returns the step that a line, given without its line end, belongs to. Throws UserError where it is damaged.
-  using StepOfLine = std::function<int64_t(const std::string& line)>;
+  // Returns the step that a line, given without its line end, belongs to. `follows_unread`: the lines before this
+  // one are not read. Throws UserError where it is damaged.
+  using StepOfLine = std::function<int64_t(const std::string& line, bool follows_unread)>;
+
+  // How much of a log of steps is read before the lines that are cut.
+  static constexpr uint64_t bytes_to_check = uint64_t{1} << 20;
 
   // Opens the log. A new run starts an empty one. A resumed run keeps the lines before the first one of a step later
-  // than `resume_after_step` and cuts the rest, also a last line that is half-written.
-  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep; in a new run: the
-  // file exists already; with a lock: another process holds it.
+  // than `resume_after_step` and cuts the rest, also a last line that is half-written. Where `number_of` tells a line's
+  // step cheaply, the place of the cut is searched for, and lines that begin more than bytes_to_check before it are not
+  // read: a log may be long.
+  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep that it reads; in a
+  // new run: the file exists already; with a lock: another process holds it.
   LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
-          Lock lock);
+          Lock lock, const LineSearch::NumberOfLine& number_of = nullptr);
   ~LineLog();
   LineLog(const LineLog&) = delete;
   LineLog& operator=(const LineLog&) = delete;
@@ -83,7 +92,7 @@ class LineLog {
 
  private:
   void lock_file(int descriptor) const;
-  void cut_behind(int64_t step, const StepOfLine& step_of_line);
+  void cut_behind(int64_t step, const StepOfLine& step_of_line, const LineSearch::NumberOfLine& number_of);
   void copy_lines_to(int descriptor) const;
 
   std::filesystem::path path_;
@@ -98,5 +107,9 @@ class LineLog {
 // file and the line, as damaged.
 void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
                    uint64_t last_bytes = std::numeric_limits<uint64_t>::max());
+
+// The same for the lines that begin at `begin`, in bytes, or later.
+void for_each_line_from(uint64_t begin, const std::filesystem::path& path,
+                        const std::function<bool(const std::string& line)>& visit);
 
 }  // namespace copus

@@ -1,17 +1,27 @@
 #include "copus/report/run_log.h"
 
 #include <algorithm>
+#include <charconv>
+#include <map>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/report/json_fields.h"
+#include "copus/report/line_search.h"
 
 namespace copus {
 namespace {
 
 constexpr int64_t run_log_version = 1;  // of every line, since a log may be cut anywhere
+
+// What is chosen of a long log: more than a page has points for.
+constexpr uint64_t most_bytes_read_whole = uint64_t{16} << 20;
+constexpr int64_t evenly_chosen = 8000;
+constexpr int64_t evaluations_chosen = 2000;
 
 template <class Record, class Visitor>
 void record_fields(Record& record, Visitor&& visit) {
@@ -49,6 +59,45 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("share_done", record.share_done);
 }
 
+// The number of a field of a line, which need not be parsed for it; empty where there is none.
+std::optional<int64_t> number_in(std::string_view line, std::string_view field) {
+  const std::string name = concat('"', field, "\":");
+  const size_t found = line.find(name);
+  if (found == std::string_view::npos) return std::nullopt;
+  const size_t begin = line.find_first_not_of(' ', found + name.size());
+  if (begin == std::string_view::npos) return std::nullopt;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(line.data() + begin, line.data() + line.size(), number);
+  return error == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+std::optional<int64_t> step_in(std::string_view line) { return number_in(line, "step"); }
+
+// Takes lines of a log by their places in it, each once and in order.
+class LineChoice {
+ public:
+  explicit LineChoice(LineSearch& search) : search_(search) {}
+
+  void add(uint64_t place) {
+    if (auto line = search_.line_from(place)) lines_.emplace(line->begin, std::move(line->text));
+  }
+  // The first line at which a field has reached a number.
+  void add(std::string_view field, int64_t least) {
+    add(search_.first_at_least(least, [&](std::string_view line) { return number_in(line, field); }));
+  }
+  // Lines at which a field passes multiples of `interval`, evenly spread ones where there are more than `most`.
+  void add_multiples(std::string_view field, int64_t interval, int64_t until, int64_t most) {
+    if (interval <= 0) return;
+    const int64_t stride = (until / interval / most + 1) * interval;
+    for (int64_t number = stride; number <= until; number += stride) add(field, number);
+  }
+  const std::map<uint64_t, std::string>& lines() const { return lines_; }
+
+ private:
+  LineSearch& search_;
+  std::map<uint64_t, std::string> lines_;
+};
+
 }  // namespace
 
 std::string to_line(const StepRecord& record) {
@@ -75,9 +124,10 @@ RunLog::RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resu
     : kept_(StepOrder::Lines::one_a_step),
       lines_(
           run_dir / "run.jsonl", resume_after_step,
-          [this, last = resume_after_step.value_or(0)](const std::string& line) {
+          [this, last = resume_after_step.value_or(0)](const std::string& line, bool follows_unread) {
             if (kept_.latest() == last) return last + 1;
             const StepRecord record = step_record_from_line(line);
+            if (follows_unread) kept_ = StepOrder(StepOrder::Lines::one_a_step, record.step - 1);
             if (record.step <= last) kept_.add(record.step);
             if (record.step == last) {
               resumed_line_ = line;
@@ -85,7 +135,7 @@ RunLog::RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resu
             }
             return record.step;
           },
-          LineLog::Lock::exclusive),
+          LineLog::Lock::exclusive, step_in),
       missing_(kept_.missing_until(resume_after_step.value_or(0))) {}
 
 void RunLog::append(const StepRecord& record) { lines_.append(to_line(record), concat("step ", record.step)); }
@@ -99,10 +149,11 @@ void RunLog::add_to_resumed_step(const HeldOutLoss& loss) {
   resumed_line_ = line;
 }
 
-std::vector<StepRecord> read_run_log(const std::filesystem::path& path, int64_t last_step) {
+std::vector<StepRecord> read_run_log(const std::filesystem::path& path, int64_t last_step, int64_t after_step) {
   std::vector<StepRecord> records;
-  StepOrder order(StepOrder::Lines::one_a_step);
-  for_each_line(path, [&](const std::string& line) {
+  StepOrder order(StepOrder::Lines::one_a_step, after_step);
+  const uint64_t begin = after_step > 0 ? LineSearch(path).first_at_least(after_step + 1, step_in) : 0;
+  for_each_line_from(begin, path, [&](const std::string& line) {
     StepRecord record = step_record_from_line(line);
     if (record.step > last_step) return false;
     order.add(record.step);
@@ -110,6 +161,47 @@ std::vector<StepRecord> read_run_log(const std::filesystem::path& path, int64_t 
     return order.latest() < last_step;
   });
   return records;
+}
+
+std::vector<StepRecord> read_steps(const std::filesystem::path& path, const std::vector<int64_t>& steps) {
+  std::vector<StepRecord> records;
+  if (steps.empty()) return records;
+  LineSearch search(path);
+  for (const int64_t step : steps) {
+    const auto line = search.line_from(search.first_at_least(step, step_in));
+    if (line && step_in(line->text) == step) records.push_back(step_record_from_line(line->text));
+  }
+  return records;
+}
+
+ChosenRecords choose_records(const std::filesystem::path& path, const std::vector<int64_t>& steps,
+                             const EvaluateConfig& evaluate) {
+  LineSearch search(path);
+  if (search.size() <= most_bytes_read_whole) return {.records = read_run_log(path), .is_all = true};
+  LineChoice choice(search);
+  for (int64_t i = 0; i < evenly_chosen; ++i) {
+    choice.add(static_cast<uint64_t>(static_cast<double>(search.size()) * static_cast<double>(i) / evenly_chosen));
+  }
+  choice.add("step", latest_logged_step(path));
+  for (const int64_t step : steps) choice.add("step", step);
+  if (!choice.lines().empty()) {
+    const std::string last = choice.lines().rbegin()->second;
+    const int64_t until_step = number_in(last, "step").value_or(0);
+    const int64_t until_token = number_in(last, "consumed_tokens").value_or(0);
+    choice.add_multiples("step", evaluate.interval, until_step, evaluations_chosen);
+    choice.add_multiples("consumed_tokens", evaluate.interval_tokens, until_token, evaluations_chosen);
+  }
+  ChosenRecords chosen{.records = {}, .is_all = false};
+  StepOrder order(StepOrder::Lines::one_a_step);
+  for (const auto& [place, line] : choice.lines()) {
+    try {
+      chosen.records.push_back(step_record_from_line(line));
+      order.add(chosen.records.back().step);
+    } catch (const UserError& error) {
+      throw UserError(concat(path.string(), ", byte ", place, ": damaged: ", error.what()));
+    }
+  }
+  return chosen;
 }
 
 int64_t latest_logged_step(const std::filesystem::path& path) {

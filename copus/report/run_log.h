@@ -22,7 +22,8 @@ class RunLog {
  public:
   // Opens <run_dir>/run.jsonl. A new run starts an empty log and throws UserError if there is one already. A resumed
   // run keeps the lines up to and including `resume_after_step` (the step of the checkpoint) and cuts the rest: later
-  // steps are done again, and the last line may be half-written. What stands behind the line of that step is not read.
+  // steps are done again, and the last line may be half-written. What stands behind the line of that step is not read,
+  // nor is what stands more than LineLog::bytes_to_check before it.
   // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep, or one that is
   // repeated or out of its place.
   explicit RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
@@ -42,7 +43,8 @@ class RunLog {
   // Returns when the disk has all that was appended. Throws UserError as LineLog::sync.
   void sync() { lines_.sync(); }
 
-  // The steps up to the one that the run was resumed after whose lines were not there: empty in a new run.
+  // The steps up to the one that the run was resumed after whose lines were not there, among those that were read:
+  // empty in a new run.
   const std::vector<StepSpan>& missing() const { return missing_; }
 
  private:
@@ -53,11 +55,26 @@ class RunLog {
   std::vector<StepSpan> missing_;
 };
 
-// Reads a run.jsonl, up to the line of step `last_step`. A last line without its line end is left out: its writer is
-// busy or was killed. Steps may be missing.
-// Throws UserError: no such file, or a line that is damaged, repeated or out of its place (the message names it).
+// Reads a run.jsonl, behind the line of step `after_step` and up to that of step `last_step`. A last line without its
+// line end is left out: its writer is busy or was killed. Steps may be missing. Throws UserError: no such file, or a
+// line that is damaged, repeated or out of its place (the message names it).
 std::vector<StepRecord> read_run_log(const std::filesystem::path& path,
-                                     int64_t last_step = std::numeric_limits<int64_t>::max());
+                                     int64_t last_step = std::numeric_limits<int64_t>::max(), int64_t after_step = 0);
+
+// Reads the lines of these steps alone, which are in order; steps without a line are left out.
+std::vector<StepRecord> read_steps(const std::filesystem::path& path, const std::vector<int64_t>& steps);
+
+// The records that show how a run went.
+struct ChosenRecords {
+  std::vector<StepRecord> records;
+  bool is_all = false;
+};
+
+// Reads all of a run.jsonl of 16 MiB at most. Of a longer one it reads so many records that the work hardly grows with
+// the log: 8000 that lie evenly in it, the last one, up to 2000 of steps that were evaluated, and those of `steps` or
+// the next ones after these. Throws UserError as read_run_log.
+ChosenRecords choose_records(const std::filesystem::path& path, const std::vector<int64_t>& steps,
+                             const EvaluateConfig& evaluate);
 
 // The latest step of a run.jsonl, as the lines at its end say; 0 where there is no such file or no line. Damaged lines
 // are passed over, since a resumed run cuts them.

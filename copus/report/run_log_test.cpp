@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -173,6 +174,90 @@ TEST_F(RunLogTest, ResumingCutsAHalfWrittenLastLine) {
     RunLog log(directory_, 3);
     log.append(record_of(3));
     EXPECT_EQ(read_text_file(path_), whole);
+  }
+}
+
+// Writes a log of so many steps of which each seventh is evaluated. Lines are made of one, since that is quicker.
+void write_long_log(const std::filesystem::path& path, int64_t count) {
+  StepRecord record;
+  record.step = 1;
+  record.consumed_tokens = 64;
+  const std::string line = to_line(record);
+  const std::string numbers = "\"step\":1,\"consumed_samples\":0,\"consumed_tokens\":64,";
+  const size_t begin = line.find(numbers);
+  const std::string rest = line.substr(begin + numbers.size());
+  std::string evaluated = rest;
+  const std::string null_loss = "\"held_out_loss\":null";
+  evaluated.replace(evaluated.find(null_loss), null_loss.size(), "\"held_out_loss\":2.5");
+  std::string text;
+  for (int64_t step = 1; step <= count; ++step) {
+    text += concat(line.substr(0, begin), "\"step\":", step, ",\"consumed_samples\":0,\"consumed_tokens\":", 64 * step,
+                   ",", step % 7 == 0 ? evaluated : rest, "\n");
+  }
+  write_file_durably(path, text);
+}
+
+TEST_F(RunLogTest, ResumingReadsTheEndOfALongLogAlone) {
+  constexpr int64_t steps = 6000, last = 5000;
+  write_long_log(path_, steps);
+  std::string text = read_text_file(path_);
+  ASSERT_GT(text.size(), 3 * LineLog::bytes_to_check);
+  const size_t kept = text.find("{\"version\":1,\"step\":5001,");
+  text[text.find("\"step\":9,") + 1] = 'S';  // damage that is not read
+  write_file_durably(path_, text);
+  {
+    RunLog log(directory_, last);
+    EXPECT_TRUE(log.missing().empty());
+    ASSERT_TRUE(log.resumed_step());
+    EXPECT_EQ(log.resumed_step()->step, last);
+    EXPECT_EQ(std::filesystem::file_size(path_), kept);
+    log.append(record_of(last + 1));
+  }
+  EXPECT_EQ(read_text_file(path_), text.substr(0, kept) + to_line(record_of(last + 1)) + "\n");
+
+  // What is wrong near the cut is found.
+  const size_t begin = text.find("{\"version\":1,\"step\":4990,"), end = text.find("{\"version\":1,\"step\":4992,");
+  write_file_durably(path_, std::string(text).erase(begin, end - begin));
+  EXPECT_EQ(RunLog(directory_, last).missing(), (std::vector<StepSpan>{{4990, 4991}}));
+  write_file_durably(path_, std::string(text).replace(begin, 5, "oops!"));
+  EXPECT_THAT(user_error([&] { RunLog log(directory_, last); }), AllOf(HasSubstr("from byte"), HasSubstr("damaged")));
+}
+
+TEST_F(RunLogTest, StepsAreReadAloneAndBehindAStep) {
+  write_long_log(path_, 3000);
+  std::vector<int64_t> found;
+  for (const StepRecord& record : read_steps(path_, {1, 7, 2999, 3000, 4000})) found.push_back(record.step);
+  EXPECT_THAT(found, testing::ElementsAre(1, 7, 2999, 3000));
+  found.clear();
+  for (const StepRecord& record : read_run_log(path_, 2002, 2000)) found.push_back(record.step);
+  EXPECT_THAT(found, testing::ElementsAre(2001, 2002));
+}
+
+TEST_F(RunLogTest, AllOfAShortLogAndABoundedPartOfALongOneIsChosen) {
+  write_steps(50);
+  const ChosenRecords all = choose_records(path_, {}, {});
+  EXPECT_TRUE(all.is_all);
+  EXPECT_EQ(all.records.size(), 50u);
+
+  constexpr int64_t steps = 40000;
+  write_long_log(path_, steps);
+  const std::vector<int64_t> asked_for = {11111, 11112, 39998};
+  for (const EvaluateConfig& evaluate : {EvaluateConfig{.interval = 7}, EvaluateConfig{.interval_tokens = 7 * 64}}) {
+    const ChosenRecords chosen = choose_records(path_, asked_for, evaluate);
+    EXPECT_FALSE(chosen.is_all);
+    EXPECT_EQ(chosen.records.front().step, 1);
+    EXPECT_EQ(chosen.records.back().step, steps);
+    EXPECT_LE(chosen.records.size(), 8000u + 2000u + 1 + asked_for.size() + steps / 200);
+    int64_t before = 0, evaluated = 0, widest = 0;
+    for (const StepRecord& record : chosen.records) {
+      widest = std::max(widest, record.step - std::exchange(before, record.step));
+      evaluated += record.held_out_loss.has_value();
+    }
+    EXPECT_LE(widest, 2 * steps / 8000) << "they lie evenly";
+    EXPECT_GE(evaluated, 1900);
+    for (const int64_t step : asked_for) {
+      EXPECT_TRUE(std::ranges::binary_search(chosen.records, step, {}, &StepRecord::step)) << step;
+    }
   }
 }
 

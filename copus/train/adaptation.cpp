@@ -36,6 +36,27 @@ std::optional<std::string> latest_policy(const std::vector<DecisionEvent>& event
   return policy;
 }
 
+// What the controller of these events has to observe again: the steps since it began, or where it learns nothing from
+// them the last one and those at whose boundaries something happened.
+std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector<DecisionEvent>& events,
+                                          int64_t after_step) {
+  const std::filesystem::path log = plan.directory / "run.jsonl";
+  int64_t begin = 0;
+  std::vector<int64_t> steps;
+  for (const DecisionEvent& event : events) {
+    if (std::holds_alternative<ControllerBegin>(event)) {
+      begin = step_of(event);
+      steps.clear();
+    } else if (const int64_t step = step_of(event); step > begin && (steps.empty() || steps.back() != step)) {
+      steps.push_back(step);
+    }
+  }
+  if (after_step > begin && (steps.empty() || steps.back() != after_step)) steps.push_back(after_step);
+  if (!std::filesystem::exists(log)) return {};
+  if (Controller::learns_from_steps(plan.config)) return read_run_log(log, after_step, begin);
+  return read_steps(log, steps);
+}
+
 std::string pause_of(double seconds) {
   return seconds < 1 ? format_number("%.3g ms", 1000 * seconds) : format_number("%.3g s", seconds);
 }
@@ -52,9 +73,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
   } else if (plan.resume) {
     // What stands behind this step is going to be cut.
     const std::vector<DecisionEvent> events = read_decision_log(plan.directory / "decisions.jsonl", after_step);
-    const std::filesystem::path run_log = plan.directory / "run.jsonl";
-    const std::vector<StepRecord> records =
-        std::filesystem::exists(run_log) ? read_run_log(run_log, after_step) : std::vector<StepRecord>();
+    const std::vector<StepRecord> records = records_to_repeat(plan, events, after_step);
     if (const auto before = latest_policy(events); before && *before != policy) {
       note = concat("its policy was \"", *before, "\" until now");
     } else if (auto replayed = bring_up_to_date(plan.config, records, events, after_step)) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
@@ -39,16 +40,18 @@ struct ReportedRun {
   std::string name;
   fs::path directory;
   std::vector<StepRecord> records;
+  bool has_all_records = true;
   std::vector<DecisionEvent> events;
   std::vector<ReportedSwitch> switches;
   RunSummary summary;
 };
 
 // Summarises a run that has not written its summary yet.
-RunSummary summary_so_far(const std::vector<StepRecord>& records, const std::vector<DecisionEvent>& events) {
+RunSummary summary_so_far(const ReportedRun& run) {
+  const std::vector<StepRecord>& records = run.records;
   RunSummary summary;
   summary.ended = "not ended";
-  count_switches(events, summary);
+  count_switches(run.events, summary);
   if (records.empty()) return summary;
   const StepRecord& last = records.back();
   summary.steps = last.step;
@@ -58,9 +61,13 @@ RunSummary summary_so_far(const std::vector<StepRecord>& records, const std::vec
   if (last.elapsed_seconds > 0) {
     summary.tokens_per_second = static_cast<double>(last.consumed_tokens) / last.elapsed_seconds;
   }
-  summary.missing_steps = count_steps(missing_steps(records, 0, last.step));
-  summary.skipped_steps =
-      std::count_if(records.begin(), records.end(), [](const StepRecord& record) { return record.skipped(); });
+  if (run.has_all_records) {
+    summary.missing_steps = count_steps(missing_steps(records, 0, last.step));
+    summary.skipped_steps =
+        std::count_if(records.begin(), records.end(), [](const StepRecord& record) { return record.skipped(); });
+  } else if (last.global_batch > 0) {
+    summary.skipped_steps = last.skipped_samples / last.global_batch;
+  }
   for (const StepRecord& record : records) {
     if (record.held_out_loss) summary.held_out_loss = record.held_out_loss;
   }
@@ -71,13 +78,35 @@ std::vector<DecisionEvent> events_in(const fs::path& directory) {
   return read_decision_log(directory / "decisions.jsonl");
 }
 
+// The steps around which a run has changed.
+std::vector<int64_t> steps_of_changes(const std::vector<DecisionEvent>& events) {
+  std::vector<int64_t> steps;
+  for (const DecisionEvent& event : events) {
+    if (!std::holds_alternative<SwitchReport>(event) && !std::holds_alternative<RanksChanged>(event)) continue;
+    steps.push_back(step_of(event));
+    steps.push_back(step_of(event) + 1);
+  }
+  return steps;
+}
+
+// When a run is evaluated. A page can be drawn without a config.toml, or with a damaged one.
+EvaluateConfig evaluation_of(const fs::path& directory) {
+  const fs::path config = directory / "config.toml";
+  try {
+    return parse_run_config(read_text_file(config), config.string(), {}, Trainers::any).evaluate;
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
 ReportedRun read_run(const fs::path& directory, std::string name, std::vector<DecisionEvent> events) {
-  ReportedRun run{std::move(name), directory, read_run_log(directory / "run.jsonl"), std::move(events), {}, {}};
+  ChosenRecords chosen = choose_records(directory / "run.jsonl", steps_of_changes(events), evaluation_of(directory));
+  ReportedRun run{std::move(name), directory, std::move(chosen.records), chosen.is_all, std::move(events), {}, {}};
   run.switches = switches_of(run.events);
   const std::optional<RunSummary> summary = read_summary(directory);
   // A run that goes on leaves the summary of its stop until it ends again.
   const bool is_current = summary && (run.records.empty() || run.records.back().step == summary->steps);
-  run.summary = is_current ? *summary : summary_so_far(run.records, run.events);
+  run.summary = is_current ? *summary : summary_so_far(run);
   return run;
 }
 
@@ -113,6 +142,7 @@ std::string subtitle_of(const ReportedRun& run) {
   if (!run.records.empty()) {
     const StepRecord& last = run.records.back();
     text += concat(", ", to_string(last.strategy), ",B=", last.global_batch, ",b=", last.micro_batch);
+    if (!run.has_all_records) text += concat("; drawn from ", run.records.size(), " of ", last.step, " steps");
   }
   return text;
 }
@@ -212,7 +242,8 @@ std::string body_of(const std::vector<ReportedRun>& runs, const std::string& hea
   return body +
          "<footer>Made by Copus from run.jsonl, decisions.jsonl, summary.json and config.toml of the run "
          "directories. Drag over a chart to zoom, double-click to see everything; a name in a legend hides its curve. "
-         "In long runs charts show the lowest and highest of neighbouring steps.</footer>\n";
+         "In long runs charts show the lowest and highest of neighbouring steps; where run.jsonl has more than 16 MiB, "
+         "of those that are read.</footer>\n";
 }
 
 void write_page(const fs::path& file, const std::string& title, const std::string& body, const nlohmann::json& data) {

@@ -297,5 +297,21 @@ TEST_F(HtmlReportTest, NotARunDirectory) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "report.html"));
 }
 
+TEST_F(HtmlReportTest, APageOfALongRunIsDrawnFromSomeOfItsSteps) {
+  constexpr int64_t steps = 30000;
+  write_steps(steps);
+  ASSERT_GT(std::filesystem::file_size(run_dir_ / "run.jsonl"), uint64_t{16} << 20);
+  write_file_durably(run_dir_ / "config.toml", "[evaluate]\ninterval = 1000\n");
+  const std::string html = page();
+  EXPECT_THAT(html, HasSubstr(concat("of ", steps, " steps")));
+  EXPECT_THAT(html, HasSubstr("none skipped"));
+  EXPECT_LT(html.size(), size_t{3} << 20);
+  const auto loss = curves(html).at("loss");
+  EXPECT_EQ(loss.at("step").front(), 1);
+  EXPECT_EQ(loss.at("step").back(), steps);
+  EXPECT_EQ(loss.at("step").size(), 2000u);
+  EXPECT_EQ(curves(html).at("held_out_loss").at("step").size(), 30u);
+}
+
 }  // namespace
 }  // namespace copus

@@ -1,0 +1,48 @@
+// Finds lines of a file whose lines are in the order of a number, such as a log of steps, without reading all of it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace copus {
+
+class LineSearch {
+ public:
+  // Returns the number that a line, given without its line end, is in the order of; empty where it has none.
+  using NumberOfLine = std::function<std::optional<int64_t>(std::string_view line)>;
+
+  struct Line {
+    uint64_t begin = 0;  // in bytes from the beginning of the file
+    std::string text;    // without the line end
+    uint64_t end() const { return begin + text.size() + 1; }
+  };
+
+  // Throws UserError where the file is missing, cannot be read, or is none.
+  explicit LineSearch(std::filesystem::path path);
+  ~LineSearch();
+  LineSearch(const LineSearch&) = delete;
+  LineSearch& operator=(const LineSearch&) = delete;
+
+  uint64_t size() const { return size_; }  // bytes of the file when it was opened
+  uint64_t bytes_read() const { return bytes_read_; }
+
+  // The first whole line that begins `offset` bytes behind the beginning of the file, or later; empty where none does.
+  std::optional<Line> line_from(uint64_t offset);
+
+  // The place of the first line whose number is at least `least`, among the lines that begin at `begin` or later; the
+  // end of the file where there is none. Lines without a number are passed over: they stand behind the place where they
+  // follow a smaller number. Reads a number of lines that grows as the logarithm of the size.
+  uint64_t first_at_least(int64_t least, const NumberOfLine& number_of, uint64_t begin = 0);
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  uint64_t size_ = 0;
+  uint64_t bytes_read_ = 0;
+};
+
+}  // namespace copus
