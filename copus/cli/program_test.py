@@ -387,6 +387,14 @@ class BadInput(ProgramTest):
                             says=["checkpoints", "ulimit -f", "has written no checkpoint"], leaves_run_dir=True)
         self.assertFalse(list((self.folder / "r" / "checkpoints").glob("step-*")), "nothing half-written")
 
+    def test_a_log_beyond_a_limit_on_files_says_how_to_go_on(self):
+        self.write_run("long.toml", steps=300, checkpoint_interval=0)
+        refused = self.copus("train", "long.toml", "--run-dir", "r", preexec_fn=limit_files_to(40000))
+        self.assertEqual(refused.returncode, 2)
+        self.assertRegex(refused.stderr, r"run\.jsonl: step \d+ cannot be written: File too large; .*\(ulimit -f\): raise that "
+                         r"limit\. The run has written no checkpoint; --resume begins it again \(see")
+        self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=20")
+
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Runs(ProgramTest):

@@ -150,8 +150,7 @@ void LineLog::append(const std::string& line, const std::string& what) {
     // Restores whole lines; if even this fails, resuming cuts the half line.
     [[maybe_unused]] const int ignored = ftruncate(descriptor_, size_);
     throw WriteError(concat(path_.string(), ": ", what,
-                            " cannot be written: ", write_error_text(error, size_ + whole_line.size(), path_),
-                            ", then continue the run with --resume."));
+                            " cannot be written: ", write_error_text(error, size_ + whole_line.size(), path_)));
   }
   size_ += std::ssize(whole_line);
 }
@@ -168,8 +167,8 @@ void LineLog::replace_last(const std::string& last, const std::string& line, con
 void LineLog::sync() {
   // Some file systems have nothing to sync, and say so by EINVAL.
   if (fdatasync(descriptor_) != 0 && errno != EINVAL) {
-    throw WriteError(concat(path_.string(), ": cannot be synced to the disk: ", std::strerror(errno),
-                            ". Look after the disk, then continue the run with --resume."));
+    throw WriteError(
+        concat(path_.string(), ": cannot be synced to the disk: ", std::strerror(errno), "; look after the disk"));
   }
 }
 

@@ -173,9 +173,8 @@ void TensorBoardWriter::flush() {
     buffer_.erase(0, written);
     struct stat status{};
     const uint64_t size = ::fstat(descriptor_, &status) == 0 ? status.st_size : 0;
-    throw WriteError(concat(path_.string(),
-                            ": cannot be written: ", write_error_text(error, size + buffer_.size(), path_),
-                            ", then continue the run with --resume."));
+    throw WriteError(
+        concat(path_.string(), ": cannot be written: ", write_error_text(error, size + buffer_.size(), path_)));
   }
   buffer_.clear();
 }

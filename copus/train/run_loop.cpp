@@ -37,8 +37,8 @@ std::string what_is_safe(const RunPlan& plan) {
   } catch (const std::exception&) {  // the message is about the write
     return "";
   }
-  if (!newest) return ". The run has written no checkpoint";
-  return concat(". The newest checkpoint is whole: ", newest->string(), "; --resume goes on from there");
+  if (!newest) return ". The run has written no checkpoint; --resume begins it again";
+  return concat(". The newest checkpoint is whole: ", newest->string(), "; --resume continues from there");
 }
 
 // Seconds that writing weights and two moments in fp32 is assumed to take.
