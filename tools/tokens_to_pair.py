@@ -17,7 +17,7 @@ import sys
 from array import array
 from pathlib import Path
 
-from corpus_readers import CorpusError, printable
+from corpus_readers import BY_PAIRING, CorpusError, format_of, printable
 from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
 
 CODES = {"uint8": "B", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i", "uint64": "Q", "int64": "q"}
@@ -62,7 +62,9 @@ def open_tokens(path, dtype):
             raise CorpusError(f"{path}: is a token file of llm.c of version {numbers[1]}, which is not known")
         code, count, is_llm_c = LLM_C[numbers[:2]], numbers[2], True
     elif dtype is None:
-        raise CorpusError(f"{path}: is neither a .npy file nor one of llm.c; where it is bare token ids, give their type "
+        found = format_of(header, path)
+        raise CorpusError(f"{path}: {found}" if found and BY_PAIRING not in found else
+                          f"{path}: is neither a .npy file nor one of llm.c; where it is bare token ids, give their type "
                           "by --dtype: nanoGPT writes uint16")
     else:
         file.seek(0)

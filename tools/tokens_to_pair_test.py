@@ -89,6 +89,8 @@ class TokensToPair(unittest.TestCase):
 
     def test_names_what_it_cannot_read(self):
         self.assertIn("--dtype", self.convert(b"abcd", code=2))
+        self.assertIn("is a zip archive (.zip, .npz", self.convert(b"PK\x03\x04", code=2))
+        self.assertIn("--dtype", self.convert(struct.pack("<2H", 50256, 3), code=2))
         self.assertIn("no whole number of tokens", self.convert(b"abc", options=["--dtype", "uint16"], code=2))
         self.assertIn("cut off", self.convert(llm_c(IDS)[:-2], code=2))
         self.assertIn("version 3", self.convert(llm_c(IDS, version=3), code=2))
