@@ -155,15 +155,6 @@ void LineLog::append(const std::string& line, const std::string& what) {
   size_ += std::ssize(whole_line);
 }
 
-void LineLog::replace_last(const std::string& last, const std::string& line, const std::string& what) {
-  const int64_t before = size_ - std::ssize(last) - 1;
-  if (ftruncate(descriptor_, before) != 0) {
-    throw WriteError(concat(path_.string(), ": ", what, " cannot be written: ", std::strerror(errno)));
-  }
-  size_ = before;
-  append(line, what);
-}
-
 void LineLog::sync() {
   // Some file systems have nothing to sync, and say so by EINVAL.
   if (fdatasync(descriptor_) != 0 && errno != EINVAL) {

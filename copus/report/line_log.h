@@ -77,9 +77,6 @@ class LineLog {
   // log then still ends with a whole line.
   void append(const std::string& line, const std::string& what);
 
-  // Puts another line in the place of the last one, which is `last`. Throws UserError as append().
-  void replace_last(const std::string& last, const std::string& line, const std::string& what);
-
   // Tells whether the log still is where it was: somebody may have deleted, moved or replaced it. Lines can be appended
   // all the same.
   bool is_in_place() const;

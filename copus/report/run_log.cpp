@@ -78,8 +78,15 @@ class LineChoice {
  public:
   explicit LineChoice(LineSearch& search) : search_(search) {}
 
+  // Takes a second line of the same step, too.
   void add(uint64_t place) {
-    if (auto line = search_.line_from(place)) lines_.emplace(line->begin, std::move(line->text));
+    auto line = search_.line_from(place);
+    while (line) {
+      auto next = search_.line_from(line->end());
+      if (next && step_in(next->text) != step_in(line->text)) next.reset();
+      lines_.emplace(line->begin, std::move(line->text));
+      line = std::move(next);
+    }
   }
   // The first line at which a field has reached a number.
   void add(std::string_view field, int64_t least) {
@@ -120,19 +127,38 @@ StepRecord step_record_from_line(const std::string& line) {
   return record;
 }
 
+bool completes(const StepRecord& before, const StepRecord& record) {
+  return record.step == before.step && !before.held_out_loss && record.held_out_loss;
+}
+
+// The record of a line that completes the one before. Empty for any other line, a damaged one too.
+static std::optional<StepRecord> completion_of(const StepRecord& before, const std::string& line) {
+  if (step_in(line) != before.step) return std::nullopt;
+  try {
+    StepRecord record = step_record_from_line(line);
+    return completes(before, record) ? std::optional(std::move(record)) : std::nullopt;
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
 RunLog::RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step)
     : kept_(StepOrder::Lines::one_a_step),
       lines_(
           run_dir / "run.jsonl", resume_after_step,
           [this, last = resume_after_step.value_or(0)](const std::string& line, bool follows_unread) {
-            if (kept_.latest() == last) return last + 1;
+            if (kept_.latest() == last) {
+              auto completion = resumed_step_ ? completion_of(*resumed_step_, line) : std::nullopt;
+              if (!completion) return last + 1;
+              resumed_step_ = std::move(completion);
+              return last;
+            }
             const StepRecord record = step_record_from_line(line);
             if (follows_unread) kept_ = StepOrder(StepOrder::Lines::one_a_step, record.step - 1);
-            if (record.step <= last) kept_.add(record.step);
-            if (record.step == last) {
-              resumed_line_ = line;
-              resumed_step_ = record;
-            }
+            const bool is_repeated = latest_kept_ && completes(*latest_kept_, record);
+            if (record.step <= last && !is_repeated) kept_.add(record.step);
+            latest_kept_ = record;
+            if (record.step == last) resumed_step_ = record;
             return record.step;
           },
           LineLog::Lock::exclusive, step_in),
@@ -144,9 +170,7 @@ void RunLog::add_to_resumed_step(const HeldOutLoss& loss) {
   COPUS_CHECK(resumed_step_);
   resumed_step_->held_out_loss = loss.mean;
   resumed_step_->held_out_losses = loss.sources;
-  const std::string line = to_line(*resumed_step_);
-  lines_.replace_last(resumed_line_, line, concat("step ", resumed_step_->step));
-  resumed_line_ = line;
+  append(*resumed_step_);
 }
 
 std::vector<StepRecord> read_run_log(const std::filesystem::path& path, int64_t last_step, int64_t after_step) {
@@ -154,11 +178,20 @@ std::vector<StepRecord> read_run_log(const std::filesystem::path& path, int64_t 
   StepOrder order(StepOrder::Lines::one_a_step, after_step);
   const uint64_t begin = after_step > 0 ? LineSearch(path).first_at_least(after_step + 1, step_in) : 0;
   for_each_line_from(begin, path, [&](const std::string& line) {
+    if (!records.empty() && records.back().step == last_step) {
+      auto completion = completion_of(records.back(), line);
+      if (completion) records.back() = std::move(*completion);
+      return completion.has_value();
+    }
     StepRecord record = step_record_from_line(line);
     if (record.step > last_step) return false;
+    if (!records.empty() && completes(records.back(), record)) {
+      records.back() = std::move(record);
+      return true;
+    }
     order.add(record.step);
     records.push_back(std::move(record));
-    return order.latest() < last_step;
+    return true;
   });
   return records;
 }
@@ -195,8 +228,13 @@ ChosenRecords choose_records(const std::filesystem::path& path, const std::vecto
   StepOrder order(StepOrder::Lines::one_a_step);
   for (const auto& [place, line] : choice.lines()) {
     try {
-      chosen.records.push_back(step_record_from_line(line));
-      order.add(chosen.records.back().step);
+      StepRecord record = step_record_from_line(line);
+      if (!chosen.records.empty() && completes(chosen.records.back(), record)) {
+        chosen.records.back() = std::move(record);
+        continue;
+      }
+      order.add(record.step);
+      chosen.records.push_back(std::move(record));
     } catch (const UserError& error) {
       throw UserError(concat(path.string(), ", byte ", place, ": damaged: ", error.what()));
     }

@@ -18,6 +18,10 @@ namespace copus {
 std::string to_line(const StepRecord& record);
 StepRecord step_record_from_line(const std::string& line);
 
+// Tells whether a line of the log takes the place of the line before: it adds the held-out loss to the same step
+// (RunLog::add_to_resumed_step).
+bool completes(const StepRecord& before, const StepRecord& record);
+
 class RunLog {
  public:
   // Opens <run_dir>/run.jsonl. A new run starts an empty log and throws UserError if there is one already. A resumed
@@ -34,7 +38,8 @@ class RunLog {
 
   // The step that the run was resumed after, as the log has it; empty in a new run and where its line is missing.
   const std::optional<StepRecord>& resumed_step() const { return resumed_step_; }
-  // Adds the held-out loss to the line of that step, before any other is appended. Throws UserError as append().
+  // Appends that step's line again with the held-out loss, before any other step: no moment lacks one of the two lines,
+  // and whoever reads the log takes the later one. Throws UserError as append().
   void add_to_resumed_step(const HeldOutLoss& loss);
 
   // As of LineLog.
@@ -49,7 +54,7 @@ class RunLog {
 
  private:
   StepOrder kept_;
-  std::string resumed_line_;
+  std::optional<StepRecord> latest_kept_;
   std::optional<StepRecord> resumed_step_;
   LineLog lines_;
   std::vector<StepSpan> missing_;

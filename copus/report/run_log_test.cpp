@@ -165,6 +165,47 @@ TEST_F(RunLogTest, AHeldOutLossMayBeAddedToTheStepThatTheRunIsResumedAfter) {
   EXPECT_FALSE(records[3].held_out_loss);
 }
 
+TEST_F(RunLogTest, AKillWhileAHeldOutLossIsAddedLeavesAWholeLineOfTheStep) {
+  write_steps(5);
+  const HeldOutLoss loss = {2.5, {{"a.txt", 2}, {"b.txt", 3}}};
+  const std::string before = [&] {
+    RunLog log(directory_, 3);
+    return read_text_file(path_);
+  }();
+  {
+    RunLog log(directory_, 3);
+    log.add_to_resumed_step(loss);
+  }
+  const std::string after = read_text_file(path_);
+  ASSERT_TRUE(after.starts_with(before)) << "nothing is taken away";
+  for (size_t bytes = before.size(); bytes <= after.size(); bytes += bytes + 1 < after.size() ? 40 : 1) {
+    write_file_durably(path_, after.substr(0, bytes));
+    const bool is_whole = bytes == after.size();
+    const std::vector<StepRecord> records = read_run_log(path_);
+    ASSERT_EQ(records.size(), 3u);
+    EXPECT_EQ(records.back().held_out_loss, is_whole ? std::optional(2.5) : std::nullopt);
+    EXPECT_EQ(read_run_log(path_, 3).back().held_out_loss, records.back().held_out_loss);
+    RunLog log(directory_, 3);
+    EXPECT_EQ(log.resumed_step()->held_out_loss, records.back().held_out_loss);
+    log.append(record_of(4));
+    EXPECT_THAT(steps(), testing::ElementsAre(1, 2, 3, 4));
+  }
+  // Later resumptions find the two lines before their own step.
+  RunLog later(directory_, 4);
+  EXPECT_TRUE(later.missing().empty());
+  EXPECT_THAT(steps(), testing::ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(RunLogTest, ALineThatOnlyRepeatsAStepIsRefused) {
+  write_steps(3);
+  const std::string text = read_text_file(path_);
+  const size_t begin = text.find("{\"version\":1,\"step\":2,");
+  const size_t end = text.find('\n', begin) + 1;
+  write_file_durably(path_, std::string(text).insert(end, text.substr(begin, end - begin)));
+  EXPECT_THAT(user_error([&] { read_run_log(path_); }), HasSubstr("repeated"));
+  EXPECT_THAT(user_error([&] { RunLog log(directory_, 3); }), HasSubstr("repeated"));
+}
+
 TEST_F(RunLogTest, ResumingCutsAHalfWrittenLastLine) {
   write_steps(3);
   const std::string whole = read_text_file(path_);

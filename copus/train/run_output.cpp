@@ -41,6 +41,11 @@ int64_t known_steps(const RunConfig& config, const StepRecord& record) {
   return record.step + left / tokens_per_step + (left % tokens_per_step > 0 ? 1 : 0);
 }
 
+// The configuration that a run had when it wrote the checkpoint.
+RunConfig config_of(const Checkpoint& checkpoint) {
+  return parse_run_config(checkpoint.run_config(), (checkpoint.directory() / "config.toml").string());
+}
+
 // Creates the run directory. With a config.toml in it, it is a run and can be resumed from then on.
 fs::path begin_run_directory(const RunPlan& plan) {
   if (plan.resume) return plan.directory;
@@ -263,7 +268,8 @@ void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
 
 bool RunOutput::owes_evaluation(bool is_last) const {
   const std::optional<StepRecord>& step = log_.resumed_step();
-  return step && !step->held_out_loss && (is_last || is_evaluation_due(*step, config_));
+  if (!step || step->held_out_loss) return false;
+  return is_last || (plan_.checkpoint && is_evaluation_due(*step, config_of(*plan_.checkpoint)));
 }
 
 void RunOutput::add_owed_evaluation(const HeldOutLoss& loss) {

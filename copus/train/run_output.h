@@ -46,8 +46,9 @@ class RunOutput {
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
-  // Tells whether the step that the run was resumed after lacks the evaluation that is due after it, since the run was
-  // told to stop. `is_last`: it is the run's last step, after which one is due in any case.
+  // Tells whether the step that the run was resumed after lacks the evaluation that was due after it, by the settings
+  // of that time, since the run was told to stop. `is_last`: it is the run's last step, after which one is due in any
+  // case.
   bool owes_evaluation(bool is_last) const;
   // Writes down what that evaluation found.
   void add_owed_evaluation(const HeldOutLoss& loss);

@@ -235,7 +235,11 @@ WatchedRun read_watched_run(const fs::path& directory) {
         },
         end_of_log_bytes);
   };
-  read(log, [&](const std::string& line) { run.records.push_back(step_record_from_line(line)); });
+  read(log, [&](const std::string& line) {
+    StepRecord record = step_record_from_line(line);
+    if (!run.records.empty() && completes(run.records.back(), record)) run.records.pop_back();
+    run.records.push_back(std::move(record));
+  });
   read(directory / "decisions.jsonl",
        [&](const std::string& line) { run.events.push_back(decision_event_from_line(line)); });
   if (fs::exists(log)) {
