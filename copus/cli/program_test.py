@@ -436,6 +436,27 @@ class Runs(ProgramTest):
         process.stderr.close()
         self.assertTrue((self.folder / "r" / "summary.json").exists())
 
+    def test_jobs_begun_in_one_second_have_a_folder_each(self):
+        for ranks in 1, 2:
+            layout = ["--set", f"parallel.data_parallel={ranks}", "--set", "train.max_steps=2"]
+            processes = [self.start("train", "run.toml", *layout) for _ in range(3)]
+            for process in processes:
+                output, errors = process.communicate(timeout=TIMEOUT)
+                self.assertEqual(process.returncode, 0, output + errors)
+            self.assertEqual(len(list((self.folder / "runs").glob("*/summary.json"))), 3 * ranks)
+
+    def test_too_few_open_files_are_a_users_mistake(self):
+        def may_open(count):
+            return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, 12), count))
+
+        for ranks, needed in (1, 40), (2, 48):
+            layout = ["--set", f"parallel.data_parallel={ranks}", "--set", "train.max_steps=1"]
+            self.assert_refused("train", "run.toml", *layout, preexec_fn=may_open(12),
+                                says=["12 open files (ulimit -n)", f"{needed} are needed"])
+            result = self.copus("train", "run.toml", *layout, preexec_fn=may_open(needed))
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            shutil.rmtree(self.folder / "runs")
+
     def test_the_run_directory_has_a_default(self):
         self.assert_done("train", "run.toml", "--set", "train.max_steps=1")
         self.assertEqual(len(list((self.folder / "runs").glob("run-*/summary.json"))), 1)

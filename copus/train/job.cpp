@@ -1,13 +1,18 @@
 #include "copus/train/job.h"
 
+#include <sys/resource.h>
+
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/units.h"
 #include "copus/comm/announcements.h"
 #include "copus/comm/job/launcher.h"
 #include "copus/comm/job/launcher_watch.h"
@@ -19,6 +24,7 @@
 #include "copus/train/healing_run.h"
 #include "copus/train/run.h"
 #include "copus/train/run_forecast.h"
+#include "copus/train/run_plan.h"
 
 namespace copus {
 
@@ -94,6 +100,21 @@ void check_device(const RunConfig& config) {
   throw UserError(concat("train.device = \"", device,
                          "\": several ranks train on \"cpu\", or on \"cuda\", where those of a ",
                          "machine take its GPUs in turn; set one of these, or all degrees of [parallel] to 1"));
+}
+
+// Raises the limit on open files where that is possible. Throws UserError where it does not do for a process that
+// starts so many ranks, or is one: pipes, memory that is shared, logs and a checkpoint's files.
+void check_open_files(int64_t ranks) {
+  constexpr rlim_t of_a_process = 32, of_each_rank = 8;
+  const rlim_t needed = of_a_process + of_each_rank * static_cast<rlim_t>(ranks);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  if (limit.rlim_max < needed) {
+    throw UserError(concat("a process may have ", limit.rlim_max, " open files (ulimit -n), and ", needed,
+                           " are needed for ", counted(ranks, "rank"), ": raise that limit and start again"));
+  }
+  limit.rlim_cur = needed;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // Tells whether another rank reports the mistake. All ranks may have found the same one, and one message is enough:
@@ -175,6 +196,8 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
         environment ? starts_ranks_of_machine(plan->config, *environment) : num_training_ranks(plan->config) > 1;
     if (environment && !starts_ranks) check_ranks(plan->config, *environment);
     check_healing(plan->config, starts_ranks && can_heal(plan->config));
+    const int64_t machines = environment ? environment->world_size : 1;
+    if (!request.dry_run) check_open_files(starts_ranks ? num_training_ranks(plan->config) / machines : 1);
     if (request.dry_run) {
       tell_forecast(std::move(*plan), /*checks_machine=*/!environment);
       return 0;
@@ -185,11 +208,15 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
     mistake = std::current_exception();  // the ranks decide together which of them reports it
   }
 
+  std::optional<ClaimedDirectory> claimed;
+  if (!environment && request.run_directory.empty()) plan->directory = claimed.emplace(plan->directory).path();
   if (starts_ranks) {
     const RunConfig config = plan->config;
+    std::vector<std::string> of_ranks = arguments;
+    if (claimed) of_ranks.insert(of_ranks.end(), {"--run-dir", claimed->path().string()});
     plan.reset();  // the ranks read the plan for themselves
-    return can_heal(config) ? launch_healing(config, environment, arguments)
-                            : launch_ranks(num_training_ranks(config), arguments);
+    return can_heal(config) ? launch_healing(config, environment, of_ranks)
+                            : launch_ranks(num_training_ranks(config), of_ranks);
   }
   if (!environment) {
     const std::unique_ptr<World> world =

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <functional>
 #include <map>
 #include <sstream>
 
@@ -70,6 +71,13 @@ bool is_empty_or_missing(const fs::path& directory) {
   const fs::directory_iterator entries(directory);
   return std::all_of(fs::begin(entries), fs::end(entries),
                      [](const auto& entry) { return entry.path().extension() == partial_suffix; });
+}
+
+// The first of the folders NAME, NAME-2, NAME-3, ... that can be taken.
+fs::path first_free(const fs::path& name, const std::function<bool(const fs::path&)>& can_take) {
+  fs::path candidate = name;
+  for (int64_t number = 2; !can_take(candidate); ++number) candidate = concat(name.string(), "-", number);
+  return candidate;
 }
 
 RunConfig read_config(const fs::path& path, const std::vector<std::string>& overrides) {
@@ -215,6 +223,26 @@ void take_newest_checkpoint(RunPlan& plan) {
   plan.logged_step = latest_logged_step(plan.directory / "run.jsonl");
 }
 
+ClaimedDirectory::ClaimedDirectory(const fs::path& wanted) {
+  made_parent_ = !fs::exists(wanted.parent_path());
+  create_directories_durably(wanted.parent_path());
+  directory_ = first_free(wanted, [](const fs::path& candidate) {
+    std::error_code error;
+    const bool is_made = fs::create_directory(candidate, error);
+    if (error) throw UserError(concat("cannot create the folder ", candidate.string(), ": ", error.message()));
+    return is_made;
+  });
+}
+
+ClaimedDirectory::~ClaimedDirectory() {
+  std::error_code error;
+  if (!fs::is_empty(directory_, error) || error) return;
+  fs::remove(directory_, error);
+  if (made_parent_ && fs::is_empty(directory_.parent_path(), error) && !error) {
+    fs::remove(directory_.parent_path(), error);
+  }
+}
+
 RunPlan plan_run(const RunRequest& request) {
   RunPlan plan;
   plan.program = request.program;
@@ -226,8 +254,9 @@ RunPlan plan_run(const RunRequest& request) {
   if (request.resume && request.run_directory.empty()) {
     throw UserError("--resume needs to know which run: give --run-dir DIR");
   }
-  plan.directory = request.run_directory.empty() ? fs::path("runs") / default_name(request.config_path)
-                                                 : fs::path(request.run_directory);
+  plan.directory = request.run_directory.empty()
+                       ? first_free(fs::path("runs") / default_name(request.config_path), is_empty_or_missing)
+                       : fs::path(request.run_directory);
   const bool empty = is_empty_or_missing(plan.directory);
   if (!request.resume && !empty) {
     throw UserError(concat("run directory ", plan.directory.string(),

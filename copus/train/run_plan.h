@@ -42,6 +42,23 @@ struct RunPlan {
   bool new_data = false;                  // RunRequest::new_data
 };
 
+// A folder for a run whose user names none. No other job that begins at the same time takes it.
+class ClaimedDirectory {
+ public:
+  // Makes the folder `wanted`, or where there is one the first of wanted-2, wanted-3, ... Throws UserError.
+  explicit ClaimedDirectory(const std::filesystem::path& wanted);
+  // Removes what it has made where the run left nothing there.
+  ~ClaimedDirectory();
+  ClaimedDirectory(const ClaimedDirectory&) = delete;
+  ClaimedDirectory& operator=(const ClaimedDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return directory_; }
+
+ private:
+  std::filesystem::path directory_;
+  bool made_parent_ = false;
+};
+
 // Reads configuration and checkpoint; writes nothing. `resume` with a configuration and a directory in which no run has
 // begun yet starts one, so that a scheduler can repeat one command line.
 // Throws UserError: whatever is wrong with the configuration, a run directory that is not empty without `resume`,

@@ -6,8 +6,14 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
 
+#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/testing/snapshot.h"
@@ -262,6 +268,30 @@ TEST_F(PlanRun, ARunWhoseCheckpointsAreDamagedNeverBeginsAgain) {
   EXPECT_THAT([&] { plan_run({"", {}, run_directory(), true}); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("cannot resume"), HasSubstr("step-00000008"),
                                              HasSubstr("not trained again from its beginning"))));
+}
+
+TEST(ClaimedDirectory, IsAnotherOneForEachOfSeveralJobsAndGoesWhereNothingWasWritten) {
+  const TemporaryFolder folder;
+  const std::filesystem::path wanted = folder.path() / "runs" / "r";
+  constexpr int jobs = 16;
+  std::vector<std::unique_ptr<ClaimedDirectory>> claimed(jobs);
+  std::vector<std::thread> threads;
+  for (int job = 0; job < jobs; ++job) {
+    threads.emplace_back([&, job] { claimed[job] = std::make_unique<ClaimedDirectory>(wanted); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<std::string> names;
+  for (const auto& one : claimed) names.insert(one->path().filename().string());
+  EXPECT_EQ(names.size(), static_cast<size_t>(jobs));
+  EXPECT_TRUE(names.contains("r"));
+  EXPECT_TRUE(names.contains("r-16"));
+  write_file_durably(claimed[0]->path() / "config.toml", "");
+  const std::filesystem::path used = claimed[0]->path();
+  claimed.clear();
+  EXPECT_TRUE(std::filesystem::exists(used / "config.toml"));
+  for (const std::string& name : names) {
+    EXPECT_EQ(std::filesystem::exists(wanted.parent_path() / name), name == used.filename()) << name;
+  }
 }
 
 }  // namespace
