@@ -45,10 +45,9 @@ class NamesOnce : public nlohmann::json_sax<nlohmann::json> {
   std::optional<std::string> repeated_;
 };
 
-}  // namespace
-
-bool nests_too_deeply(std::string_view json) {
-  int depth = 0;
+// Calls `take` with each character that is in no string, until it returns false.
+template <class Take>
+void for_each_sign(std::string_view json, const Take& take) {
   bool is_in_string = false;
   for (size_t i = 0; i < json.size(); ++i) {
     const char character = json[i];
@@ -57,13 +56,39 @@ bool nests_too_deeply(std::string_view json) {
       if (character == '"') is_in_string = false;
     } else if (character == '"') {
       is_in_string = true;
-    } else if (character == '[' || character == '{') {
-      if (++depth > deepest_json) return true;
-    } else if (character == ']' || character == '}') {
-      --depth;
+    } else if (!take(character)) {
+      return;
     }
   }
-  return false;
+}
+
+size_t names_in(const nlohmann::json& value) {
+  size_t names = value.is_object() ? value.size() : 0;
+  if (value.is_structured()) {
+    for (const nlohmann::json& each : value) names += names_in(each);
+  }
+  return names;
+}
+
+}  // namespace
+
+bool nests_too_deeply(std::string_view json) {
+  int depth = 0;
+  for_each_sign(json, [&](char sign) {
+    if (sign == '[' || sign == '{') ++depth;
+    if (sign == ']' || sign == '}') --depth;
+    return depth <= deepest_json;
+  });
+  return depth > deepest_json;
+}
+
+bool repeats_names(std::string_view json, const nlohmann::json& parsed) {
+  size_t names = 0;  // a colon stands behind each, and nowhere else
+  for_each_sign(json, [&](char sign) {
+    names += sign == ':';
+    return true;
+  });
+  return names > names_in(parsed);
 }
 
 nlohmann::json parse_json(std::string_view text) {

@@ -22,6 +22,10 @@ bool nests_too_deeply(std::string_view json);
 // text is no JSON, nests too deeply, or has a number beyond the range of double precision. Throws nothing.
 nlohmann::json parse_json(std::string_view text);
 
+// Tells whether an object of a text has a name twice: `parsed`, what the library made of it, then has fewer than the
+// text.
+bool repeats_names(std::string_view json, const nlohmann::json& parsed);
+
 // Finds a name that an object of the text has twice, which JSON allows and the library settles silently: the last value
 // wins. Returns the first such name up to where the text stops being JSON. Takes time in proportion to the text; the
 // library's parser with a callback does not, as it goes through all siblings at the end of each object.

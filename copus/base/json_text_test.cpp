@@ -56,6 +56,18 @@ TEST(JsonText, FindsANameThatAnObjectHasTwice) {
     EXPECT_EQ(repeated_name(text), std::nullopt) << text;
 }
 
+TEST(JsonText, TellsWhetherANameIsRepeated) {
+  for (const char* text : {R"({"a": 1, "b": {"a": 2}, "c": [{"a": 1}, {"a": 1}]})", R"({"a:": ":", "\":": "\\"})", "[]",
+                           "1", R"([{"": {}}, {"": []}])"}) {
+    EXPECT_FALSE(repeats_names(text, parse_json(text))) << text;
+  }
+  for (const char* text :
+       {R"({"a": 1, "b": 2, "a": 3})", R"({"a": {"b": 1, "c": [], "b": 1}})", R"([{"a": 1}, {"\u0061": 1, "a": 2}])",
+        R"({"": 1, "": 2})", R"({"a": {"b": 1, "c": 2}, "a": {}})", R"({"a": {}, "a": {"b": 1, "c": 2}})"}) {
+    EXPECT_TRUE(repeats_names(text, parse_json(text))) << text;
+  }
+}
+
 TEST(JsonText, TellsIntegersThatFit) {
   EXPECT_EQ(integer_of(parse_json("9223372036854775807")), std::numeric_limits<int64_t>::max());
   EXPECT_EQ(integer_of(parse_json("-9223372036854775808")), std::numeric_limits<int64_t>::min());

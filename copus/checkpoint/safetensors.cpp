@@ -68,13 +68,13 @@ class HeaderParser {
     data_ = file_.subspan(length_bytes + header_bytes);
     const std::string_view json(reinterpret_cast<const char*>(text.data()), text.size());
     if (nests_too_deeply(json)) fail("its header is nested too deeply");
-    if (const auto name = repeated_name(json)) {
-      fail("the name ", json_text(Json(*name)), " appears twice in its header");
-    }
     try {
       header_ = Json::parse(json);
     } catch (const Json::exception& error) {
       fail("its header is not JSON (", error.what(), ")");
+    }
+    if (repeats_names(json, header_)) {
+      fail("the name ", json_text(Json(*repeated_name(json))), " appears twice in its header");
     }
     if (!header_.is_object()) fail("its header is not a JSON object");
   }
