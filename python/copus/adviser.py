@@ -397,10 +397,14 @@ class Adviser:
         self._stop(reason)
 
     def _ranks(self) -> int:
+        if self._exchange is not None:
+            return self._exchange.ranks
         has_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
         return torch.distributed.get_world_size() if has_ranks else 1
 
     def _rank(self) -> int:
+        if self._exchange is not None:
+            return self._exchange.rank
         return torch.distributed.get_rank() if self._ranks() > 1 else 0
 
     def _look_at(self, parameters: list[Tensor]) -> None:
@@ -717,7 +721,9 @@ def _pending(values: dict[str, Any], lr: float | None, loss_tokens: int | None) 
     if not on_device:
         return _Pending(host, (), None, None, lr, loss_tokens)
     stacked = torch.stack([value.reshape(()) for value in on_device.values()])
-    copied = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=stacked.device.type == "cuda")
+    copied = torch.empty(
+        stacked.shape, dtype=stacked.dtype, device="cpu", pin_memory=stacked.device.type == "cuda"
+    )
     copied.copy_(stacked, non_blocking=True)
     event = torch.get_device_module(stacked.device).Event()
     event.record()

@@ -36,14 +36,8 @@ class Exchange:
         self._sent: collections.deque[tuple[torch.distributed.Work, torch.Tensor, torch.Tensor]] = collections.deque()
         self._group = None
         self._met = 0
-
-    @property
-    def ranks(self) -> int:
-        return torch.distributed.get_world_size()
-
-    @property
-    def rank(self) -> int:
-        return torch.distributed.get_rank()
+        # Kept, since rows may be received after the job's process group is gone.
+        self.ranks, self.rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
 
     @property
     def is_connected(self) -> bool:
@@ -66,8 +60,9 @@ class Exchange:
         )
 
     def send(self, row: list[float]) -> None:
-        mine = torch.tensor(row, dtype=torch.float64)
-        rows = torch.empty(self.ranks * len(row), dtype=torch.float64)
+        # Whatever the program's default device is.
+        mine = torch.tensor(row, dtype=torch.float64, device="cpu")
+        rows = torch.empty(self.ranks * len(row), dtype=torch.float64, device="cpu")
         work = _all_gather(rows, mine, group=self._group, async_op=True)
         self._sent.append((work, rows, mine))
 

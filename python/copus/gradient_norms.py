@@ -189,7 +189,8 @@ def squared_norm(tensors: list[Tensor]) -> Tensor:
     if len(kinds) == 1:
         dtype = torch.float32 if tensors[0].dtype in _NARROW else None
         norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=dtype))
-        return torch.linalg.vector_norm(norms, dtype=torch.float64).square()
+        # Gradients of backward(create_graph=True) have a graph, which nobody differentiates through here.
+        return torch.linalg.vector_norm(norms, dtype=torch.float64).square().detach()
     device = tensors[0].device
     ordered = dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors)  # alike in every run
     parts = [squared_norm([tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]) for kind in ordered]

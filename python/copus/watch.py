@@ -5,6 +5,7 @@ they are in p.grad until the backward pass ends; FSDP2 hands its buffers to a re
 what is reduced, or how.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -151,13 +152,12 @@ def _columns(parameter: Tensor, mesh_info: Any) -> int:
     shape = list(parameter.to_local().shape)
     # A rank's own part may be shorter: the length of the longest follows from the whole one.
     dimension = next(p.dim for p in parameter.placements if hasattr(p, "dim"))
-    whole = torch.tensor(shape)
     length = parameter.shape[dimension]
     for index, placement in enumerate(parameter.placements):
         if getattr(placement, "dim", None) == dimension and index >= mesh_info.mesh.ndim:
             length = -(-length // parameter.device_mesh.size(index))
-    whole[dimension] = -(-length // mesh_info.shard_mesh_size)
-    return int(whole.prod())
+    shape[dimension] = -(-length // mesh_info.shard_mesh_size)
+    return math.prod(shape)
 
 
 def _weight(parameter: Tensor, mesh_info: Any, watch: Watch) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 import unittest
 
@@ -16,11 +17,12 @@ BATCH, LENGTH = 8, 16
 
 def step_of(adviser: copus.Adviser, samples: int = BATCH, first: int | None = 2, norm: float = 1.0):
     """A step whose local gradients differ from rank to rank."""
-    parameter = torch.nn.Parameter(torch.zeros(3))
-    parameter.grad = torch.full((3,), 1.0 + torch.distributed.get_rank())
+    rank = torch.distributed.get_rank()
+    parameter = torch.nn.Parameter(torch.zeros(3, device="cpu"))
+    parameter.grad = torch.full((3,), 1.0 + rank, device="cpu")
     if first is not None:
         adviser.first_micro_batch([parameter], samples=first)
-    return adviser.step(norm, samples=samples, seconds=1.0, lr=0.1, loss=1.0 + torch.distributed.get_rank())
+    return adviser.step(norm, samples=samples, seconds=1.0, lr=0.1, loss=1.0 + rank)
 
 
 def outcome_of(run) -> str:
@@ -32,7 +34,7 @@ def outcome_of(run) -> str:
         return str(error)
 
 
-def on_each_rank() -> dict[str, object]:
+def on_each_rank(folder: str) -> dict[str, object]:
     rank = torch.distributed.get_rank()
     found: dict[str, object] = {}
 
@@ -79,13 +81,31 @@ def on_each_rank() -> dict[str, object]:
             step_of(six)
             found["rank 1 stops"] = outcome_of(lambda: step_of(six))
         torch.distributed.barrier()
+
+        seven = adviser()
+        torch.set_default_device("meta")
+        for _ in range(3):
+            step_of(seven)
+        torch.set_default_device("cpu")
+        seven.close()
+        found["another default device"] = made[-1].steps if rank == 0 else None
+        eight = adviser()
+        for _ in range(3):
+            step_of(eight)
+        eight._exchange._sent[-1][0].wait()
+        torch.distributed.destroy_process_group()
+        count = len(made)
+        eight.close()
+        found["process group destroyed"] = made[-1].steps if rank == 0 else len(made) - count
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     return found
 
 
 class Ranks(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.ranks = run_on_ranks(2, on_each_rank)
+        with tempfile.TemporaryDirectory() as folder:
+            cls.ranks = run_on_ranks(2, on_each_rank, folder)
 
     def test_get_the_same_advice_in_the_same_step(self):
         for rank, found in enumerate(self.ranks):
@@ -114,6 +134,13 @@ class Ranks(unittest.TestCase):
 
     def test_that_have_different_samples_are_added_up_and_not_measured(self):
         self.assertEqual([step["small_batch"] for step in self.ranks[0]["different samples"]], [2])
+
+    def test_are_added_up_whatever_the_default_device(self):
+        self.assertEqual([step["small_batch"] for step in self.ranks[0]["another default device"]], [2, 2, 2])
+
+    def test_close_where_the_process_group_is_gone(self):
+        self.assertEqual([step["small_batch"] for step in self.ranks[0]["process group destroyed"]], [2, 2, 2])
+        self.assertEqual(self.ranks[1]["process group destroyed"], 0)  # rank 1 does not take itself for the only one
 
     def test_that_are_missing_are_named(self):
         self.assertIn("rank 1 of 2 called no step within 2 s", self.ranks[0]["no step on rank 1"])

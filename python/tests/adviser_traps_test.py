@@ -232,6 +232,17 @@ class Traps(unittest.TestCase):
         self.assertIsNone(made[0].steps[1]["small_batch"])
         self.assertEqual(made[0].steps[1]["norm"], float("inf"))
 
+    def test_the_graph_of_gradients_is_let_go(self):
+        adviser = self.adviser()
+        parameter = nn.Parameter(torch.ones(3))
+        (gradient,) = torch.autograd.grad((parameter**3).sum(), parameter, create_graph=True)
+        parameter.grad = gradient  # as after backward(create_graph=True)
+        adviser.first_micro_batch([parameter], samples=2)
+        self.assertFalse(adviser._first[1].requires_grad)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            adviser.step(gradient.norm(), samples=BATCH, seconds=1.0)
+
     def test_a_restarted_process_goes_on(self):
         adviser = self.adviser(directory="runs/of-a-test")
         self.train_step(adviser)
