@@ -55,9 +55,6 @@ class AdviserCallback(Callback):
             raise copus.UserError("AdviserCallback needs automatic optimization; with a manual one, call copus.Adviser "
                                   "yourself")
         self.adviser = None  # a second fit is another job
-        if trainer.accumulate_grad_batches == 1 and trainer.world_size == 1:
-            say("with accumulate_grad_batches=1 on one rank the noise scale is not measurable, and nothing is advised; "
-                "halve the loader's batch_size and set accumulate_grad_batches=2")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         refuse_wrapper(trainer.strategy.model)
@@ -77,6 +74,9 @@ class AdviserCallback(Callback):
             load_state(self.adviser, self._loaded)
         if trainer.accumulate_grad_batches == 1 and trainer.world_size > 1:
             self.adviser.watch(trainer.strategy.model, loss_scale=lambda: _loss_scale(trainer))
+        elif trainer.accumulate_grad_batches == 1:
+            say("with accumulate_grad_batches=1 on one rank the noise scale is not measurable, and nothing is advised; "
+                "halve the loader's batch_size and set accumulate_grad_batches=2")
 
     @never_ends_training
     def _look_at_batch(self, trainer: Trainer, batch: Any, batch_idx: int) -> None:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from tiny_llama import LENGTH, RecordingAdviser, make_model, make_sequences, stack, train_plainly
 from torch.utils.data import DataLoader
 from transformers import BatchEncoding
@@ -36,17 +37,26 @@ class Module(lightning.LightningModule):
 
 
 class Lightning(unittest.TestCase):
-    def train(self, sequences, collate_fn=None, **options):
+    def train(self, sequences, collate_fn=None, callbacks=(), **options):
         options = {"accumulate_grad_batches": ACCUMULATION, "gradient_clip_val": 0.1, "max_epochs": 1} | options
         module, callback = Module(), AdviserCallback(sequence_length=LENGTH, directory=None)
         with (mock.patch.object(copus, "Adviser", RecordingAdviser), contextlib.redirect_stdout(io.StringIO()),
-              warnings.catch_warnings()):
-            warnings.simplefilter("ignore")
+              warnings.catch_warnings(record=True) as caught):
+            warnings.simplefilter("always")
             trainer = lightning.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-                                        enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
-                                        **options)
+                                        enable_progress_bar=False, enable_model_summary=False,
+                                        callbacks=[callback, *callbacks], **options)
             trainer.fit(module, DataLoader(sequences, batch_size=MICRO_BATCH, collate_fn=collate_fn))
+        self.warned = [str(each.message) for each in caught if each.category is copus.AdviserWarning]
         return callback, module
+
+    def test_an_accumulation_that_begins_with_training_is_no_single_micro_batch(self):
+        scheduler = GradientAccumulationScheduler({0: ACCUMULATION})
+        callback, _ = self.train(make_sequences(32), callbacks=[scheduler], accumulate_grad_batches=1)
+        self.assertEqual([(step.first_samples, step.samples) for step in callback.adviser.steps], [(2, 8)] * 4)
+        self.assertEqual(self.warned, [])
+        self.train(make_sequences(32), accumulate_grad_batches=1)
+        self.assertIn("accumulate_grad_batches=1", self.warned[0])
 
     def test_is_told_what_a_plain_loop_tells(self):
         callback, module = self.train(make_sequences(480))
