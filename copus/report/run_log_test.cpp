@@ -178,7 +178,9 @@ TEST_F(RunLogTest, AKillWhileAHeldOutLossIsAddedLeavesAWholeLineOfTheStep) {
   }
   const std::string after = read_text_file(path_);
   ASSERT_TRUE(after.starts_with(before)) << "nothing is taken away";
-  for (size_t bytes = before.size(); bytes <= after.size(); bytes += bytes + 1 < after.size() ? 40 : 1) {
+  std::vector<size_t> moments = {after.size() - 1, after.size()};
+  for (size_t bytes = before.size(); bytes + 1 < after.size(); bytes += 40) moments.push_back(bytes);
+  for (const size_t bytes : moments) {
     write_file_durably(path_, after.substr(0, bytes));
     const bool is_whole = bytes == after.size();
     const std::vector<StepRecord> records = read_run_log(path_);
