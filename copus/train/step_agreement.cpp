@@ -15,9 +15,9 @@ namespace copus {
 
 namespace {
 
-// Layout of the message: the sums; then rank 0's intent, its factor on the learning rate (0: none) and its begin, which
-// are zeros from the other ranks, so that the sum over ranks holds what rank 0 says; then what all say of stopping.
-// Doubles of rank 0 travel as their bits.
+// Layout of the message: the sums; then rank 0's intent, its factor on the learning rate (0: none), its begin and its
+// seconds since then, which are zeros from the other ranks, so that the sum over ranks holds what rank 0 says; then
+// what all say of stopping. Doubles of rank 0 travel as their bits.
 
 // Appends an exact sum as integers, whose sum over the ranks is then that of the values.
 void append(std::vector<int64_t>& words, const ExactSum& sum) {
@@ -82,13 +82,14 @@ StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone)
   std::vector<int64_t> words;
   for (const ExactSum* sum : {&report.squared_norm, &report.small_squared_norms, &report.loss}) append(words, *sum);
   const size_t size_of_sums = words.size();
-  words.resize(size_of_sums + words_of_intent + 2);
+  words.resize(size_of_sums + words_of_intent + 3);
   if (everyone.rank() == 0) {
     int64_t* rest = &words[size_of_sums];
     if (report.intent) std::ranges::copy(to_words(*report.intent), rest);
     rest += words_of_intent;
     rest[0] = to_word(report.rate_factor.value_or(0));
     rest[1] = to_word(report.begin);
+    rest[2] = to_word(report.now - report.begin);
   }
   const auto stop = to_words(report.stop, everyone.rank());
   words.insert(words.end(), stop.begin(), stop.end());
@@ -102,7 +103,8 @@ StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone)
   agreement.intent = take_intent(rest);
   if (rest[0] != 0) agreement.rate_factor = to_double(rest[0]);
   agreement.begin = to_double(rest[1]);
-  agreement.stop = stop_of_words(rest.subspan(2));
+  agreement.seconds_of_rank_0 = to_double(rest[2]);
+  agreement.stop = stop_of_words(rest.subspan(3));
   agreement.now = report.now;
   agreement.seconds = agreement.now - agreement.begin;
   return agreement;

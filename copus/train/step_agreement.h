@@ -34,9 +34,10 @@ struct StepAgreement {
   int64_t loss_tokens = 0;  // of the step, that carry loss; every rank knows it, and none tells it
   double loss = 0;          // sum over all tokens
   StopReason stop = StopReason::none;
-  double begin = 0;    // rank 0's
-  double now = 0;      // time at which the last rank has come this far
-  double seconds = 0;  // from begin until then
+  double begin = 0;              // rank 0's
+  double seconds_of_rank_0 = 0;  // from begin until rank 0 has come this far
+  double now = 0;                // time at which the last rank has come this far
+  double seconds = 0;            // from begin until then
   std::optional<SwitchIntent> intent;
   std::optional<double> rate_factor;
 
@@ -47,7 +48,8 @@ struct StepAgreement {
 
 // Agrees on the numbers of a step, in two operations that every rank calls one after the other.
 // TrainingSystem::agreement_bytes is the size of their messages. Whoever has the numbers knows that all ranks have
-// their gradients; whoever has the time as well, that all have the numbers.
+// their gradients; whoever has the time as well, that all have the numbers. What a rank has after the first of them is
+// alike on all, but for `now` and `seconds`, which are its own until the second. So no weight may depend on these two.
 StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone);
 void agree_on_time(StepAgreement& agreement, Communicator& everyone);
 

@@ -72,6 +72,7 @@ TEST(StepAgreement, AllRanksHaveTheSumsTheLatestTimeAndWhatRankZeroSays) {
       EXPECT_EQ(agreed.stop, StopReason::pause);
       EXPECT_EQ(agreed.now, 7.5);
       EXPECT_EQ(agreed.seconds, 7.5 + 3.25);
+      EXPECT_EQ(agreed.seconds_of_rank_0, (size == 1 ? 7.5 : -1) + 3.25);
       EXPECT_EQ(agreed.rate_factor, 0.75);
       ASSERT_TRUE(agreed.intent);
       EXPECT_EQ(agreed.intent->configuration, intent.configuration);

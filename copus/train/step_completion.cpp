@@ -23,10 +23,11 @@ int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
 }
 
 // The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
-// counts with), and lower for a while after the batch has shrunk.
+// counts with), and lower for a while after the batch has shrunk. Where time limits the run, this step's time is that
+// of rank 0, which is decided with the step's numbers: ranks that are lost may not know of any other.
 double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state) const {
   const int64_t tokens = state.consumed_tokens + tokens_per_step(state);
-  return learning_rate_.at({tokens, state.elapsed_seconds + agreed.seconds}) *
+  return learning_rate_.at({tokens, state.elapsed_seconds + agreed.seconds_of_rank_0}) *
          agreed.rate_factor.value_or(state.rate_factor) * shrink_ramp(state);
 }
 

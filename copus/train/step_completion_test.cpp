@@ -74,6 +74,22 @@ TEST_F(StepCompletionTest, ARecordTellsHowMuchOfTheRunIsDoneAndLeft) {
   EXPECT_EQ(record.seconds_left, 8.5);
 }
 
+// Ranks that survive others complete a step by its numbers, and may not know how long it took until the last rank was
+// there.
+TEST_F(StepCompletionTest, TheRateOfARunThatTimeLimitsIsDecidedWithTheNumbers) {
+  config_.train.max_steps = 0;
+  config_.train.max_seconds = 10;
+  config_.optimizer.schedule = LearningRateSchedule::cosine;
+  const auto rate = [&](double seconds_of_rank_0, double seconds) {
+    StepAgreement agreed = sound();
+    agreed.seconds_of_rank_0 = seconds_of_rank_0;
+    agreed.seconds = seconds;
+    return StepCompletion(config_).update_of(agreed, state_)->learning_rate;
+  };
+  EXPECT_EQ(rate(2, 2), rate(2, 5));
+  EXPECT_GT(rate(2, 5), rate(4, 5));
+}
+
 TEST_F(StepCompletionTest, AStepWithoutLossLearnsNothingAndIsNoneThatFailed) {
   complete(sound());
   const TrainingState before = state_;

@@ -344,7 +344,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   agree_on_time(agreed, model_->groups.everyone());
   if (survives_) survives_->decided.agreed = agreed;
   write_record();  // before any weight changes
-  if (modelled_) agreed.seconds = modelled_->step_seconds(configuration());
+  if (modelled_) agreed.seconds = agreed.seconds_of_rank_0 = modelled_->step_seconds(configuration());
   stop_reason_ = agreed.stop;
   // Right after the ranks have agreed none of them has to wait for another one that is late.
   const PartSeconds seconds = recorder_.take_seconds();
