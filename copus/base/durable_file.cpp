@@ -78,8 +78,7 @@ class UnfinishedFolder {
   explicit UnfinishedFolder(const fs::path& target) : target_(target) {
     create_directories_durably(folder_of(target));
     delete_leftovers();
-    path_ = create_partial(target, [](const fs::path& path) { return ::mkdir(path.c_str(), 0777) == 0; });
-    if (path_.empty()) throw UserError(concat("cannot create the folder ", target.string(), ": ", error_text(errno)));
+    path_ = create_partial_folder(target);
     const OpenedFile mark = open_regular_file(path_ / mark_name, O_RDWR | O_CREAT | O_EXCL);
     mark_ = mark.descriptor;
     const bool is_marked = mark_ >= 0 && write_all(mark_, mark_text) == mark_text.size();
@@ -138,6 +137,12 @@ std::filesystem::path partial_path(const std::filesystem::path& path) {
   std::filesystem::path result = path;
   result += partial_suffix;
   return result;
+}
+
+fs::path create_partial_folder(const fs::path& target) {
+  fs::path partial = create_partial(target, [](const fs::path& path) { return ::mkdir(path.c_str(), 0777) == 0; });
+  if (partial.empty()) throw UserError(concat("cannot create the folder ", target.string(), ": ", error_text(errno)));
+  return partial;
 }
 
 DurableFile::DurableFile(std::filesystem::path path, uint64_t expected_bytes)

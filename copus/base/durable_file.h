@@ -75,6 +75,10 @@ void create_directories_durably(const std::filesystem::path& directory);
 // system that cannot exchange names, such as NFS, is deleted first).
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
+// Creates an empty folder under a new temporary name of `target`, in a folder that is there, and returns it. Nobody
+// else writes into it, whatever they know of `target`. Throws UserError where it cannot be made.
+std::filesystem::path create_partial_folder(const std::filesystem::path& target);
+
 // Creates a folder whole or not at all: `fill` writes its files, durably, into the folder it is given, which then
 // becomes `directory`; a folder of that name has to be empty. When `fill` throws, nothing is left and `directory` is as
 // before; a UserError is passed on with `expected_bytes`, the size of the whole folder. What a process that was killed

@@ -1,11 +1,9 @@
 #include "copus/checkpoint/checkpoint_folder.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +18,9 @@
 namespace copus {
 namespace {
 
+// A writer that ends releases it within moments.
+constexpr std::chrono::milliseconds between_looks_at_a_lock(20);
+
 void delete_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::remove_all(directory, error);
@@ -30,8 +31,9 @@ void delete_directory(const std::filesystem::path& directory) {
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    const std::string name = entry.path().filename().string();
     const bool is_partial = entry.path().extension() == partial_suffix;
-    if (is_partial && parse_checkpoint_name(entry.path().stem().string())) leftovers.push_back(entry.path());
+    if (is_partial && parse_checkpoint_name(name.substr(0, name.find('.')))) leftovers.push_back(entry.path());
   }
   std::ranges::for_each(leftovers, delete_directory);
 }
@@ -86,20 +88,83 @@ void check_arrival(const std::filesystem::path& path, uint64_t bytes) {
                          "; all ranks have to see the same run directory"));
 }
 
+std::shared_ptr<const DirectoryLock> lock_within(const std::filesystem::path& directory, double seconds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    try {
+      return std::make_shared<const DirectoryLock>(directory);
+    } catch (const UserError&) {
+      if (std::chrono::steady_clock::now() >= deadline) throw;
+    }
+    std::this_thread::sleep_for(between_looks_at_a_lock);
+  }
+}
+
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(std::filesystem::path root, int64_t keep_last)
+struct CheckpointFolder::Writing {
+  std::filesystem::path root;
+  int64_t keep_last;
+  std::shared_ptr<const DirectoryLock> lock;
+  int64_t step;
+  int64_t bytes;
+  std::filesystem::path partial;
+
+  std::filesystem::path directory() const { return root / checkpoint_name(step); }
+
+  void drop() const {
+    std::error_code ignored;
+    if (lock->is_in_place()) std::filesystem::remove_all(partial, ignored);
+  }
+
+  [[noreturn]] void abandon(const std::string& cause) const {
+    drop();
+    throw WriteError(concat("cannot write ", directory().string(), " (", bytes, " bytes of tensors in all): ", cause,
+                            ". Nothing of it was kept"));
+  }
+
+  void complete(const CheckpointTexts& texts, std::map<std::string, FileDigest> files) const {
+    for (const auto& [name, digest] : files) check_arrival(partial / name, digest.bytes);
+    Manifest manifest{step, std::move(files)};
+    const auto write_text = [&](const char* name, const std::string& text) {
+      manifest.files[name] = write_file_durably(partial / name, text);
+    };
+    write_text(model_config_file_name, texts.model_config);
+    write_text(run_config_file_name, texts.run_config);
+    write_text(training_state_file_name, texts.training_state);
+    if (!texts.model_index.empty()) write_text(model_index_file_name, texts.model_index);
+    write_file_durably(partial / manifest_file_name, to_json(manifest));
+    sync_directory(partial);
+    set_aside_if_damaged(directory());
+    replace_durably(partial, directory());
+  }
+
+  void delete_older() const {
+    std::vector<int64_t> older;
+    for (const auto& entry : std::filesystem::directory_iterator(root)) {
+      const auto found = parse_checkpoint_name(entry.path().filename().string());
+      if (found && *found < step && is_whole(entry.path())) older.push_back(*found);
+    }
+    std::ranges::sort(older, std::greater());
+    for (size_t i = static_cast<size_t>(keep_last - 1); i < older.size(); ++i) {
+      const std::filesystem::path old = root / checkpoint_name(older[i]);
+      const std::filesystem::path doomed = partial_path(old);
+      delete_directory(doomed);  // replace_durably would exchange a leftover, which would then get the final name
+      replace_durably(old, doomed);
+      delete_directory(doomed);
+    }
+  }
+};
+
+CheckpointFolder::CheckpointFolder(std::filesystem::path root, int64_t keep_last, double wait_seconds)
     : root_(std::move(root)), keep_last_(keep_last) {
   COPUS_CHECK(keep_last >= 1);
   create_directories_durably(root_);
-  lock_ = std::make_unique<DirectoryLock>(root_);
+  lock_ = lock_within(root_, wait_seconds);
   delete_leftovers(root_);
 }
 
-CheckpointFolder::~CheckpointFolder() {
-  if (pending_.valid()) pending_.wait();
-  drop();
-}
+CheckpointFolder::~CheckpointFolder() { drop(); }
 
 bool CheckpointFolder::is_in_place() const { return lock_->is_in_place(); }
 
@@ -107,53 +172,47 @@ void CheckpointFolder::put_back() {
   if (is_in_place()) return;
   finish();
   create_directories_durably(root_);
-  lock_ = std::make_unique<DirectoryLock>(root_);
-  is_begun_ = false;
+  lock_ = std::make_shared<const DirectoryLock>(root_);
+  begun_.reset();
 }
 
 std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes) {
   COPUS_CHECK(step >= 0, step);
   finish();
-  step_ = step;
-  bytes_ = bytes;
-  const std::filesystem::path partial = partial_path(root_ / checkpoint_name(step));
-  delete_directory(partial);
+  if (is_in_place()) delete_leftovers(root_);
   // Not the folders above it, too: without the lock in them they would be nobody's.
-  if (::mkdir(partial.c_str(), 0777) != 0) {
-    throw UserError(
-        concat("cannot create the folder ", partial.string(), ": ", std::generic_category().message(errno)));
-  }
+  const std::filesystem::path partial = create_partial_folder(root_ / checkpoint_name(step));
+  begun_ = std::make_shared<const Writing>(Writing{root_, keep_last_, lock_, step, bytes, partial});
   sync_directory(root_);
-  is_begun_ = true;
   return partial;
 }
 
 void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileDigest> files) {
-  COPUS_CHECK(is_begun_);
-  is_begun_ = false;
-  pending_ = std::async(std::launch::async, [this, texts = std::move(texts), files = std::move(files)] {
+  COPUS_CHECK(begun_ != nullptr);
+  std::packaged_task<std::filesystem::path()> task([begun = std::exchange(begun_, nullptr), texts = std::move(texts),
+                                                    files = std::move(files)]() mutable {
+    const std::shared_ptr<const Writing> writing = std::move(begun);  // its lock goes before anybody hears of the end
     try {
-      commit_now(texts, files);
+      writing->complete(texts, std::move(files));
     } catch (const UserError& cause) {
-      abandon(cause.what());
+      writing->abandon(cause.what());
     }
-    delete_older_than(step_);
+    writing->delete_older();
+    return writing->directory();
   });
+  pending_ = task.get_future();
+  std::thread(std::move(task)).detach();
 }
 
 bool CheckpointFolder::drop() {
-  if (!std::exchange(is_begun_, false)) return false;
-  std::error_code ignored;
-  if (is_in_place()) std::filesystem::remove_all(partial_path(root_ / checkpoint_name(step_)), ignored);
+  if (begun_ == nullptr) return false;
+  std::exchange(begun_, nullptr)->drop();
   return true;
 }
 
 void CheckpointFolder::abandon(const std::string& cause) {
-  is_begun_ = true;  // a commit that fails has begun to end it
-  drop();
-  const std::filesystem::path directory = root_ / checkpoint_name(step_);
-  throw WriteError(concat("cannot write ", directory.string(), " (", bytes_, " bytes of tensors in all): ", cause,
-                          ". Nothing of it was kept"));
+  COPUS_CHECK(begun_ != nullptr);
+  std::exchange(begun_, nullptr)->abandon(cause);
 }
 
 bool CheckpointFolder::is_idle() const {
@@ -163,7 +222,7 @@ bool CheckpointFolder::is_idle() const {
 void CheckpointFolder::finish() {
   if (!pending_.valid()) return;
   try {
-    pending_.get();
+    last_written_ = pending_.get();
   } catch (const std::runtime_error&) {  // also what the file system says of a folder that is gone
     if (is_in_place()) throw;
   }
@@ -177,47 +236,6 @@ void CheckpointFolder::check_none_is_later_than(int64_t step) const {
   if (!newest.checkpoint || newest.checkpoint->step() <= step) return;
   throw UserError(concat(newest.checkpoint->directory().string(), " is a checkpoint of a later step than step ", step,
                          ", after which this run would train; go on from it with --resume, or give another --run-dir"));
-}
-
-std::optional<std::filesystem::path> CheckpointFolder::last_written() const {
-  const std::lock_guard guard(mutex_);
-  return last_written_;
-}
-
-void CheckpointFolder::commit_now(const CheckpointTexts& texts, std::map<std::string, FileDigest> files) {
-  const std::filesystem::path directory = root_ / checkpoint_name(step_);
-  const std::filesystem::path partial = partial_path(directory);
-  for (const auto& [name, digest] : files) check_arrival(partial / name, digest.bytes);
-  Manifest manifest{step_, std::move(files)};
-  const auto write_text = [&](const char* name, const std::string& text) {
-    manifest.files[name] = write_file_durably(partial / name, text);
-  };
-  write_text(model_config_file_name, texts.model_config);
-  write_text(run_config_file_name, texts.run_config);
-  write_text(training_state_file_name, texts.training_state);
-  if (!texts.model_index.empty()) write_text(model_index_file_name, texts.model_index);
-  write_file_durably(partial / manifest_file_name, to_json(manifest));
-  sync_directory(partial);
-  set_aside_if_damaged(directory);
-  replace_durably(partial, directory);
-  const std::lock_guard guard(mutex_);
-  last_written_ = directory;
-}
-
-void CheckpointFolder::delete_older_than(int64_t step) const {
-  std::vector<int64_t> older;
-  for (const auto& entry : std::filesystem::directory_iterator(root_)) {
-    const auto found = parse_checkpoint_name(entry.path().filename().string());
-    if (found && *found < step && is_whole(entry.path())) older.push_back(*found);
-  }
-  std::ranges::sort(older, std::greater());
-  for (size_t i = static_cast<size_t>(keep_last_ - 1); i < older.size(); ++i) {
-    const std::filesystem::path directory = root_ / checkpoint_name(older[i]);
-    const std::filesystem::path doomed = partial_path(directory);
-    delete_directory(doomed);  // replace_durably would exchange a leftover, which would then get the final name
-    replace_durably(directory, doomed);
-    delete_directory(doomed);
-  }
 }
 
 }  // namespace copus

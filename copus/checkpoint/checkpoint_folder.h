@@ -7,7 +7,6 @@
 #include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -28,11 +27,12 @@ struct CheckpointTexts {
 class CheckpointFolder {
  public:
   // Creates the folder `root` where there is none, locks it and deletes leftovers of dead writers. `keep_last` >= 1
-  // checkpoints stay. Throws UserError when the folder cannot be made or another process writes into it.
-  CheckpointFolder(std::filesystem::path root, int64_t keep_last);
+  // checkpoints stay. Throws UserError when the folder cannot be made, or another process writes into it and has not
+  // ended after `wait_seconds`.
+  CheckpointFolder(std::filesystem::path root, int64_t keep_last, double wait_seconds = 0);
 
-  // Waits for the commit in progress; its error is lost, so call finish() first. Deletes what was begun and not
-  // committed.
+  // Deletes what was begun and not committed. Does not wait for the commit in progress, so call finish() first: it goes
+  // on while the process lives, keeps the folder locked until then, and its error is lost.
   ~CheckpointFolder();
 
   CheckpointFolder(const CheckpointFolder&) = delete;
@@ -45,7 +45,8 @@ class CheckpointFolder {
   void put_back();
 
   // Begins the checkpoint of a step, which will have `bytes` of tensors, and returns the new, empty folder for its
-  // files. First waits for the commit in progress and throws its error.
+  // files: its name is never used again, so whoever still writes into that of an earlier one is in nobody's way. First
+  // waits for the commit in progress and throws its error.
   std::filesystem::path begin(int64_t step, int64_t bytes);
 
   // Makes what was begun a complete checkpoint, in the background: `files` are all files of tensors, durable. It
@@ -53,9 +54,9 @@ class CheckpointFolder {
   void commit(CheckpointTexts texts, std::map<std::string, FileDigest> files);
 
   // Tells whether what was begun can still be committed.
-  bool has_begun() const { return is_begun_ && is_in_place(); }
+  bool has_begun() const { return begun_ != nullptr && is_in_place(); }
 
-  // Deletes what was begun and not committed, which nobody writes into any more. Returns whether there was anything.
+  // Deletes what was begun and not committed. Returns whether there was anything.
   bool drop();
   // The same, and throws a UserError with the cause.
   [[noreturn]] void abandon(const std::string& cause);
@@ -70,22 +71,19 @@ class CheckpointFolder {
   // goes on from `step` would write over the work of another.
   void check_none_is_later_than(int64_t step) const;
 
-  // The newest checkpoint that has been made durable.
-  std::optional<std::filesystem::path> last_written() const;
+  // The latest checkpoint that finish() has found complete.
+  std::optional<std::filesystem::path> last_written() const { return last_written_; }
 
  private:
-  void commit_now(const CheckpointTexts& texts, std::map<std::string, FileDigest> files);
-  void delete_older_than(int64_t step) const;
+  // A checkpoint that is being written, with all that its commit needs, which may outlive the folder's object.
+  struct Writing;
 
   std::filesystem::path root_;
   int64_t keep_last_;
-  std::unique_ptr<DirectoryLock> lock_;
-  int64_t step_ = -1;  // of the checkpoint that was begun last
-  int64_t bytes_ = 0;
-  bool is_begun_ = false;  // and not committed
-  mutable std::mutex mutex_;
-  std::optional<std::filesystem::path> last_written_;  // guarded by mutex_
-  std::future<void> pending_;
+  std::shared_ptr<const DirectoryLock> lock_;
+  std::shared_ptr<const Writing> begun_;  // and not committed; null: nothing is
+  std::optional<std::filesystem::path> last_written_;
+  std::future<std::filesystem::path> pending_;  // the checkpoint's, once it is complete
 };
 
 }  // namespace copus

@@ -1,6 +1,7 @@
 #include "copus/checkpoint/checkpoint_part.h"
 
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -26,10 +27,6 @@ CheckpointPart::CheckpointPart(std::filesystem::path folder, const CheckpointPla
          .header = safetensors_header(tensors, is_model ? pytorch_metadata : std::map<std::string, std::string>()),
          .bytes = bytes});
   }
-}
-
-CheckpointPart::~CheckpointPart() {
-  if (under_way_.valid()) under_way_.wait();
 }
 
 void CheckpointPart::write(std::span<const std::byte> bytes) {
@@ -59,16 +56,24 @@ void CheckpointPart::write_or_throw(std::span<const std::byte> bytes) {
 void CheckpointPart::finish() {
   COPUS_CHECK(!outcome_.error.empty() || (open_.size() == files_.size() && left_ == 0), "files lack bytes");
   if (!outcome_.error.empty() || open_.empty()) return;
-  under_way_ = std::async(std::launch::async, [this] {
+  std::vector<std::string> names;
+  for (const File& file : files_) names.push_back(file.name);
+  // Nothing of this object is used there, which may be gone before the disk has answered.
+  std::packaged_task<Outcome()> task([names = std::move(names), files = std::move(open_), num_durable = num_durable_] {
     Outcome outcome;
     try {
-      for (size_t i = 0; i < open_.size(); ++i) outcome.files[files_[i].name] = open_[i]->commit();
+      for (size_t i = 0; i < files.size(); ++i) {
+        outcome.files[names[i]] = files[i]->commit();
+        ++*num_durable;
+      }
     } catch (const UserError& refusal) {
       outcome = {.files = {}, .error = refusal.what()};
     }
-    open_.clear();
     return outcome;
   });
+  open_.clear();
+  under_way_ = task.get_future();
+  std::thread(std::move(task)).detach();
 }
 
 bool CheckpointPart::is_done() const {

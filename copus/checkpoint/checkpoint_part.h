@@ -1,6 +1,7 @@
 // One rank's part of a checkpoint that all ranks write together: the files that the plan gives it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -29,8 +30,8 @@ class CheckpointPart {
   // Takes over the files of `rank` in `plan`, in the folder of the unfinished checkpoint. They are made when their
   // first bytes come.
   CheckpointPart(std::filesystem::path folder, const CheckpointPlan& plan, int64_t rank);
-  // Waits for files that are being made durable.
-  ~CheckpointPart();
+  // Does not wait for the disk: files that are being made durable are left to their thread.
+  ~CheckpointPart() = default;
   CheckpointPart(const CheckpointPart&) = delete;
   CheckpointPart& operator=(const CheckpointPart&) = delete;
 
@@ -42,6 +43,8 @@ class CheckpointPart {
 
   // Tells whether the outcome is there; waits for it. Only after finish().
   bool is_done() const;
+  // The number of files that are durable by now.
+  int64_t num_durable() const { return *num_durable_; }
   const Outcome& outcome();
 
  private:
@@ -58,6 +61,7 @@ class CheckpointPart {
   std::vector<std::unique_ptr<DurableFile>> open_;  // the first of files_; the last one is being written
   int64_t left_ = 0;                                // bytes that the last open file still lacks
   Outcome outcome_;
+  std::shared_ptr<std::atomic<int64_t>> num_durable_ = std::make_shared<std::atomic<int64_t>>(0);
   std::future<Outcome> under_way_;
 };
 

@@ -333,6 +333,7 @@ class HealingRun {
     past_.failures.after_step = step;  // failures at steps that are trained again are not of the same step
     plan_->damage = std::move(found.damage);
     plan_->state_is_in_memory = false;
+    plan_->takes_over = true;
     plan_->logged_step = latest_logged_step(log);
     passed_ = {};
     leader_.reset();
@@ -434,7 +435,7 @@ class HealingRun {
     plan_->changes.clear();
     plan_->effects.clear();
     plan_->logged_step = step;
-    plan_->state_is_in_memory = true;
+    plan_->state_is_in_memory = plan_->takes_over = true;
     plan_->start = passed_.last_switch ? passed_.last_switch->from : regrouped.before;
     passed_.written = passed_.record ? step - 1 : step;
     passed_.last_checkpoint.reset();

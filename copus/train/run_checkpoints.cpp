@@ -69,58 +69,90 @@ void check_folder_is_shared(const fs::path& directory, const CheckpointPlan& pla
                          "directory on a file system that all machines share"));
 }
 
-RunCheckpoints::RunCheckpoints(fs::path root, CheckpointFolder* folder, World& world, bool waits,
+RunCheckpoints::RunCheckpoints(fs::path root, CheckpointFolder* folder, World& world, double wait_seconds, bool waits,
                                const CheckpointLimits& limits)
-    : root_(std::move(root)), folder_(folder), world_(world), waits_(waits), limits_(limits) {}
+    : root_(std::move(root)),
+      folder_(folder),
+      world_(world),
+      wait_seconds_(wait_seconds),
+      waits_(waits),
+      limits_(limits) {}
 
 bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
   finish();
   const CheckpointPlan plan = trainer.plan_checkpoint(limits_);
   const int64_t step = trainer.state().step;
-  const bool can_begin = folder_ != nullptr && begin(step, plan.bytes());
-  if (!rank_zero_says(can_begin)) return false;
+  const std::string partial = broadcast_text(folder_ != nullptr ? begin(step, plan.bytes()) : "", 0, world_.everyone());
+  if (partial.empty()) return false;
   if (folder_ != nullptr) {
     texts_ = {.model_config = to_hugging_face_config(trainer.parameters().model(), "float32"),
               .run_config = run_config,
               .training_state = to_json(trainer.state()),
               .model_index = plan.model_index()};
   }
-  part_ = std::make_unique<CheckpointPart>(partial_path(root_ / checkpoint_name(step)), plan, world_.rank());
+  part_ = std::make_unique<CheckpointPart>(root_ / partial, plan, world_.rank());
   trainer.hand_over_state(plan, [this](std::span<const std::byte> bytes) { part_->write(bytes); });
   part_->finish();
   if (waits_) settle();
   return true;
 }
 
-// Makes the folder of a checkpoint's files. Returns false where the folder of all checkpoints is gone.
-bool RunCheckpoints::begin(int64_t step, int64_t bytes) {
+// Makes the folder of a checkpoint's files and returns its name, which is empty where the folder of all checkpoints is
+// gone.
+std::string RunCheckpoints::begin(int64_t step, int64_t bytes) {
+  std::string name;
   try {
-    if (folder_->is_in_place()) folder_->begin(step, bytes);
+    if (folder_->is_in_place()) name = folder_->begin(step, bytes).filename();
   } catch (const std::runtime_error&) {  // also what the file system says of a folder that is gone
     if (folder_->is_in_place()) throw;
   }
-  return folder_->has_begun();
+  return folder_->has_begun() ? name : "";
 }
 
 void RunCheckpoints::look() {
   if (part_ == nullptr) return;
-  if (!any_rank_says(!part_->is_done())) settle();
+  if (slowest_of_all(part_->is_done() ? DiskState::done : DiskState::works) == DiskState::done) settle();
 }
 
 // Asks again and again instead of waiting in one message: a disk may take longer than a rank may be silent.
 void RunCheckpoints::finish() {
-  const auto is_under_way = [this] {
+  DiskWatch watch;
+  while (true) {
     look();
-    return part_ != nullptr || (!waits_ && any_rank_says(folder_ != nullptr && !folder_->is_idle()));
-  };
-  while (is_under_way()) std::this_thread::sleep_for(between_looks_at_disks);
+    if (part_ == nullptr && waits_) break;
+    const DiskState slowest = slowest_of_all(state_of_disk(watch));
+    if (part_ == nullptr && slowest == DiskState::done) break;
+    if (slowest == DiskState::silent) give_up(watch);
+    std::this_thread::sleep_for(between_looks_at_disks);
+  }
   if (folder_ != nullptr) folder_->finish();
 }
 
-bool RunCheckpoints::any_rank_says(bool yes) {
-  int64_t said = yes ? 1 : 0;
-  world_.everyone().all_reduce(&said, 1, DataType::int64, Reduction::maximum);
-  return said != 0;
+// Of what this rank waits for: its own files, then on rank 0 what makes them a checkpoint.
+RunCheckpoints::DiskState RunCheckpoints::state_of_disk(DiskWatch& watch) const {
+  const bool is_done = part_ != nullptr ? part_->is_done() : folder_ == nullptr || folder_->is_idle();
+  const int64_t files = part_ != nullptr ? part_->num_durable() : -1;
+  const auto now = std::chrono::steady_clock::now();
+  if (is_done || std::exchange(watch.files, files) != files) watch.since = now;
+  if (is_done) return DiskState::done;
+  return now - watch.since < std::chrono::duration<double>(wait_seconds_) ? DiskState::works : DiskState::silent;
+}
+
+RunCheckpoints::DiskState RunCheckpoints::slowest_of_all(DiskState mine) {
+  auto word = static_cast<int64_t>(mine);
+  world_.everyone().all_reduce(&word, 1, DataType::int64, Reduction::maximum);
+  return static_cast<DiskState>(word);
+}
+
+// Leaves the checkpoint to the disk, whose fault is told by all ranks.
+void RunCheckpoints::give_up(DiskWatch& watch) {
+  std::optional<Obstacle> silence;
+  if (state_of_disk(watch) == DiskState::silent) silence = Obstacle{"the disk hangs"};
+  const std::optional<Obstacle> agreed = agree_on_obstacle(silence, 0, world_.everyone());
+  if (!agreed) return;  // it has answered at the last moment
+  part_.reset();
+  throw WriteError(concat("cannot write a checkpoint into ", root_.string(), ": ", agreed->reason,
+                          ", no file of it has ", "become durable for ", wait_seconds_, " s (parallel.wait_limit)"));
 }
 
 bool RunCheckpoints::rank_zero_says(bool yes) {

@@ -3,12 +3,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -18,6 +24,30 @@
 #include "copus/checkpoint/manifest.h"
 #include "copus/train/testing/take_snapshot.h"
 #include "copus/train/testing/test_layouts.h"
+
+namespace {
+
+// While it is held the disk makes no tensors durable.
+std::atomic<bool> disk_is_held = false;
+std::atomic<int64_t> num_waiting_for_disk = 0;
+
+bool is_of_tensors(int descriptor) {
+  std::error_code ignored;
+  const std::string path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), ignored);
+  return path.find(".safetensors") != std::string::npos;
+}
+
+}  // namespace
+
+// In place of the C library's function. A minute is the end of the wait in a test that fails.
+extern "C" int fsync(int fildes) {
+  ++num_waiting_for_disk;
+  for (int i = 0; disk_is_held && is_of_tensors(fildes) && i < 6000; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  --num_waiting_for_disk;
+  return static_cast<int>(::syscall(SYS_fsync, fildes));
+}
 
 namespace copus {
 namespace {
@@ -47,7 +77,7 @@ class RunCheckpointsTest : public ::testing::Test {
     train_on_every_rank(config(changes), [&](Trainer& trainer, World& world, const Dataset&) {
       std::optional<CheckpointFolder> folder;
       if (world.rank() == 0) folder.emplace(root_, 2);
-      RunCheckpoints checkpoints(root_, folder ? &*folder : nullptr, world, false, all_ranks_write);
+      RunCheckpoints checkpoints(root_, folder ? &*folder : nullptr, world, 60, false, all_ranks_write);
       body(trainer, checkpoints, folder ? &*folder : nullptr, world);
     });
   }
@@ -114,6 +144,55 @@ TEST_F(RunCheckpointsTest, TrainingGoesOnWhileADiskWrites) {
   EXPECT_NO_THROW(Checkpoint(root_ / "step-00000001"));
 }
 
+// Holds the disk for all ranks, from a moment at which none of them writes.
+void hold_disk(World& world) {
+  world.everyone().barrier();
+  disk_is_held = true;
+  world.everyone().barrier();
+}
+
+// Lets the disk write what was held back, and returns when it has.
+void release_disk(World& world) {
+  world.everyone().barrier();
+  disk_is_held = false;
+  while (num_waiting_for_disk > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  world.everyone().barrier();
+}
+
+TEST_F(RunCheckpointsTest, NobodyWhoLeavesWaitsForTheDiskAndTheNextCheckpointIsInAFolderOfItsOwn) {
+  run({ranks(2, 1, 1)}, [&](Trainer& trainer, RunCheckpoints& next, CheckpointFolder* folder, World& world) {
+    trainer.step();
+    hold_disk(world);
+    RunCheckpoints(root_, folder, world, 60, false, all_ranks_write).write(trainer, "left");
+    while (num_waiting_for_disk < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    world.everyone().barrier();
+    const std::vector<std::string> before = entries();
+    EXPECT_EQ(before.size(), 1);
+    world.everyone().barrier();
+    if (folder != nullptr) folder->drop();
+    next.write(trainer, "next");
+    EXPECT_NE(entries(), before);
+    release_disk(world);
+    next.finish();
+  });
+  EXPECT_THAT(entries(), ElementsAre("step-00000001"));
+  EXPECT_EQ(Checkpoint(root_ / "step-00000001").run_config(), "next");
+}
+
+TEST_F(RunCheckpointsTest, ADiskThatHangsIsNamedWhereAllWaitForIt) {
+  run({ranks(2, 1, 1)}, [&](Trainer& trainer, RunCheckpoints&, CheckpointFolder* folder, World& world) {
+    trainer.step();
+    hold_disk(world);
+    RunCheckpoints checkpoints(root_, folder, world, 0.2, false, all_ranks_write);
+    checkpoints.write(trainer, "");
+    EXPECT_THAT(user_error([&] { checkpoints.finish(); }),
+                AllOf(HasSubstr(concat("checkpoint into ", root_.string(), ": rank 0: the disk hangs")),
+                      HasSubstr("for 0.2 s (parallel.wait_limit)")));
+    release_disk(world);
+  });
+  EXPECT_THAT(entries(), ElementsAre());
+}
+
 // A folder that is not there stands for a disk that refuses.
 TEST_F(RunCheckpointsTest, ADiskThatRefusesOneRankLeavesNothingAndIsToldOfThatRank) {
   run({ranks(2, 1, 2)}, [&](Trainer& trainer, RunCheckpoints& checkpoints, CheckpointFolder* folder, World& world) {
@@ -122,7 +201,7 @@ TEST_F(RunCheckpointsTest, ADiskThatRefusesOneRankLeavesNothingAndIsToldOfThatRa
     checkpoints.finish();
     trainer.step();
     const std::filesystem::path seen = world.rank() == 3 ? folder_.path() / "elsewhere" : root_;
-    RunCheckpoints refused(seen, folder, world, false, all_ranks_write);
+    RunCheckpoints refused(seen, folder, world, 60, false, all_ranks_write);
     refused.write(trainer, "");
     const std::string error = user_error([&] { refused.finish(); });
     EXPECT_THAT(error, AllOf(HasSubstr("rank 3: cannot create"), HasSubstr("elsewhere")));

@@ -50,7 +50,8 @@ class RunLoop {
   void stand_still(PassedBoundary& passed);
   StopReason reason_to_stop() const;
   bool is_checkpoint_overdue(const PassedBoundary& passed) const;
-  StopReason reason_to_halt(const PassedBoundary& passed) const;
+  StopReason reason_to_halt(const PassedBoundary& passed);
+  bool waits_for_disk();
   StopReason end_reason() const;
   bool is_sound() const;
   std::optional<HeldOutLoss> evaluate();
@@ -75,6 +76,7 @@ class RunLoop {
   double longest_step_ = 0;         // seconds on the real clock
   int64_t steps_ = 0, traced_ = 0;  // counts of this process alone
   std::optional<RunCheckpoints> checkpoints_;
+  std::optional<std::chrono::steady_clock::time_point> regroup_wanted_since_;  // on rank 0
 };
 
 }  // namespace copus

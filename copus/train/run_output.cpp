@@ -63,7 +63,7 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
     : plan_(plan),
       config_(plan.config),
       directory_(begin_run_directory(plan)),
-      checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last),
+      checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last, plan.takes_over ? config_.wait_limit : 0),
       log_(directory_, first_unless_more_is_there(resumed_after)),
       progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));

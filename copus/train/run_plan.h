@@ -37,6 +37,7 @@ struct RunPlan {
   std::vector<std::string> damage;        // found in later checkpoints than that, a clause each
   int64_t logged_step = 0;                // the latest in the run log as the plan was made: later ones are not known
   bool state_is_in_memory = false;        // ranks survived with it: no checkpoint is of a later step
+  bool takes_over = false;                // a process of this job wrote into the directory, and may not have ended yet
   std::vector<std::string> changes;       // settings in which a resumed run differs from its beginning
   std::vector<std::string> effects = {};  // of these changes
   bool new_data = false;                  // RunRequest::new_data

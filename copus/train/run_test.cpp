@@ -39,8 +39,9 @@ void note_sync(int descriptor) {
   std::ifstream file(path);
   Sync sync;
   sync.lines = std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n');
-  const fs::path checkpoint = watched_run / "checkpoints" / copus::checkpoint_name(sync.lines);
-  sync.has_checkpoint = fs::exists(checkpoint) || fs::exists(copus::partial_path(checkpoint));
+  for (const auto& entry : fs::directory_iterator(watched_run / "checkpoints")) {
+    if (entry.path().filename().string().starts_with(copus::checkpoint_name(sync.lines))) sync.has_checkpoint = true;
+  }
   syncs[path.filename()].push_back(sync);
 }
 

@@ -1,12 +1,14 @@
 // For tests: the whole state of a run in host memory, and its way into a checkpoint, which ranks of one process write.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -79,6 +81,13 @@ class CheckpointWriter {
   CheckpointWriter(std::filesystem::path root, int64_t keep_last, const CheckpointLimits& limits = {},
                    int64_t num_ranks = 1)
       : folder_(std::move(root), keep_last), limits_(limits), num_ranks_(num_ranks) {}
+
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  // Waits for the last one, so that another may open the folder.
+  ~CheckpointWriter() {
+    while (!folder_.is_idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 
   void write(const Snapshot& snapshot) {
     const CheckpointPlan plan = plan_of(snapshot, num_ranks_, limits_);

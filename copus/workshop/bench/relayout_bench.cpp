@@ -158,7 +158,7 @@ RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::u
   result.decided_at = monotonic_seconds();
   std::optional<CheckpointFolder> folder;
   if (world.rank() == 0) folder.emplace(options.checkpoints, 1);
-  RunCheckpoints checkpoints(options.checkpoints, folder ? &*folder : nullptr, world);
+  RunCheckpoints checkpoints(options.checkpoints, folder ? &*folder : nullptr, world, default_wait_seconds);
   checkpoints.write(trainer, to_toml(config));
   checkpoints.finish();
   world.everyone().barrier();
