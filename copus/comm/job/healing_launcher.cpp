@@ -241,9 +241,7 @@ class OtherMachine {
 
   // The ranks end with this.
   int be_alone(const std::string& cause) {
-    for (const RankProcess& process : hands_.system().all()) {
-      if (!process.ended) ::kill(process.pid, SIGKILL);
-    }
+    for (RankProcess& process : hands_.system().all()) process.signal(SIGKILL);
     hands_.system().finish_errors();
     write_all(STDERR_FILENO,
               concat("copus: error: machine ", machine_.machine,

@@ -86,10 +86,10 @@ class Job {
     if (!health_.failure()) return;
     if (!deadline_) deadline_ = Clock::now() + grace;
     const bool too_late = Clock::now() > *deadline_;
-    for (const RankProcess& process : processes_.all()) {
+    for (RankProcess& process : processes_.all()) {
       if (process.ended) continue;
       // A process that is stopped cannot end by itself.
-      if (too_late || process_state(process.pid) == ProcessState::stopped) ::kill(process.pid, SIGKILL);
+      if (too_late || process_state(process.pid) == ProcessState::stopped) process.signal(SIGKILL);
     }
   }
 

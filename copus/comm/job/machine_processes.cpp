@@ -76,7 +76,7 @@ std::vector<News> MachineProcesses::carry_out_one(const ContinueProcess& order) 
 
 void MachineProcesses::signal(int64_t number, int signal) const {
   const auto found = members_.find(number);
-  if (found != members_.end() && !found->second.process->ended) ::kill(found->second.process->pid, signal);
+  if (found != members_.end()) found->second.process->signal(signal);
 }
 
 std::vector<News> MachineProcesses::carry_out_one(const TellProcess& order) {

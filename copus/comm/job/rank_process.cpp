@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -23,6 +24,7 @@ namespace copus {
 namespace {
 
 constexpr auto look_for_news_after = std::chrono::milliseconds(100);
+constexpr auto between_looks_at_the_killed = std::chrono::milliseconds(1);
 constexpr std::string_view mistake_begins = "copus: error:";
 
 // Arguments or environment in the form that exec takes.
@@ -106,6 +108,12 @@ bool ProcessEnd::killed_by(const std::set<int>& signals) const {
   return ended && WIFSIGNALED(status) && signals.contains(WTERMSIG(status));
 }
 
+void RankProcess::signal(int number_of_signal) {
+  if (ended) return;
+  ::kill(pid, number_of_signal);
+  if (number_of_signal == SIGKILL && !killed_at) killed_at = std::chrono::steady_clock::now();
+}
+
 RankProcesses::RankProcesses(const std::vector<std::string>& arguments)
     : program_(std::filesystem::read_symlink("/proc/self/exe")), arguments_(arguments) {
   arguments_.insert(arguments_.begin(), program_invocation_name);
@@ -113,9 +121,7 @@ RankProcesses::RankProcesses(const std::vector<std::string>& arguments)
 
 RankProcesses::~RankProcesses() {
   signal_all(SIGKILL);
-  for (RankProcess& process : processes_) {
-    if (!process.ended) ::waitpid(process.pid, &process.status, 0);
-  }
+  for (reap(); !all_ended(); reap()) std::this_thread::sleep_for(between_looks_at_the_killed);
 }
 
 RankProcess& RankProcesses::start(const RankStart& start) {
@@ -161,10 +167,8 @@ void RankProcesses::become_rank(pid_t launcher, int errors, const std::vector<in
 
 bool RankProcesses::all_ended() const { return std::ranges::all_of(processes_, &RankProcess::ended); }
 
-void RankProcesses::signal_all(int signal) const {
-  for (const RankProcess& process : processes_) {
-    if (!process.ended) ::kill(process.pid, signal);
-  }
+void RankProcesses::signal_all(int signal) {
+  for (RankProcess& process : processes_) process.signal(signal);
 }
 
 std::vector<RankProcess*> RankProcesses::reap() {
@@ -172,8 +176,15 @@ std::vector<RankProcess*> RankProcesses::reap() {
   for (RankProcess& process : processes_) {
     if (process.ended) continue;
     const pid_t ended = ::waitpid(process.pid, &process.status, WNOHANG);
-    if (ended == 0) continue;
-    COPUS_CHECK(ended == process.pid, std::strerror(errno));
+    if (ended == 0) {
+      if (!process.killed_at || std::chrono::steady_clock::now() - *process.killed_at < ends_within) continue;
+      write_all(STDERR_FILENO, concat("copus: rank ", process.number, " (pid ", process.pid, ") was killed ",
+                                      ends_within.count(), " s ago and has not ended: it hangs in the kernel, as on a ",
+                                      "file system that does not answer. Nobody waits for it any more\n"));
+      process.status = SIGKILL;
+    } else {
+      COPUS_CHECK(ended == process.pid, std::strerror(errno));
+    }
     process.ended = true;
     reaped.push_back(&process);
   }

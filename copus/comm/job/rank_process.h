@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <deque>
@@ -84,9 +85,13 @@ struct RankProcess : ProcessEnd {
   RankProcess(int64_t its_number, pid_t its_pid, ErrorLines its_errors)
       : number(its_number), pid(its_pid), errors(std::move(its_errors)) {}
 
+  // Sends it a signal, if it has not ended.
+  void signal(int number_of_signal);
+
   int64_t number;
   pid_t pid;
   ErrorLines errors;
+  std::optional<std::chrono::steady_clock::time_point> killed_at;
 };
 
 // What conclude() has to know of a process.
@@ -105,9 +110,13 @@ struct RankStart {
 
 // They are children of this process, in a process group of their own: a terminal then sends Ctrl-C to the launcher
 // alone, which passes it on once. This process must have no threads that were started before it, which would take the
-// signals. At its end none of them is left.
+// signals. At its end none of them is left, but for those that hang in the kernel.
 class RankProcesses {
  public:
+  // How long a process may take to end once it has been killed. One that hangs in the kernel, for a network file system
+  // that does not answer, never computes again, and counts as ended then.
+  static constexpr std::chrono::seconds ends_within{10};
+
   // `arguments` are those of this program, which is what each process runs.
   explicit RankProcesses(const std::vector<std::string>& arguments);
   RankProcesses(const RankProcesses&) = delete;
@@ -119,7 +128,7 @@ class RankProcesses {
 
   std::deque<RankProcess>& all() { return processes_; }
   bool all_ended() const;
-  // That have ended since the last call.
+  // That have ended since the last call, or count as ended since they were killed.
   std::vector<RankProcess*> reap();
   // Returns when a signal, output or something from `others` has come, or when it is time to look again.
   void wait_for_news(const std::vector<int>& others) const;
@@ -148,7 +157,7 @@ class RankProcesses {
     int64_t passed_on = 0;
   };
   void pass_on(int signal);
-  void signal_all(int signal) const;
+  void signal_all(int signal);
 
   const std::filesystem::path program_;
   std::vector<std::string> arguments_;

@@ -1,0 +1,73 @@
+// Processes that a launcher has started, and cannot end.
+#include "copus/comm/job/rank_process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+namespace {
+
+// One that hangs in the kernel has not ended for whoever asks.
+std::atomic<pid_t> hanging = 0;
+
+}  // namespace
+
+// In place of the C library's function.
+extern "C" pid_t waitpid(pid_t pid, int* status, int options) {
+  if (pid == hanging && (options & WNOHANG) != 0) return 0;
+  return static_cast<pid_t>(::syscall(SYS_wait4, pid, status, options, nullptr));
+}
+
+namespace copus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// What the processes run.
+TEST(RankProcesses, DISABLED_Sleeps) { std::this_thread::sleep_for(std::chrono::minutes(1)); }
+
+TEST(RankProcesses, NobodyWaitsForOneThatHangsInTheKernel) {
+  testing::internal::CaptureStderr();
+  pid_t pid = 0;
+  {
+    RankProcesses processes({"--gtest_also_run_disabled_tests", "--gtest_filter=RankProcesses.DISABLED_Sleeps"});
+    RankStart third;
+    third.number = 3;
+    RankProcess& process = processes.start(third);
+    hanging = pid = process.pid;
+    process.signal(SIGKILL);
+    const auto deadline = std::chrono::steady_clock::now() + RankProcesses::ends_within / 2;
+    while (std::chrono::steady_clock::now() < deadline) {
+      EXPECT_TRUE(processes.reap().empty());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    while (processes.reap().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(process.ended);
+    EXPECT_TRUE(process.killed_by({SIGKILL}));
+    EXPECT_TRUE(processes.all_ended());
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("rank 3 (pid "), HasSubstr("hangs in the kernel")));
+  hanging = 0;
+  ::waitpid(pid, nullptr, 0);
+}
+
+TEST(RankProcesses, NoneIsLeftAtTheEnd) {
+  pid_t pid = 0;
+  {
+    RankProcesses processes({"--gtest_also_run_disabled_tests", "--gtest_filter=RankProcesses.DISABLED_Sleeps"});
+    pid = processes.start({}).pid;
+  }
+  EXPECT_EQ(::kill(pid, 0), -1);
+}
+
+}  // namespace
+}  // namespace copus
