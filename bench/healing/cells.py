@@ -28,7 +28,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS = 24
-PATIENCE = 240  # seconds that a job has to end
+PATIENCE = 600  # seconds that a job has to end
 # Losses of layouts differ by rounding, which grows over the steps.
 RELATIVE = 1e-3
 KINDS = ("KILL", "STOP", "PAUSE", "TERM")

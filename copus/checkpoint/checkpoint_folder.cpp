@@ -27,7 +27,8 @@ void delete_directory(const std::filesystem::path& directory) {
   if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
 }
 
-// Deletes leftovers of checkpoints alone: other files in the folder are not ours.
+// Deletes leftovers of checkpoints alone: other files in the folder are not ours. What cannot be deleted, since a rank
+// that gave it up still writes there, is left to the next time.
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -35,7 +36,8 @@ void delete_leftovers(const std::filesystem::path& root) {
     const bool is_partial = entry.path().extension() == partial_suffix;
     if (is_partial && parse_checkpoint_name(name.substr(0, name.find('.')))) leftovers.push_back(entry.path());
   }
-  std::ranges::for_each(leftovers, delete_directory);
+  std::error_code ignored;
+  for (const std::filesystem::path& leftover : leftovers) std::filesystem::remove_all(leftover, ignored);
 }
 
 // What --resume looks at before it takes a checkpoint. Throws CheckpointDamage.
@@ -94,7 +96,7 @@ std::shared_ptr<const DirectoryLock> lock_within(const std::filesystem::path& di
     try {
       return std::make_shared<const DirectoryLock>(directory);
     } catch (const UserError&) {
-      if (std::chrono::steady_clock::now() >= deadline) throw;
+      if (!is_locked(directory) || std::chrono::steady_clock::now() >= deadline) throw;
     }
     std::this_thread::sleep_for(between_looks_at_a_lock);
   }
@@ -189,8 +191,8 @@ std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes) {
 
 void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileDigest> files) {
   COPUS_CHECK(begun_ != nullptr);
-  std::packaged_task<std::filesystem::path()> task([begun = std::exchange(begun_, nullptr), texts = std::move(texts),
-                                                    files = std::move(files)]() mutable {
+  std::packaged_task<void()> task([begun = std::exchange(begun_, nullptr), texts = std::move(texts),
+                                   files = std::move(files)]() mutable {
     const std::shared_ptr<const Writing> writing = std::move(begun);  // its lock goes before anybody hears of the end
     try {
       writing->complete(texts, std::move(files));
@@ -198,7 +200,6 @@ void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileD
       writing->abandon(cause.what());
     }
     writing->delete_older();
-    return writing->directory();
   });
   pending_ = task.get_future();
   std::thread(std::move(task)).detach();
@@ -222,7 +223,7 @@ bool CheckpointFolder::is_idle() const {
 void CheckpointFolder::finish() {
   if (!pending_.valid()) return;
   try {
-    last_written_ = pending_.get();
+    pending_.get();
   } catch (const std::runtime_error&) {  // also what the file system says of a folder that is gone
     if (is_in_place()) throw;
   }

@@ -7,8 +7,8 @@
 #include <future>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 
 #include "copus/base/durable_file.h"
 
@@ -45,7 +45,7 @@ class CheckpointFolder {
   void put_back();
 
   // Begins the checkpoint of a step, which will have `bytes` of tensors, and returns the new, empty folder for its
-  // files: its name is never used again, so whoever still writes into that of an earlier one is in nobody's way. First
+  // files: its name is new, so late writes to an abandoned checkpoint cannot collide with it. First
   // waits for the commit in progress and throws its error.
   std::filesystem::path begin(int64_t step, int64_t bytes);
 
@@ -56,6 +56,9 @@ class CheckpointFolder {
   // Tells whether what was begun can still be committed.
   bool has_begun() const { return begun_ != nullptr && is_in_place(); }
 
+  // Leaves what was begun and not committed to the next begin(), which deletes it: a disk that hangs would not. Returns
+  // whether there was anything.
+  bool forget() { return std::exchange(begun_, nullptr) != nullptr; }
   // Deletes what was begun and not committed. Returns whether there was anything.
   bool drop();
   // The same, and throws a UserError with the cause.
@@ -71,9 +74,6 @@ class CheckpointFolder {
   // goes on from `step` would write over the work of another.
   void check_none_is_later_than(int64_t step) const;
 
-  // The latest checkpoint that finish() has found complete.
-  std::optional<std::filesystem::path> last_written() const { return last_written_; }
-
  private:
   // A checkpoint that is being written, with all that its commit needs, which may outlive the folder's object.
   struct Writing;
@@ -82,8 +82,7 @@ class CheckpointFolder {
   int64_t keep_last_;
   std::shared_ptr<const DirectoryLock> lock_;
   std::shared_ptr<const Writing> begun_;  // and not committed; null: nothing is
-  std::optional<std::filesystem::path> last_written_;
-  std::future<std::filesystem::path> pending_;  // the checkpoint's, once it is complete
+  std::future<void> pending_;
 };
 
 }  // namespace copus

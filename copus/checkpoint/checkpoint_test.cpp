@@ -419,7 +419,7 @@ TEST_F(CheckpointTest, AFolderThatIsDeletedIsPutBackAndNothingIsWrittenBefore) {
   EXPECT_FALSE(folder.is_in_place() || folder.has_begun());
   folder.commit(texts_of(snapshot, plan), files);
   EXPECT_NO_THROW(folder.finish());
-  EXPECT_EQ(folder.last_written(), std::nullopt);
+  EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
   EXPECT_THAT(user_error([&] { folder.begin(20, plan.bytes()); }), HasSubstr("cannot create the folder"));
   EXPECT_FALSE(std::filesystem::exists(root_.parent_path())) << "what --resume would not find";
 
@@ -489,7 +489,7 @@ TEST_F(CheckpointTest, ErrorsOfTheBackgroundArriveWithTheNextCall) {
   EXPECT_THAT(user_error([&] { folder.begin(20, plan.bytes()); }),
               AllOf(HasSubstr("step-00000010"), HasSubstr(manifest_file_name), HasSubstr("Nothing of it was kept")));
   EXPECT_NO_THROW(folder.finish());
-  EXPECT_EQ(folder.last_written(), std::nullopt);
+  EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
   EXPECT_THAT(entries(), ElementsAre());
 }
 

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -307,7 +308,10 @@ class HealingRun {
     const std::string known = plan_->checkpoint ? plan_->checkpoint->directory().string() : "";
     RunPlan found;
     found.directory = plan_->directory;
-    if (leads) take_newest_checkpoint(found);
+    if (leads) {
+      await_checkpoint_in_progress();
+      take_newest_checkpoint(found);
+    }
     const std::string newest =
         broadcast_text(found.checkpoint ? found.checkpoint->directory().string() : "", 0, members.everyone());
     if (newest.empty() && (has_begun || !known.empty())) {
@@ -341,6 +345,15 @@ class HealingRun {
     write_all(STDERR_FILENO,
               concat("copus: ", printable(loss), "; the job goes on from ", printable(newest), " and trains ",
                      counted(std::max<int64_t>(0, plan_->logged_step - step), "step"), " after it again\n"));
+  }
+
+  // One that all ranks have written may become complete at any moment. Not for as long as a disk that hangs takes.
+  void await_checkpoint_in_progress() {
+    if (!leader_ || !leader_->has_begun()) return;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!leader_->output().checkpoints().is_idle() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
   }
 
   // Begins the run, with all ranks of the world.
@@ -426,7 +439,10 @@ class HealingRun {
   void lead_on(const Regrouped& regrouped) {
     const int64_t step = regrouped.after_step;
     if (leader_ && leader_->has_begun()) {
-      if (leader_->output().checkpoints().drop()) passed_.last_checkpoint.reset();
+      if (leader_->output().checkpoints().forget()) {
+        passed_.last_checkpoint.reset();
+        leader_->ask_for_checkpoint();
+      }
       return;
     }
     plan_->resume = true;

@@ -69,17 +69,18 @@ void check_folder_is_shared(const fs::path& directory, const CheckpointPlan& pla
                          "directory on a file system that all machines share"));
 }
 
-RunCheckpoints::RunCheckpoints(fs::path root, CheckpointFolder* folder, World& world, double wait_seconds, bool waits,
-                               const CheckpointLimits& limits)
+RunCheckpoints::RunCheckpoints(fs::path root, CheckpointFolder* folder, World& world, double wait_seconds,
+                               std::function<bool()> gives_up, bool waits, const CheckpointLimits& limits)
     : root_(std::move(root)),
       folder_(folder),
       world_(world),
       wait_seconds_(wait_seconds),
+      gives_up_(std::move(gives_up)),
       waits_(waits),
       limits_(limits) {}
 
 bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
-  finish();
+  if (!finish()) return false;
   const CheckpointPlan plan = trainer.plan_checkpoint(limits_);
   const int64_t step = trainer.state().step;
   const std::string partial = broadcast_text(folder_ != nullptr ? begin(step, plan.bytes()) : "", 0, world_.everyone());
@@ -115,17 +116,22 @@ void RunCheckpoints::look() {
 }
 
 // Asks again and again instead of waiting in one message: a disk may take longer than a rank may be silent.
-void RunCheckpoints::finish() {
+bool RunCheckpoints::finish() {
   DiskWatch watch;
   while (true) {
     look();
     if (part_ == nullptr && waits_) break;
     const DiskState slowest = slowest_of_all(state_of_disk(watch));
     if (part_ == nullptr && slowest == DiskState::done) break;
-    if (slowest == DiskState::silent) give_up(watch);
+    if (slowest == DiskState::silent) complain_of_silence(watch);
+    if (slowest == DiskState::given_up) {
+      forget();
+      return false;
+    }
     std::this_thread::sleep_for(between_looks_at_disks);
   }
   if (folder_ != nullptr) folder_->finish();
+  return true;
 }
 
 // Of what this rank waits for: its own files, then on rank 0 what makes them a checkpoint.
@@ -134,6 +140,8 @@ RunCheckpoints::DiskState RunCheckpoints::state_of_disk(DiskWatch& watch) const 
   const int64_t files = part_ != nullptr ? part_->num_durable() : -1;
   const auto now = std::chrono::steady_clock::now();
   if (is_done || std::exchange(watch.files, files) != files) watch.since = now;
+  const bool others_write = part_ != nullptr;
+  if (folder_ != nullptr && (others_write || !is_done) && gives_up_ && gives_up_()) return DiskState::given_up;
   if (is_done) return DiskState::done;
   return now - watch.since < std::chrono::duration<double>(wait_seconds_) ? DiskState::works : DiskState::silent;
 }
@@ -144,15 +152,20 @@ RunCheckpoints::DiskState RunCheckpoints::slowest_of_all(DiskState mine) {
   return static_cast<DiskState>(word);
 }
 
-// Leaves the checkpoint to the disk, whose fault is told by all ranks.
-void RunCheckpoints::give_up(DiskWatch& watch) {
+// Nothing is looked at or deleted there first, since the disk might not answer that either.
+void RunCheckpoints::complain_of_silence(DiskWatch& watch) {
   std::optional<Obstacle> silence;
   if (state_of_disk(watch) == DiskState::silent) silence = Obstacle{"the disk hangs"};
   const std::optional<Obstacle> agreed = agree_on_obstacle(silence, 0, world_.everyone());
   if (!agreed) return;  // it has answered at the last moment
+  forget();
+  throw UserError(concat("cannot write a checkpoint into ", root_.string(), ": ", agreed->reason,
+                         ", nothing of it has ", "become durable for ", wait_seconds_, " s (parallel.wait_limit)"));
+}
+
+void RunCheckpoints::forget() {
   part_.reset();
-  throw WriteError(concat("cannot write a checkpoint into ", root_.string(), ": ", agreed->reason,
-                          ", no file of it has ", "become durable for ", wait_seconds_, " s (parallel.wait_limit)"));
+  if (folder_ != nullptr) folder_->forget();
 }
 
 bool RunCheckpoints::rank_zero_says(bool yes) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,15 +24,16 @@ void check_folder_is_shared(const std::filesystem::path& directory, const Checkp
 class RunCheckpoints {
  public:
   // `root`: the folder of checkpoints, as this rank sees it; `folder`: the same on rank 0, null elsewhere.
-  // `wait_seconds`: for how long a disk may make no file durable while all wait for it. `waits`: training waits until
-  // the disk has everything, so that the number of messages does not depend on the disk. Refers to `folder` and `world`
-  // for its whole life. The end of it does not wait for a disk.
+  // `wait_seconds`: for how long a disk may make nothing durable while all wait for it. `gives_up`: asked on rank 0
+  // meanwhile, whether nobody is to wait any longer; empty: never. `waits`: training waits until the disk has
+  // everything, so that the number of messages does not depend on the disk. Refers to `folder` and `world` for its
+  // whole life. The end of it does not wait for a disk.
   RunCheckpoints(std::filesystem::path root, CheckpointFolder* folder, World& world, double wait_seconds,
-                 bool waits = false, const CheckpointLimits& limits = {});
+                 std::function<bool()> gives_up = {}, bool waits = false, const CheckpointLimits& limits = {});
 
   // Writes a checkpoint of the trainer's state. Returns when the system has taken all of it; the disk may not have yet.
-  // First finishes the one before. Returns false, and writes nothing, where somebody has deleted the folder: a
-  // checkpoint without the rest of the run directory could not be found again.
+  // First finishes the one before. Returns false, and writes nothing, where that was given up, or somebody has deleted
+  // the folder: a checkpoint without the rest of the run directory could not be found again.
   bool write(Trainer& trainer, const std::string& run_config);
 
   // Has rank 0 complete the checkpoint in the background, if by now all ranks' files are on the disk. Throws UserError
@@ -39,15 +41,12 @@ class RunCheckpoints {
   // the folder has been deleted since the checkpoint was begun, that is no error, and there is no such checkpoint.
   void look();
 
-  // Whether a checkpoint is being written, as far as rank 0 knows.
-  bool is_under_way() const { return part_ != nullptr || (folder_ != nullptr && !folder_->is_idle()); }
-
-  // Waits until the checkpoint is complete. Throws as look() does, and WriteError that names a rank whose disk has made
-  // nothing durable for `wait_seconds`.
-  void finish();
+  // Waits until the checkpoint is complete. Returns false where it was given up. Throws as look() does, and UserError
+  // that names a rank whose disk has made nothing durable for `wait_seconds`.
+  bool finish();
 
  private:
-  enum class DiskState : int64_t { done, works, silent };  // the later, the longer the ranks have to wait
+  enum class DiskState : int64_t { done, works, silent, given_up };  // of several ranks the latest counts
   struct DiskWatch {
     int64_t files = 0;  // that were durable then
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
@@ -57,13 +56,15 @@ class RunCheckpoints {
   std::string begin(int64_t step, int64_t bytes);
   DiskState state_of_disk(DiskWatch& watch) const;
   DiskState slowest_of_all(DiskState mine);
-  void give_up(DiskWatch& watch);
+  void complain_of_silence(DiskWatch& watch);
+  void forget();
   bool rank_zero_says(bool yes);
 
   std::filesystem::path root_;
   CheckpointFolder* folder_;
   World& world_;
   double wait_seconds_;
+  std::function<bool()> gives_up_;
   bool waits_;
   CheckpointLimits limits_;
   CheckpointTexts texts_;                 // of the checkpoint that is being written, on rank 0

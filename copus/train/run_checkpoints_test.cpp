@@ -77,7 +77,7 @@ class RunCheckpointsTest : public ::testing::Test {
     train_on_every_rank(config(changes), [&](Trainer& trainer, World& world, const Dataset&) {
       std::optional<CheckpointFolder> folder;
       if (world.rank() == 0) folder.emplace(root_, 2);
-      RunCheckpoints checkpoints(root_, folder ? &*folder : nullptr, world, 60, false, all_ranks_write);
+      RunCheckpoints checkpoints(root_, folder ? &*folder : nullptr, world, 60, {}, false, all_ranks_write);
       body(trainer, checkpoints, folder ? &*folder : nullptr, world);
     });
   }
@@ -163,7 +163,7 @@ TEST_F(RunCheckpointsTest, NobodyWhoLeavesWaitsForTheDiskAndTheNextCheckpointIsI
   run({ranks(2, 1, 1)}, [&](Trainer& trainer, RunCheckpoints& next, CheckpointFolder* folder, World& world) {
     trainer.step();
     hold_disk(world);
-    RunCheckpoints(root_, folder, world, 60, false, all_ranks_write).write(trainer, "left");
+    RunCheckpoints(root_, folder, world, 60, {}, false, all_ranks_write).write(trainer, "left");
     while (num_waiting_for_disk < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     world.everyone().barrier();
     const std::vector<std::string> before = entries();
@@ -179,18 +179,35 @@ TEST_F(RunCheckpointsTest, NobodyWhoLeavesWaitsForTheDiskAndTheNextCheckpointIsI
   EXPECT_EQ(Checkpoint(root_ / "step-00000001").run_config(), "next");
 }
 
+TEST_F(RunCheckpointsTest, AllGiveItUpWhereRankZeroSaysSoAndWriteTheNextOne) {
+  run({ranks(2, 1, 1)}, [&](Trainer& trainer, RunCheckpoints&, CheckpointFolder* folder, World& world) {
+    trainer.step();
+    hold_disk(world);
+    std::atomic<int64_t> asked = 0;
+    RunCheckpoints checkpoints(root_, folder, world, 60, [&] { return ++asked > 3; }, false, all_ranks_write);
+    EXPECT_TRUE(checkpoints.write(trainer, "given up"));
+    EXPECT_FALSE(checkpoints.write(trainer, "not begun"));
+    EXPECT_EQ(asked, world.rank() == 0 ? 4 : 0);
+    asked = -1'000'000;
+    EXPECT_TRUE(checkpoints.write(trainer, "next"));
+    release_disk(world);
+    EXPECT_TRUE(checkpoints.finish());
+  });
+  EXPECT_EQ(Checkpoint(root_ / "step-00000001").run_config(), "next");
+}
+
 TEST_F(RunCheckpointsTest, ADiskThatHangsIsNamedWhereAllWaitForIt) {
   run({ranks(2, 1, 1)}, [&](Trainer& trainer, RunCheckpoints&, CheckpointFolder* folder, World& world) {
     trainer.step();
     hold_disk(world);
-    RunCheckpoints checkpoints(root_, folder, world, 0.2, false, all_ranks_write);
+    RunCheckpoints checkpoints(root_, folder, world, 0.2, {}, false, all_ranks_write);
     checkpoints.write(trainer, "");
     EXPECT_THAT(user_error([&] { checkpoints.finish(); }),
                 AllOf(HasSubstr(concat("checkpoint into ", root_.string(), ": rank 0: the disk hangs")),
                       HasSubstr("for 0.2 s (parallel.wait_limit)")));
+    EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
     release_disk(world);
   });
-  EXPECT_THAT(entries(), ElementsAre());
 }
 
 // A folder that is not there stands for a disk that refuses.
@@ -201,7 +218,7 @@ TEST_F(RunCheckpointsTest, ADiskThatRefusesOneRankLeavesNothingAndIsToldOfThatRa
     checkpoints.finish();
     trainer.step();
     const std::filesystem::path seen = world.rank() == 3 ? folder_.path() / "elsewhere" : root_;
-    RunCheckpoints refused(seen, folder, world, 60, false, all_ranks_write);
+    RunCheckpoints refused(seen, folder, world, 60, {}, false, all_ranks_write);
     refused.write(trainer, "");
     const std::string error = user_error([&] { refused.finish(); });
     EXPECT_THAT(error, AllOf(HasSubstr("rank 3: cannot create"), HasSubstr("elsewhere")));

@@ -43,8 +43,9 @@ class RunLeader {
   void look(int64_t step, bool standing, Trainer& trainer);
   void keep_directory();
   // Tells whether a checkpoint is to be written as soon as all ranks can: the run directory was made again, without the
-  // ones before.
+  // ones before, or one was given up.
   bool wants_checkpoint() { return wants_checkpoint_ && output_->checkpoints().is_in_place(); }
+  void ask_for_checkpoint() { wants_checkpoint_ = true; }
   // Tells that one has been begun.
   void has_begun_checkpoint() { wants_checkpoint_ = false; }
   void add(const SwitchReport& report, const Trainer& trainer);

@@ -24,8 +24,8 @@ namespace {
 // Speed of a slow disk: decides how long before the end of the wall clock the checkpoint is begun.
 constexpr double assumed_bytes_per_second = 50e6;
 
-// How long training goes on for a checkpoint's sake when ranks are to come or go, before that is given up: a scheduler
-// that takes a machine back gives half a minute or more.
+// Ranks that come or go wait at most this long for a checkpoint in progress: a scheduler that takes a machine back
+// gives half a minute or more.
 constexpr std::chrono::seconds longest_wait_for_disk(10);
 
 // Interval at which rank 0 looks for commands while the run is paused and the other ranks wait for it.
@@ -73,8 +73,9 @@ std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
 std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
   // The number of messages must not depend on the disk where messages move the clock.
   const bool waits = plan_.config.cluster.clock == ClockKind::virtual_time;
-  checkpoints_.emplace(checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_,
-                       plan_.config.wait_limit, waits);
+  checkpoints_.emplace(
+      checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, plan_.config.wait_limit,
+      [this] { return gives_up_checkpoint(); }, waits);
   if (leader_) leader_->go_on_adapting(trainer_);
   if (passed.record) at_boundary(*passed.record, passed);
   if (std::exchange(passed.may_owe_evaluation, false)) evaluate_what_is_owed();
@@ -90,7 +91,8 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
     if (halt == StopReason::checkpoint) checkpoint_by_time(passed);
     if (halt == StopReason::pause && !trainer_.finished()) stand_still(passed);
     if ((halt == StopReason::regroup || stopped_while_paused_ == StopReason::regroup) && !trainer_.finished()) {
-      return std::nullopt;  // leaving does not wait for a checkpoint that is being written
+      if (!checkpoints_->finish()) note_given_up(passed);
+      return std::nullopt;
     }
   }
   trainer_.gather_seconds_now();
@@ -120,7 +122,8 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   }
   note_change(passed);
   if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
-  const bool goes_on = end_reason() == StopReason::none;
+  // Ranks that come or go do not wait for one that is due now: it is written as soon as they have.
+  const bool goes_on = end_reason() == StopReason::none && trainer_.stop_reason() != StopReason::regroup;
   if (goes_on && is_sound() && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
 }
 
@@ -199,19 +202,31 @@ bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
 }
 
 // The same, or to let ranks come and go, to write a checkpoint, or to pause.
-StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) {
+StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   const StopReason reason = reason_to_stop();
   if (reason != StopReason::none || leader_ == nullptr) return reason;
-  if (membership_ != nullptr && membership_->regroup_wanted() && !waits_for_disk()) return StopReason::regroup;
+  if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
   if (is_sound() && (leader_->wants_checkpoint() || is_checkpoint_overdue(passed))) return StopReason::checkpoint;
   return leader_->control().pause_wanted() ? StopReason::pause : reason;
 }
 
-// Whether ranks that are to come or go wait for a checkpoint that is being written, for a while.
-bool RunLoop::waits_for_disk() {
+// Asked on rank 0 while all wait for a disk: whether ranks that are to come or go have waited for long enough.
+bool RunLoop::gives_up_checkpoint() {
+  if (membership_ == nullptr || trainer_.finished() || end_reason() != StopReason::none) return false;
+  if (!membership_->regroup_wanted()) return false;
   const auto now = std::chrono::steady_clock::now();
   if (!regroup_wanted_since_) regroup_wanted_since_ = now;
-  return checkpoints_->is_under_way() && now - *regroup_wanted_since_ < longest_wait_for_disk;
+  return now - *regroup_wanted_since_ >= longest_wait_for_disk;
+}
+
+// The next step ends with another one.
+void RunLoop::note_given_up(PassedBoundary& passed) {
+  passed.last_checkpoint.reset();
+  if (!leader_) return;
+  leader_->ask_for_checkpoint();
+  leader_->output().note(
+      concat("step ", trainer_.state().step, ": the checkpoint is given up and will be written again: ",
+             "ranks come or go, and the disk has not taken it within ", longest_wait_for_disk.count(), " s"));
 }
 
 // The reason for which the run ends, if it does, as all ranks know it.

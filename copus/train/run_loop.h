@@ -50,8 +50,9 @@ class RunLoop {
   void stand_still(PassedBoundary& passed);
   StopReason reason_to_stop() const;
   bool is_checkpoint_overdue(const PassedBoundary& passed) const;
-  StopReason reason_to_halt(const PassedBoundary& passed);
-  bool waits_for_disk();
+  StopReason reason_to_halt(const PassedBoundary& passed) const;
+  bool gives_up_checkpoint();
+  void note_given_up(PassedBoundary& passed);
   StopReason end_reason() const;
   bool is_sound() const;
   std::optional<HeldOutLoss> evaluate();

@@ -25,6 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Seconds for which a rank that takes the directory over waits for the one before to end.
+constexpr double longest_wait_for_lock = 30;
+
 double now_since_epoch() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -63,7 +66,7 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
     : plan_(plan),
       config_(plan.config),
       directory_(begin_run_directory(plan)),
-      checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last, plan.takes_over ? config_.wait_limit : 0),
+      checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last, plan.takes_over ? longest_wait_for_lock : 0),
       log_(directory_, first_unless_more_is_there(resumed_after)),
       progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));

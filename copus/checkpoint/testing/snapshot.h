@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/checkpoint_folder.h"
 #include "copus/checkpoint/checkpoint_part.h"
 #include "copus/checkpoint/checkpoint_plan.h"
@@ -80,7 +81,7 @@ class CheckpointWriter {
  public:
   CheckpointWriter(std::filesystem::path root, int64_t keep_last, const CheckpointLimits& limits = {},
                    int64_t num_ranks = 1)
-      : folder_(std::move(root), keep_last), limits_(limits), num_ranks_(num_ranks) {}
+      : root_(std::move(root)), folder_(root_, keep_last), limits_(limits), num_ranks_(num_ranks) {}
 
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -103,9 +104,11 @@ class CheckpointWriter {
   }
 
   void finish() { folder_.finish(); }
-  std::optional<std::filesystem::path> last_written() const { return folder_.last_written(); }
+  // Once it is finished.
+  std::optional<std::filesystem::path> last_written() const { return latest_checkpoint(root_); }
 
  private:
+  std::filesystem::path root_;
   CheckpointFolder folder_;
   CheckpointLimits limits_;
   int64_t num_ranks_;

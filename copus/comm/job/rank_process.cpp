@@ -180,7 +180,7 @@ std::vector<RankProcess*> RankProcesses::reap() {
       if (!process.killed_at || std::chrono::steady_clock::now() - *process.killed_at < ends_within) continue;
       write_all(STDERR_FILENO, concat("copus: rank ", process.number, " (pid ", process.pid, ") was killed ",
                                       ends_within.count(), " s ago and has not ended: it hangs in the kernel, as on a ",
-                                      "file system that does not answer. Nobody waits for it any more\n"));
+                                      "file system that does not answer. The job continues without it\n"));
       process.status = SIGKILL;
     } else {
       COPUS_CHECK(ended == process.pid, std::strerror(errno));
