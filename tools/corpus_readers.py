@@ -419,7 +419,8 @@ def format_of(head, path):
     """What a file of another format than the text that its name promises is, and what to do with it; else None. `head` is
     its beginning, unpacked."""
     for mark, offset, what, remedy in FORMATS:
-        if head.startswith(mark, offset):
+        # A text may begin with ORCHID.
+        if head.startswith(mark, offset) and (mark != b"ORC" or any(byte < 9 for byte in head[:64])):
             return f"is {what}; {remedy}"
     if head[8:10] == b'{"' and 0 < int.from_bytes(head[:8], "little") < path.stat().st_size:
         return f"is a model's weights (safetensors); {NO_TEXT}"

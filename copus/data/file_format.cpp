@@ -72,6 +72,13 @@ bool has_mark(std::string_view file, const Format& format) {
   return file.size() >= format.offset && file.substr(format.offset).starts_with(format.mark);
 }
 
+// Whether there are bytes at the beginning that no text has.
+bool has_control_bytes(std::string_view file) {
+  constexpr size_t beginning = 64;
+  const std::string_view head = file.substr(0, beginning);
+  return std::any_of(head.begin(), head.end(), [](unsigned char byte) { return byte < '\t'; });
+}
+
 // Whether the first eight bytes are the length of a header in JSON, as in safetensors.
 bool has_header_length(std::string_view file) {
   uint64_t length = 0;
@@ -132,6 +139,7 @@ std::optional<std::string> format_of_corpus(std::string_view file, const std::st
   for (const Format& format : formats) {
     if (!has_mark(file, format)) continue;
     if (format.offset == 8 && !has_header_length(file)) continue;
+    if (format.mark == "ORC" && !has_control_bytes(file)) continue;  // as ORCHID does
     return concat("is ", format.what, "; ", format.remedy);
   }
   if (is_sentencepiece(file)) {

@@ -58,6 +58,7 @@ TEST(FileFormat, NamesJsonByItsName) {
 
 TEST(FileFormat, TextIsText) {
   EXPECT_EQ(format("once upon a time"), "text");
+  EXPECT_EQ(format("ORCHIDS and other flowers\n"), "text");
   EXPECT_EQ(format("once upon a time.", "a.bin"), "text");
   EXPECT_EQ(format("12345678{\"a\": 1}"), "text") << "no length of a header";
   EXPECT_EQ(format("caf\xE9 au lait!!"), "text") << "Latin-1, of which nothing can be told";

@@ -26,20 +26,22 @@ std::vector<std::string> describe_resume_effects(const RunConfig& then, const Ru
                                                  const TrainingState& state, const Configuration& start) {
   std::vector<std::string> lines;
   const std::string end = describe_end(now.train), old_end = describe_end(then.train);
-  if (end != old_end) lines.push_back(concat("the run ends ", end, ", and no longer ", old_end));
+  if (end != old_end) lines.push_back(concat("the run now ends ", end, " (was ", old_end, ")"));
 
   const RunProgress here{state.consumed_tokens, state.elapsed_seconds};
   const LearningRate before(then.optimizer, then.train), after(now.optimizer, now.train);
   const auto percent = [&](const LearningRate& rate) { return format_number("%.3g %%", 100 * rate.share(here)); };
   if (before.share(here) != after.share(here)) {
-    lines.push_back(concat(percent(after), " of the run is done, and no longer ", percent(before)));
+    lines.push_back(concat(percent(after), " of the run is now done (was ", percent(before), ")"));
   }
   const bool is_same_batch = state.configuration.global_batch == start.global_batch;
   const double factor = is_same_batch ? state.rate_factor : initial_rate_factor(now, start.global_batch);
   const double old_rate = before.at(here) * state.rate_factor, rate = after.at(here) * factor;
   if (rate != old_rate) {
     const auto text = [](double value) { return format_number("%.4g", value); };
-    lines.push_back(concat("the learning rate at this point is ", text(rate), ", and no longer ", text(old_rate)));
+    const bool shrinks = start.global_batch < state.configuration.global_batch;
+    lines.push_back(concat("the learning rate at this point is now ", text(rate), " (was ", text(old_rate), ")",
+                           shrinks ? ", and lower for some steps, since the batch shrinks" : ""));
   }
   return lines;
 }

@@ -110,11 +110,13 @@ TEST(ResumeEffects, WhatChangesIsSaid) {
   EXPECT_THAT(effects_at_half_of(run_with({}), run_with({})), IsEmpty());
   EXPECT_THAT(effects_at_half_of(run_with({"optimizer.schedule=\"constant\""}),
                                  run_with({"optimizer.schedule=\"constant\"", "train.max_steps=40"})),
-              ElementsAre("the run ends after 5120 tokens, and no longer after 2560 tokens",
-                          "25 % of the run is done, and no longer 50 %"));
+              ElementsAre("the run now ends after 5120 tokens (was after 2560 tokens)",
+                          "25 % of the run is now done (was 50 %)"));
   EXPECT_THAT(effects_at_half_of(run_with({"train.max_steps=0", "train.max_seconds=100"}),
                                  run_with({"train.max_steps=0", "train.max_seconds=200"})),
               ElementsAre(HasSubstr("after 3 min 20 s of training"), HasSubstr("25 %"), HasSubstr("learning rate")));
+  EXPECT_THAT(effects_at_half_of(run_with({}), run_with({"train.global_batch=4"})),
+              Contains(HasSubstr("lower for some steps, since the batch shrinks")));
 }
 
 }  // namespace

@@ -65,8 +65,6 @@ RunSummary summary_so_far(const ReportedRun& run) {
     summary.missing_steps = count_steps(missing_steps(records, 0, last.step));
     summary.skipped_steps =
         std::count_if(records.begin(), records.end(), [](const StepRecord& record) { return record.skipped(); });
-  } else if (last.global_batch > 0) {
-    summary.skipped_steps = last.skipped_samples / last.global_batch;
   }
   for (const StepRecord& record : records) {
     if (record.held_out_loss) summary.held_out_loss = record.held_out_loss;
@@ -158,6 +156,13 @@ std::string tile(std::string_view name, std::string_view value, std::string_view
                 escape_html(value), "</div><div class=\"detail\">", escape_html(detail), "</div></div>\n");
 }
 
+// What was skipped: steps, or sequences where the steps have not been counted, since not all records were read.
+std::string skipped_in(const ReportedRun& run) {
+  if (run.summary.skipped_steps > 0 || run.records.empty()) return std::to_string(run.summary.skipped_steps);
+  const int64_t sequences = run.records.back().skipped_samples;
+  return sequences > 0 ? counted(sequences, "sequence") : "0";
+}
+
 std::string tiles_of(const ReportedRun& run) {
   const RunSummary& summary = run.summary;
   const bool evaluated = summary.held_out_loss && std::isfinite(*summary.held_out_loss);
@@ -167,7 +172,7 @@ std::string tiles_of(const ReportedRun& run) {
       "Held-out loss, nats/token", evaluated ? format_number("%.4f", *summary.held_out_loss) : "-",
       evaluated ? concat("perplexity ", format_number("%.3g", std::exp(*summary.held_out_loss))) : "not evaluated");
   out += tile("Steps", std::to_string(summary.steps),
-              concat(summary.skipped_steps > 0 ? concat(summary.skipped_steps, " skipped: not finite") : "none skipped",
+              concat(skipped_in(run) == "0" ? "none skipped" : concat(skipped_in(run), " skipped: not finite"),
                      missing > 0 ? concat("; ", missing, " missing from run.jsonl") : ""));
   out += tile("Tokens", format_count(static_cast<double>(summary.consumed_tokens)),
               concat(format_count(static_cast<double>(summary.consumed_samples)), " sequences"));
@@ -199,7 +204,7 @@ std::string table_of(const std::vector<ReportedRun>& runs) {
     table.rows.push_back(
         {escape_html(run.name), escape_html(summary.ended),
          evaluated ? format_number("%.4f", *summary.held_out_loss) : "-", std::to_string(summary.steps),
-         std::to_string(summary.skipped_steps), format_count(static_cast<double>(summary.consumed_tokens)),
+         skipped_in(run), format_count(static_cast<double>(summary.consumed_tokens)),
          format_duration(summary.train_seconds), format_count(summary.tokens_per_second),
          std::to_string(std::count_if(
              run.switches.begin(), run.switches.end(),
