@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -208,6 +209,12 @@ TEST_F(RunCheckpointsTest, ADiskThatHangsIsNamedWhereAllWaitForIt) {
     EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
     release_disk(world);
   });
+  // The threads of the ranks still rename what they have made durable.
+  const auto is_partial = [](const auto& entry) {
+    return entry.is_regular_file() && entry.path().extension() == partial_suffix;
+  };
+  using Entries = std::filesystem::recursive_directory_iterator;
+  while (std::any_of(Entries(root_), Entries(), is_partial)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 // A folder that is not there stands for a disk that refuses.
