@@ -101,8 +101,8 @@ void move_to_gpu(MemoryUse& use) {
 TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
   // An agreement adds up the words of three exact sums, rank 0's, which are a switch to a configuration, a learning
-  // rate and two times, and two of reasons to stop (train/step_agreement.cpp).
-  constexpr auto words = 3 * static_cast<size_t>(ExactSum::num_words) + num_configuration_fields + 8;
+  // rate and two times, and one of reasons to stop (train/step_agreement.cpp).
+  constexpr auto words = 3 * static_cast<size_t>(ExactSum::num_words) + num_configuration_fields + 7;
   system.agreement_bytes = words * sizeof(int64_t);
   if (processor == Processor::gpu) move_to_gpu(system.memory);
   return system;

@@ -60,20 +60,24 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
                       .inputs_hash = std::bit_cast<uint64_t>(rest[2])};
 }
 
-// What a rank says of stopping: rank 0's reason, zero from the others; and whether this rank was told to stop, by which
-// signal. So the sum over ranks holds all that counts.
-constexpr size_t words_of_stop = 2;
-constexpr int64_t one_terminated = int64_t{1} << 32;  // beside the number of those that were interrupted
+// What a rank says of stopping, in one word: rank 0's reason, zero from the others; and whether this rank was told to
+// stop, by which signal. So the sum over ranks holds all that counts.
+constexpr int64_t one_interrupted = 1;
+constexpr int64_t one_terminated = int64_t{1} << 28;  // of fewer ranks than that
+constexpr int64_t one_reason = int64_t{1} << 56;
+static_assert(static_cast<int64_t>(StopReason::checkpoint) < INT64_MAX / one_reason);
 
-std::array<int64_t, words_of_stop> to_words(StopReason reason, int64_t rank) {
-  const int64_t told = reason == StopReason::interrupt ? 1 : reason == StopReason::terminate ? one_terminated : 0;
-  return {rank == 0 ? static_cast<int64_t>(reason) : 0, told};
+int64_t to_word(StopReason reason, int64_t rank) {
+  const int64_t told = reason == StopReason::interrupt   ? one_interrupted
+                       : reason == StopReason::terminate ? one_terminated
+                                                         : 0;
+  return (rank == 0 ? static_cast<int64_t>(reason) * one_reason : 0) + told;
 }
 
-StopReason stop_of_words(std::span<const int64_t> words) {
-  if (words[1] % one_terminated != 0) return StopReason::interrupt;
-  if (words[1] != 0) return StopReason::terminate;
-  return static_cast<StopReason>(words[0]);
+StopReason stop_of_word(int64_t word) {
+  if (word % one_terminated != 0) return StopReason::interrupt;
+  if (word % one_reason != 0) return StopReason::terminate;
+  return static_cast<StopReason>(word / one_reason);
 }
 
 }  // namespace
@@ -91,8 +95,7 @@ StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone)
     rest[1] = to_word(report.begin);
     rest[2] = to_word(report.now - report.begin);
   }
-  const auto stop = to_words(report.stop, everyone.rank());
-  words.insert(words.end(), stop.begin(), stop.end());
+  words.push_back(to_word(report.stop, everyone.rank()));
   everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
 
   StepAgreement agreement;
@@ -104,7 +107,7 @@ StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone)
   if (rest[0] != 0) agreement.rate_factor = to_double(rest[0]);
   agreement.begin = to_double(rest[1]);
   agreement.seconds_of_rank_0 = to_double(rest[2]);
-  agreement.stop = stop_of_words(rest.subspan(3));
+  agreement.stop = stop_of_word(rest[3]);
   agreement.now = report.now;
   agreement.seconds = agreement.now - agreement.begin;
   return agreement;
@@ -116,9 +119,9 @@ void agree_on_time(StepAgreement& agreement, Communicator& everyone) {
 }
 
 StopReason agree_on_stop(StopReason reason, Communicator& everyone) {
-  auto words = to_words(reason, everyone.rank());
-  everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
-  return stop_of_words(words);
+  int64_t word = to_word(reason, everyone.rank());
+  everyone.all_reduce(&word, 1, DataType::int64);
+  return stop_of_word(word);
 }
 
 std::vector<std::optional<double>> agree_on_mean_losses(const std::vector<LossSum>& sums, Communicator& everyone) {
