@@ -56,9 +56,9 @@ std::optional<LineSearch::Line> LineSearch::line_from(uint64_t offset) {
   return std::nullopt;
 }
 
-uint64_t LineSearch::first_at_least(int64_t least, const NumberOfLine& number_of, uint64_t begin) {
+uint64_t LineSearch::first_at_least(int64_t least, const NumberOfLine& number_of) {
   // Every line that begins before `low` has a smaller number, and none that begins at `high` or later has.
-  uint64_t low = begin, high = size_;
+  uint64_t low = 0, high = size_;
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;
     std::optional<Line> line = line_from(middle);

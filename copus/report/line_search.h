@@ -33,10 +33,10 @@ class LineSearch {
   // The first whole line that begins `offset` bytes behind the beginning of the file, or later; empty where none does.
   std::optional<Line> line_from(uint64_t offset);
 
-  // The place of the first line whose number is at least `least`, among the lines that begin at `begin` or later; the
-  // end of the file where there is none. Lines without a number are passed over: they stand behind the place where they
-  // follow a smaller number. Reads a number of lines that grows as the logarithm of the size.
-  uint64_t first_at_least(int64_t least, const NumberOfLine& number_of, uint64_t begin = 0);
+  // The place of the first line whose number is at least `least`; the end of the file where there is none. Lines
+  // without a number are passed over: they stand behind the place where they follow a smaller number. Reads a number of
+  // lines that grows as the logarithm of the size.
+  uint64_t first_at_least(int64_t least, const NumberOfLine& number_of);
 
  private:
   std::filesystem::path path_;

@@ -95,7 +95,8 @@ class LineChoice {
   // Lines at which a field passes multiples of `interval`, evenly spread ones where there are more than `most`.
   void add_multiples(std::string_view field, int64_t interval, int64_t until, int64_t most) {
     if (interval <= 0) return;
-    const int64_t stride = (until / interval / most + 1) * interval;
+    const int64_t multiples = until / interval;
+    const int64_t stride = std::max<int64_t>(1, (multiples + most - 1) / most) * interval;
     for (int64_t number = stride; number <= until; number += stride) add(field, number);
   }
   const std::map<uint64_t, std::string>& lines() const { return lines_; }
