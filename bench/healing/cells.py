@@ -16,6 +16,7 @@ then holds. Anything else is named. A second call continues from the file:
 import argparse
 import collections
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -116,7 +117,9 @@ class Bench:
             return subprocess.CompletedProcess(command, None, "", (late.stderr or b"").decode(errors="replace"))
 
     def records(self, run):
-        return [json.loads(line) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
+        records = map(json.loads, (self.folder / run / "run.jsonl").read_text().splitlines())
+        # An evaluation that is made up for repeats the line of its step.
+        return [list(lines)[-1] for _, lines in itertools.groupby(records, key=lambda record: record["step"])]
 
     def places(self, story):
         """The undisturbed run of a story, and the points at which its processes may be struck."""

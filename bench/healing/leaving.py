@@ -176,6 +176,8 @@ def begin(drawn):
 
 def failure_of(steps, expected):
     """What differs from the run that nobody left; empty where nothing does."""
+    # An evaluation that is made up for repeats the line of its step.
+    steps = list({record["step"]: record for record in steps}.values())
     if [record["step"] for record in steps] != list(range(1, STEPS + 1)):
         return f"steps {[record['step'] for record in steps]}"
     for record, other in zip(steps, expected):

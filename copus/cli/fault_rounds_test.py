@@ -196,7 +196,8 @@ class Rounds:
     def log(self, run):
         """What is compared of each step, as text: equal only for bitwise equal numbers."""
         lines = (self.folder / run / "run.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line, parse_float=str) for line in lines]
+        # An evaluation that is made up for repeats the line of its step.
+        records = {record["step"]: record for record in (json.loads(line, parse_float=str) for line in lines)}.values()
         return [(record["step"], record["loss"], record["grad_norm"], record["consumed_samples"]) for record in records]
 
     def strike(self, job, kind, victim):
