@@ -27,6 +27,8 @@ import subprocess
 import sys
 import tempfile
 
+from leaving import MODEL
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS = 24
 PATIENCE = 600  # seconds that a job has to end
@@ -34,19 +36,7 @@ PATIENCE = 600  # seconds that a job has to end
 RELATIVE = 1e-3
 KINDS = ("KILL", "STOP", "PAUSE", "TERM")
 
-RUN = """
-[model]
-architecture = "llama"
-vocab_size = 256
-hidden_size = 64
-intermediate_size = 128
-num_hidden_layers = 4
-num_attention_heads = 4
-num_key_value_heads = 4
-[data]
-train = "corpus.txt"
-held_out_fraction = 0.1
-[train]
+RUN = MODEL + """[train]
 sequence_length = 32
 global_batch = 8
 micro_batch = 1
@@ -81,7 +71,7 @@ device = { matmul_teraflops = 0.1 }
 MOVES = "".join(json.dumps({"after_step": step, "configuration": configuration}) + "\n" for step, configuration in
                 ((6, "d=4,t=1,p=1,B=8,b=1,zero=3"), (12, "d=1,t=2,p=2,B=8,b=1"), (18, "d=2,t=2,p=1,B=8,b=1,zero=2")))
 
-# What happens anyway, and who is struck beside it, by number.
+# The layout, the faults that belong to the story, and the processes that are struck as well, by number, with their roles.
 STORIES = {
     "two ranks": (PAIR, [], {0: "leader", 1: "holder"}),
     "four ranks that move": (MOVING, [], {0: "leader", 3: "holder"}),

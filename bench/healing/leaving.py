@@ -31,7 +31,7 @@ PATIENCE = 300  # seconds that a job has to end
 # Losses of layouts differ by rounding, which grows over the steps.
 RELATIVE = 2e-2
 
-RUN = """
+MODEL = """
 [model]
 architecture = "llama"
 vocab_size = 256
@@ -43,7 +43,8 @@ num_key_value_heads = 4
 [data]
 train = "corpus.txt"
 held_out_fraction = 0.1
-[train]
+"""
+RUN = MODEL + """[train]
 sequence_length = 32
 global_batch = {batch}
 micro_batch = 1

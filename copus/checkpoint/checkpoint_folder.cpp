@@ -18,7 +18,7 @@
 namespace copus {
 namespace {
 
-// A writer that ends releases it within moments.
+// A writer that is about to end releases the lock within moments.
 constexpr std::chrono::milliseconds between_looks_at_a_lock(20);
 
 void delete_directory(const std::filesystem::path& directory) {
@@ -27,8 +27,8 @@ void delete_directory(const std::filesystem::path& directory) {
   if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
 }
 
-// Deletes leftovers of checkpoints alone: other files in the folder are not ours. What cannot be deleted, since a rank
-// that gave it up still writes there, is left to the next time.
+// Deletes leftovers of checkpoints alone: other files in the folder are not ours. A leftover into which a rank still
+// writes may resist, and is deleted the next time.
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -205,10 +205,8 @@ void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileD
   std::thread(std::move(task)).detach();
 }
 
-bool CheckpointFolder::drop() {
-  if (begun_ == nullptr) return false;
-  std::exchange(begun_, nullptr)->drop();
-  return true;
+void CheckpointFolder::drop() {
+  if (begun_ != nullptr) std::exchange(begun_, nullptr)->drop();
 }
 
 void CheckpointFolder::abandon(const std::string& cause) {

@@ -45,8 +45,8 @@ class CheckpointFolder {
   void put_back();
 
   // Begins the checkpoint of a step, which will have `bytes` of tensors, and returns the new, empty folder for its
-  // files: its name is new, so late writes to an abandoned checkpoint cannot collide with it. First
-  // waits for the commit in progress and throws its error.
+  // files: its name is new, so late writes to an abandoned checkpoint cannot collide with it. First waits for the
+  // commit in progress and throws its error.
   std::filesystem::path begin(int64_t step, int64_t bytes);
 
   // Makes what was begun a complete checkpoint, in the background: `files` are all files of tensors, durable. It
@@ -56,11 +56,11 @@ class CheckpointFolder {
   // Tells whether what was begun can still be committed.
   bool has_begun() const { return begun_ != nullptr && is_in_place(); }
 
-  // Leaves what was begun and not committed to the next begin(), which deletes it: a disk that hangs would not. Returns
-  // whether there was anything.
+  // Gives up what was begun and not committed without touching the disk, which may hang: the next begin() deletes it.
+  // Returns whether there was anything.
   bool forget() { return std::exchange(begun_, nullptr) != nullptr; }
-  // Deletes what was begun and not committed. Returns whether there was anything.
-  bool drop();
+  // Deletes what was begun and not committed.
+  void drop();
   // The same, and throws a UserError with the cause.
   [[noreturn]] void abandon(const std::string& cause);
 

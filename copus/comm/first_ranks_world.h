@@ -9,12 +9,12 @@
 
 namespace copus {
 
-// Of these distinct ranks of `inner`, this rank among them, which get ranks in the order of the list. Health and clock
-// are those of `inner`, and so are ranks in reports of failures. `inner` belongs to somebody else and outlives it.
-// Throws InternalError for a rank that is not among them.
+// The world of these ranks of `inner`, which are distinct and include this one. The order of the list gives them their
+// new ranks. Health and clock are those of `inner`, and so are ranks in reports of failures. `inner` belongs to somebody
+// else and outlives it. Throws InternalError for a rank that is not in the list.
 std::unique_ptr<World> chosen_ranks(World& inner, std::vector<int64_t> ranks);
 
-// Of ranks 0 to size - 1.
+// The world of ranks 0 to size - 1.
 std::unique_ptr<World> first_ranks(World& inner, int64_t size);
 
 }  // namespace copus

@@ -256,6 +256,7 @@ void RunLoop::evaluate_what_is_owed() {
 void RunLoop::checkpoint(PassedBoundary& passed) {
   passed.checkpointed_at = std::chrono::steady_clock::now();
   if (passed.last_checkpoint == trainer_.state().step) return;
+  if (!checkpoints_->finish()) return note_given_up(passed);
   if (leader_) leader_->sync_logs();  // first, so that no checkpoint is found whose steps the logs have lost
   if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
   if (leader_) {

@@ -168,7 +168,7 @@ void Composition::begin_next() {
   // Before training has begun, newcomers have nothing that they could go on from.
   if (left.empty() && !(has_newcomers && has_begun_)) return finish(Course::failed);
   if (stay.empty() && !parting.empty()) {
-    // The only state that is left is that of the leaving members, and what newcomers alone can read.
+    // Leaving members hold all state that is left, or newcomers alone can read it.
     std::swap(stay, parting);
     for (auto& [number, process] : processes_) {
       if (!can_join(process) || !orphaned.contains(process.machine)) continue;

@@ -128,7 +128,7 @@ class RankProcesses {
 
   std::deque<RankProcess>& all() { return processes_; }
   bool all_ended() const;
-  // That have ended since the last call, or count as ended since they were killed.
+  // The processes that have ended since the last call, and those that count as ended now: they were killed and hang.
   std::vector<RankProcess*> reap();
   // Returns when a signal, output or something from `others` has come, or when it is time to look again.
   void wait_for_news(const std::vector<int>& others) const;

@@ -10,7 +10,11 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <cstdlib>
 #include <thread>
+
+#include "copus/base/error.h"
 
 namespace {
 
@@ -31,17 +35,27 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What the processes run.
-TEST(RankProcesses, DISABLED_Sleeps) { std::this_thread::sleep_for(std::chrono::minutes(1)); }
+// The processes run the test that starts them, and do nothing in it until they are killed.
+constexpr const char* is_rank = "COPUS_TEST_IS_RANK";
+
+void sleep_where_this_is_a_rank() {
+  if (std::getenv(is_rank) != nullptr) std::this_thread::sleep_for(std::chrono::minutes(1));
+}
+
+RankStart rank(int64_t number) {
+  RankStart start;
+  start.number = number;
+  start.variables = {concat(is_rank, "=1")};
+  return start;
+}
 
 TEST(RankProcesses, NobodyWaitsForOneThatHangsInTheKernel) {
+  sleep_where_this_is_a_rank();
   testing::internal::CaptureStderr();
   pid_t pid = 0;
   {
-    RankProcesses processes({"--gtest_also_run_disabled_tests", "--gtest_filter=RankProcesses.DISABLED_Sleeps"});
-    RankStart third;
-    third.number = 3;
-    RankProcess& process = processes.start(third);
+    RankProcesses processes({"--gtest_filter=RankProcesses.NobodyWaitsForOneThatHangsInTheKernel"});
+    RankProcess& process = processes.start(rank(3));
     hanging = pid = process.pid;
     process.signal(SIGKILL);
     const auto deadline = std::chrono::steady_clock::now() + RankProcesses::ends_within / 2;
@@ -61,10 +75,11 @@ TEST(RankProcesses, NobodyWaitsForOneThatHangsInTheKernel) {
 }
 
 TEST(RankProcesses, NoneIsLeftAtTheEnd) {
+  sleep_where_this_is_a_rank();
   pid_t pid = 0;
   {
-    RankProcesses processes({"--gtest_also_run_disabled_tests", "--gtest_filter=RankProcesses.DISABLED_Sleeps"});
-    pid = processes.start({}).pid;
+    RankProcesses processes({"--gtest_filter=RankProcesses.NoneIsLeftAtTheEnd"});
+    pid = processes.start(rank(0)).pid;
   }
   EXPECT_EQ(::kill(pid, 0), -1);
 }

@@ -184,8 +184,8 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
   return bytes;
 }
 
-// Every rank calls it with the size of its arena, 0 where it has none yet, and with the kept ones. What all arenas are
-// to be large: those of the ranks decide, else the kept ones, which are of no use to larger or smaller ones.
+// Agrees on the size of all arenas, which the arenas of the ranks decide, else the kept ones. Kept arenas of another size
+// are of no use. Every rank calls it with the size of its own arena, 0 where it has none yet, and with the kept ones.
 int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
                        const std::vector<KeptArena>& kept) {
   std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),
