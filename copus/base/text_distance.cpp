@@ -3,18 +3,11 @@
 #include <algorithm>
 
 #include "copus/base/error.h"
+#include "copus/base/lower_case.h"
 
 namespace copus {
 
 namespace {
-
-std::string in_lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& letter : lower) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return lower;
-}
 
 // Tells whether each word of `text` begins the word of `candidate` in the same place. Words are joined by "-" or "_".
 // A few letters may begin anything, and abbreviate nothing.
@@ -58,14 +51,14 @@ size_t edit_distance(std::string_view one, std::string_view other) {
 }
 
 std::optional<std::string> nearest(std::string_view text, const std::vector<std::string>& candidates) {
-  const std::string lower = in_lower_case(text);
+  const std::string lower = lower_case(std::string(text));
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(1, text.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     // Every difference in length is an edit: what is far longer or shorter need not be read.
     const size_t fewest_edits = std::max(lower.size(), candidate.size()) - std::min(lower.size(), candidate.size());
     if (fewest_edits >= best_distance) continue;
-    const size_t distance = edit_distance(lower, in_lower_case(candidate));
+    const size_t distance = edit_distance(lower, lower_case(std::string(candidate)));
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;
@@ -73,7 +66,7 @@ std::optional<std::string> nearest(std::string_view text, const std::vector<std:
   }
   if (best) return best;
   const auto meant = std::find_if(candidates.begin(), candidates.end(), [&](const std::string& candidate) {
-    return abbreviates(lower, in_lower_case(candidate));
+    return abbreviates(lower, lower_case(std::string(candidate)));
   });
   return meant != candidates.end() ? std::optional(*meant) : std::nullopt;
 }

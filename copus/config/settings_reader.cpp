@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "copus/base/duration.h"
+#include "copus/base/lower_case.h"
 #include "copus/config/cluster_section.h"
 #include "copus/config/descriptions.h"
 #include "copus/config/model_section.h"
@@ -33,13 +34,6 @@ bool is_number_in_toml(const std::string& text, bool is_whole) {
   } catch (const UserError&) {
     return false;
   }
-}
-
-std::string lower_case(std::string text) {
-  for (char& character : text) {
-    if (character >= 'A' && character <= 'Z') character = static_cast<char>(character - 'A' + 'a');
-  }
-  return text;
 }
 
 // The hint where something follows the number in the text.

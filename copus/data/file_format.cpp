@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 
 #include "copus/base/error.h"
+#include "copus/base/lower_case.h"
 #include "copus/data/utf8.h"
 
 namespace copus {
@@ -107,11 +107,6 @@ bool is_half_zeros(std::string_view file) {
 bool may_be_token_ids(const std::string& extension) {
   constexpr std::array endings = {".bin", ".npy", ".dat", ".u16", ".u32"};
   return std::find(endings.begin(), endings.end(), extension) != endings.end();
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  return text;
 }
 
 std::optional<std::string> json_by_name(std::string_view file, const std::string& extension) {

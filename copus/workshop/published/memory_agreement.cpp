@@ -1,9 +1,9 @@
 #include "copus/workshop/published/memory_agreement.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 
+#include "copus/base/lower_case.h"
 #include "copus/workshop/published/agreement.h"
 #include "copus/workshop/published/memory.h"
 
@@ -37,8 +37,7 @@ std::optional<double> MemoryAgreement::infeasible_recall() const {
 }
 
 FailureKind failure_kind(const std::string& status) {
-  std::string lower;
-  for (const char character : status) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(character)));
+  const std::string lower = lower_case(status);
   const auto says = [&](const char* words) { return lower.find(words) != std::string::npos; };
   if (!says("oom") && !says("out of memory") && !says("out_of_memory")) return FailureKind::other;
   return says("crash") || says("_or_") || says(" or ") ? FailureKind::unclear : FailureKind::out_of_memory;
