@@ -2,6 +2,7 @@
 #
 #   SOURCES      the room's .cpp files
 #   TESTS        its *_test.cpp files
+#   SLOW_TESTS   GoogleTest patterns (Suite.Test) of tests that only `make test-all` runs; their label is `slow` alone
 #   USES         the rooms it depends on (all above it in the root CMakeLists.txt)
 #   LIBRARIES    libraries outside the project
 #   TORCH        the room uses ATen
@@ -44,8 +45,16 @@ function(compile_together TARGET COUNT)
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${COPUS_UNITY} UNITY_BUILD_MODE GROUP)
 endfunction()
 
+# discover_room_tests(ROOM LABEL FILTER): the tests of a room's test program that pass GoogleTest's filter.
+function(discover_room_tests ROOM LABEL FILTER)
+  string(REGEX REPLACE "_torch$" "" PREFIX ${ROOM})  # both parts of a room
+  gtest_discover_tests(${ROOM}_test TEST_PREFIX ${PREFIX}. TEST_FILTER "${FILTER}" TEST_LIST ${ROOM}_${LABEL}_tests
+    DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS ${LABEL} TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
+endfunction()
+
 function(copus_room)
-  cmake_parse_arguments(ROOM "TORCH" "NAME" "SOURCES;TESTS;USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ROOM "TORCH" "NAME" "SOURCES;TESTS;SLOW_TESTS;USES;LIBRARIES" ${ARGN})
   list(TRANSFORM ROOM_USES PREPEND copus_)
   add_library(copus_${ROOM_NAME} STATIC ${ROOM_SOURCES})
   target_link_libraries(copus_${ROOM_NAME} PUBLIC copus_options ${ROOM_USES} ${ROOM_LIBRARIES})
@@ -64,18 +73,22 @@ function(copus_room)
     # Tests are listed when CTest runs, so that a broken test program fails a test run and never a build. They have one
     # thread, since tests run side by side, and OpenMP threads that outnumber the cores spin; a test about threads sets
     # their number itself.
-    gtest_discover_tests(${ROOM_NAME}_test TEST_PREFIX ${ROOM_NAME}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-      PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
+    list(JOIN ROOM_SLOW_TESTS ":" SLOW_TESTS)
+    discover_room_tests(${ROOM_NAME} unit "-${SLOW_TESTS}")
+    if(SLOW_TESTS)
+      discover_room_tests(${ROOM_NAME} slow "${SLOW_TESTS}")
+    endif()
   endif()
 endfunction()
 
-# copus_torch_part(ROOM room SOURCES ... TESTS ... USES ...): the part of a room that needs libtorch, where the rest
-# does not, as the library copus_<room>_torch over copus_<room>. The room's without_libtorch.cpp takes its place in a
-# program without libtorch.
+# copus_torch_part(ROOM room SOURCES ... TESTS ... SLOW_TESTS ... USES ...): the part of a room that needs libtorch,
+# where the rest does not, as the library copus_<room>_torch over copus_<room>. In the program without libtorch cli and
+# workshop have a without_libtorch.cpp in its place.
 function(copus_torch_part)
-  cmake_parse_arguments(PART "" "ROOM" "SOURCES;TESTS;USES" ${ARGN})
+  cmake_parse_arguments(PART "" "ROOM" "SOURCES;TESTS;SLOW_TESTS;USES" ${ARGN})
   if(COPUS_WITH_TORCH)
-    copus_room(NAME ${PART_ROOM}_torch TORCH SOURCES ${PART_SOURCES} TESTS ${PART_TESTS} USES ${PART_ROOM} ${PART_USES})
+    copus_room(NAME ${PART_ROOM}_torch TORCH SOURCES ${PART_SOURCES} TESTS ${PART_TESTS}
+      SLOW_TESTS ${PART_SLOW_TESTS} USES ${PART_ROOM} ${PART_USES})
   endif()
 endfunction()
 
@@ -102,19 +115,21 @@ endfunction()
 function(copus_process_test NAME FILE)
   cmake_parse_arguments(TEST "RUN_SERIAL;TORCH" "TIMEOUT" "" ${ARGN})
   if(NOT TEST_TIMEOUT)
-    set(TEST_TIMEOUT 600)
+    set(TEST_TIMEOUT 1200)  # ends what hangs: machines may be several times slower than ours
   endif()
   function(add_process_test NAME PROGRAM WITH_TORCH)
-    add_test(NAME ${NAME} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${FILE} $<TARGET_FILE:${PROGRAM}>)
+    add_test(NAME ${NAME} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${FILE} ${PROGRAM})
     set_tests_properties(${NAME} PROPERTIES LABELS process TIMEOUT ${TEST_TIMEOUT} RUN_SERIAL ${TEST_RUN_SERIAL}
       SKIP_RETURN_CODE 77
       ENVIRONMENT "COPUS_WITH_TORCH=${WITH_TORCH};COPUS_WITH_MPI=$<BOOL:${MPI_C_FOUND}>;COPUS_SANITIZE=${COPUS_SANITIZE};PYTHONPATH=${CMAKE_SOURCE_DIR}/copus/cli/testing")
   endfunction()
+  set(ALONE $<TARGET_FILE:copus>)
   if(COPUS_WITH_TORCH)
-    add_process_test(${NAME} copus 1)
+    set(ALONE ${CMAKE_BINARY_DIR}/without_libtorch/copus)
+    add_process_test(${NAME} $<TARGET_FILE:copus> 1)
   endif()
   if(NOT TEST_TORCH)
-    add_process_test(${NAME}.without_libtorch copus_without_libtorch 0)
+    add_process_test(${NAME}.without_libtorch ${ALONE} 0)
     if(COPUS_WITH_TORCH AND NOT NAME STREQUAL "cli.program")
       copus_slow_tests(${NAME}.without_libtorch)
     endif()

@@ -13,7 +13,7 @@ The rules:
    folder carries its own versions of some of these, and compile times would add up;
 5. <torch/torch.h>, which takes half a minute to compile, is for tests alone;
 6. what a room's folder `testing` holds is for tests, and for the workshop;
-7. the room `train` includes nothing of the rooms in APART_FROM_TRAINING;
+7. the room `train` includes nothing of the rooms in APART_FROM_TRAINING, not even through headers of others;
 8. the wall clock is read in WALL_CLOCK_FILES alone, which write it down or compare it: it may be set while a job runs, so
    that whatever waits, measures or judges goes by a steady clock.
 """
@@ -31,14 +31,16 @@ ROOMS = (
 PURE_ROOMS = [room for room in ROOMS[ROOMS.index("description") : ROOMS.index("simulate") + 1] if room != "config"]
 
 SUB_ROOMS = {
+    "statistics": ["compared"],
     "orchestrator": ["baselines"],
     "report": ["drawn"],
     "comm": "health shared_memory messages gpu timed job".split(),
+    "train": ["experiments"],
     "workshop": "published self_test profile bench".split(),
 }
 PURE_SUB_ROOMS = ["workshop/published"]
 # Research and drawing, which training includes nothing of: whoever wants to understand a run does not pass through them.
-APART_FROM_TRAINING = ["page", "plan", "simulate", "orchestrator/baselines", "report/drawn"]
+APART_FROM_TRAINING = ["page", "plan", "simulate", "statistics/compared", "orchestrator/baselines", "report/drawn"]
 TESTING = "testing"
 
 TORCH_FILES = ["copus/comm/job/tcp_store.cpp"]
@@ -57,6 +59,7 @@ WALL_CLOCK = re.compile(
     r"|std::time\(|time\((nullptr|NULL|0)\)|pthread_cond_timedwait|sem_timedwait)")
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 IMPURE = re.compile(r"(thread|fstream|filesystem|chrono)$")
+APART = re.compile("copus/(%s)/" % "|".join(APART_FROM_TRAINING))
 TEXT_LIBRARY = re.compile(r"(nlohmann|spdlog|fmt|toml\+\+)/|toml\.hpp$")
 OUR_FILE = re.compile(r"copus/(\w+)/(?:(\w+)/)?")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
@@ -161,8 +164,6 @@ class Tree:
             target = Place.of(header)
             if place and target and not is_test_of_room(is_test, place, target) and not place.may_include(target):
                 yield f"{where} {named(place)} may not include {header}: {named(target)} is no room before it"
-            if place and place.room == "train" and target and {target.room, named(target)} & set(APART_FROM_TRAINING):
-                yield f"{where} training does without {named(target)}, and may not include {header}"
             if place and target and target.inner == TESTING and not is_test and place.room != "workshop":
                 yield f"{where} {header} is for tests alone"
             if place and place.is_pure and IMPURE.match(header) and not is_test:
@@ -175,6 +176,10 @@ class Tree:
         if source not in WALL_CLOCK_FILES:
             for line in self.wall_clock[source]:
                 yield f"{source}:{line}: the wall clock may be set while a job runs; go by std::chrono::steady_clock"
+
+        apart = self.chain_to(source, APART) if place == Place("train", "") else None
+        if apart:
+            yield f"{source}:1: training does without {named(Place.of(apart[-1]))}, and sees {' -> '.join(apart)}"
 
         torch_chain = self.chain_to(source, TORCH)
         text_chain = self.chain_to(source, TEXT_LIBRARY)

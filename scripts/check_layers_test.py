@@ -62,6 +62,13 @@ class CheckLayersTest(unittest.TestCase):
             self.assert_one_violation({"copus/train/run.cpp": f'#include "{header}"'}, "training does without", header)
         self.assertEqual(self.violations_with({"copus/train/run.cpp": '#include "copus/report/run_log.h"'}), [])
 
+    def test_finds_research_in_training_through_other_headers(self):
+        planted = {"copus/report/curve.h": '#include "copus/statistics/compared/loss_curve.h"',
+                   "copus/train/run.cpp": '#include "copus/report/curve.h"'}
+        self.assert_one_violation(planted, "training does without statistics/compared", "copus/report/curve.h ->")
+        planted["copus/train/experiments/run.cpp"] = planted.pop("copus/train/run.cpp")
+        self.assertEqual(self.violations_with(planted), [])
+
     def test_finds_a_smaller_room_in_what_it_stands_upon(self):
         self.assert_one_violation({"copus/report/log.h": '#include "copus/report/drawn/html_report.h"'}, "report/drawn")
 

@@ -9,6 +9,8 @@ import pathlib
 import tempfile
 import unittest
 
+from check_layers import APART_FROM_TRAINING
+
 LOADER = importlib.machinery.SourceFileLoader("count", str(pathlib.Path(__file__).with_name("count")))
 count = importlib.util.module_from_spec(importlib.util.spec_from_loader("count", LOADER))
 LOADER.exec_module(count)
@@ -71,6 +73,16 @@ class CountTest(unittest.TestCase):
         self.assertEqual(measured["what train_command.cpp includes"]["files"], 3)
         self.assertEqual(measured["the same with the sources of these headers"]["lines by room"],
                          {"base": 2, "cli": 4, "train": 14})
+
+
+class TrainingTest(unittest.TestCase):
+    def test_no_research_is_in_what_training_includes(self):
+        """Of the whole tree: also not in the sources of the headers that `copus train` includes."""
+        code = count.read_code(pathlib.Path(__file__).resolve().parents[1])
+        apart = tuple(f"copus/{room}/" for room in APART_FROM_TRAINING + ["train/experiments", "workshop"])
+        closure = count.closure_of(code, count.TRAINING, with_sources=True)
+        self.assertGreater(len(closure), 400)
+        self.assertEqual([name for name in closure if name.startswith(apart)], [])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # its variables are read by the scripts that source it
 set -euo pipefail
+# A daemon's closed descriptors: the next file to be opened would get such a number, and what is printed would go into it.
+[[ -e /proc/self/fd/0 ]] || exec 0</dev/null
+[[ -e /proc/self/fd/1 ]] || exec 1>/dev/null
+[[ -e /proc/self/fd/2 ]] || exec 2>/dev/null
 
 COPUS_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$COPUS_ROOT"

@@ -91,6 +91,12 @@ class BuildTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertTrue(result.stderr.startswith("ninja: error: unknown target 'program'\n"), result.stderr)
 
+    def test_no_file_gets_the_number_of_a_standard_descriptor_that_is_closed(self):
+        for closed in ("1>&-", "2>&-", "0<&- 1>&- 2>&-"):
+            code = f"source '{LIB}'; python3 -c 'import os; assert os.open(\"/\", os.O_RDONLY) > 2'; echo said"
+            result = subprocess.run(["bash", "-c", f'bash -c "$1" {closed}', "bash", code], stderr=subprocess.DEVNULL)
+            self.assertEqual(result.returncode, 0, closed)
+
 
 if __name__ == "__main__":
     unittest.main()

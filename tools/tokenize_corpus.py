@@ -39,7 +39,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from corpus_readers import BadRecords, CorpusError, files_of, printable, read_documents
-from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
+from pair_files import MAX_SEQUENCE_LENGTH, open_standard_descriptors, type_code, write_index, writing
 
 PIECE_CHARACTERS = 1 << 22
 BATCH_CHARACTERS = 1 << 20
@@ -628,19 +628,6 @@ def percent(text):
     if not 0 <= value <= 100:
         raise ValueError
     return value
-
-
-def open_standard_descriptors():
-    """Opens the null device at each of 0, 1 and 2 that is closed, as daemons leave them. The next file to be opened would
-    get that number otherwise, and Python has no sys.stdout and sys.stderr then."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w", closefd=False))
 
 
 def positive(text):

@@ -18,7 +18,7 @@ from array import array
 from pathlib import Path
 
 from corpus_readers import BY_PAIRING, CorpusError, format_of, printable
-from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
+from pair_files import MAX_SEQUENCE_LENGTH, open_standard_descriptors, type_code, write_index, writing
 
 CODES = {"uint8": "B", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i", "uint64": "Q", "int64": "q"}
 NUMPY_CODES = {"u1": "B", "u2": "H", "i2": "h", "u4": "I", "i4": "i", "u8": "Q", "i8": "q"}
@@ -164,6 +164,7 @@ def write_pair(prefix, inputs, dtype, eod, eod_begins):
 
 
 def main():
+    open_standard_descriptors()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", type=Path, nargs="+", help=".bin files of llm.c, .npy files, or bare token ids")
     parser.add_argument("--output", metavar="PREFIX", required=True, help="writes PREFIX.bin and PREFIX.idx")

@@ -4,6 +4,7 @@
 Usage: tokens_to_pair_test.py PATH_TO_PRINT_DOCUMENTS [unittest options].
 """
 
+import os
 import resource
 import struct
 import subprocess
@@ -86,6 +87,14 @@ class TokensToPair(unittest.TestCase):
         says = self.convert(array("H", [1, 0] * 200).tobytes(), options=["--dtype", "uint16", "--eod", "0"], code=2,
                             preexec_fn=limit)
         self.assertIn("out.idx.partial: File too large", says)
+
+    def test_closed_descriptors_change_nothing(self):
+        content, options = array("H", [1, 2, 3]).tobytes(), ("--dtype", "uint16")
+        self.convert(content, options=options)
+        expected = [(self.folder / f"out{suffix}").read_bytes() for suffix in (".bin", ".idx")]
+        for closed in ([1], [0, 1, 2]):
+            self.convert(content, options=options, preexec_fn=lambda: [os.close(number) for number in closed])
+            self.assertEqual([(self.folder / f"out{suffix}").read_bytes() for suffix in (".bin", ".idx")], expected)
 
     def test_names_what_it_cannot_read(self):
         self.assertIn("--dtype", self.convert(b"abcd", code=2))

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -246,6 +245,15 @@ std::string explain(const CLI::ParseError& error, CLI::App& program) {
     return no_command(program);
   }
   return line.unknown.empty() ? in_our_words(error, line) + line.help() : unexpected_words(line);
+}
+
+void refuse_empty_values(const CLI::App& program) {
+  for (const CLI::Option* option : program.get_options()) {
+    const bool is_empty = std::ranges::any_of(option->results(), &std::string::empty);
+    if (!is_empty || option->check_name("--prompt")) continue;
+    throw UserError(concat(option->get_name(), ": its value is empty; give one, or leave the option out"));
+  }
+  for (const CLI::App* command : program.get_subcommands()) refuse_empty_values(*command);
 }
 
 std::string no_command(CLI::App& program) {

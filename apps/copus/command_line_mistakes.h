@@ -10,6 +10,10 @@ namespace copus {
 // the one is often the cause of the other.
 std::string explain(const CLI::ParseError& error, CLI::App& program);
 
+// Throws UserError where an option or an argument of the command that was given is empty, as the value of a shell
+// variable that is not set. A prompt may be.
+void refuse_empty_values(const CLI::App& program);
+
 // Says which commands there are to give.
 std::string no_command(CLI::App& program);
 

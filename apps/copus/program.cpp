@@ -23,6 +23,7 @@
 #include "copus/base/mapped_file.h"
 #include "copus/base/printable.h"
 #include "copus/cli/commands.h"
+#include "copus/cli/with_libtorch.h"
 #include "copus/comm/gpu/gpu_environment.h"
 #include "copus/comm/rank_failure.h"
 #include "copus/report/drawn/html_report.h"
@@ -93,7 +94,7 @@ int exit_code_with_output(int exit_code) {
   std::abort();
 }
 
-int run_command(int argc, const char* const* argv) {
+int run_command(int argc, char* const* argv) {
   tell_of_files_cut_short();
   set_gpu_environment();
   CLI::App program("Copus trains decoder-only language models.");
@@ -135,6 +136,7 @@ int run_command(int argc, const char* const* argv) {
   RankJobs jobs;
   add_profile(program, action, jobs);
   CLI::App& bench = *program.add_subcommand("bench", "Measure this machine")->require_subcommand(1);
+  bench.footer("Example:\n  copus bench step --json\n'copus bench COMMAND --help' says more about a command.");
   add_step_bench(bench, action);
   add_probe_bench(bench, action, jobs);
   add_relayout_bench(bench, action, jobs);
@@ -148,9 +150,14 @@ int run_command(int argc, const char* const* argv) {
 
   std::set_terminate(end_of_a_thread);
   try {
-    program.parse(argc, argv);
-    if (!action) return complain("error", no_command(program), users_mistake);
-    return action();
+    try {
+      program.parse(argc, argv);
+      if (!action) return complain("error", no_command(program), users_mistake);
+      refuse_empty_values(program);
+      return action();
+    } catch (const NeedsLibtorch& needs) {
+      become_program_with_libtorch(argv, needs);
+    }
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help and --version
     return complain("error", explain(error, program), users_mistake);
@@ -163,6 +170,6 @@ int run_command(int argc, const char* const* argv) {
 
 }  // namespace
 
-int run_program(int argc, const char* const* argv) { return exit_code_with_output(run_command(argc, argv)); }
+int run_program(int argc, char* const* argv) { return exit_code_with_output(run_command(argc, argv)); }
 
 }  // namespace copus

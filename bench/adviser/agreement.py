@@ -196,7 +196,7 @@ def ratio(lines: list[dict]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(ROOT / "build/copus"), help="copus with libtorch")
+    parser.add_argument("--program", default=str(ROOT / "build/copus"), help="copus, with copus-torch beside it")
     parser.add_argument("--only", action="append", choices=[*WAYS, "Copus"], help="default: all")
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--json", action="store_true")

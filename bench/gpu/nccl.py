@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Runs real NCCL between several ranks on one GPU, case by case, and appends what each case did to a file of JSON lines
-as soon as the case ends. A later call skips the cases that the file has, so calls of ten minutes add up.
+as soon as the case ends. A later call skips the cases that the file has, so calls of ten minutes add up. A case that the
+end of --seconds interrupts is left for the next call.
 
     python3 bench/gpu/nccl.py --nccl-source SOURCE --out nccl.jsonl --seconds 570   # the next cases that fit
-    python3 bench/gpu/nccl.py --report nccl.jsonl                                   # the table of all calls
+    python3 bench/gpu/nccl.py ... --out more.jsonl --earlier nccl.jsonl             # those that no file has yet
+    python3 bench/gpu/nccl.py --report nccl.jsonl more.jsonl                        # the table of all calls
     python3 bench/gpu/nccl.py --dry-run --out dry.jsonl --seconds 570               # the same cases on CPUs
 
 NCCL allows several ranks on one GPU from 2.30 (NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL_MAX_CTAS=2 for more than two), and
@@ -27,6 +29,9 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS = 24
+# After so many tests of comm that hang, or after so many seconds, the rest of these tests is not run.
+COMM_TEST_HANGS = 3
+COMM_TEST_SECONDS = 300
 # Between layouts losses differ by the order of sums alone: a few float32 roundings, carried through a few steps.
 LOSS_TOLERANCE = 2e-3
 
@@ -37,6 +42,8 @@ LAYOUTS = {
     "d2-zero1": {"data_parallel": 2, "zero_stage": 1},
     "d2-zero2": {"data_parallel": 2, "zero_stage": 2},
     "d2-zero3": {"data_parallel": 2, "zero_stage": 3},
+    "d4-replicas2": {"data_parallel": 4, "zero_stage": 2, "zero_replicas": 2},
+    "t2-sequence": {"tensor_parallel": 2, "sequence_parallel": "true"},
     "p4": {"pipeline_parallel": 4},
     "p4-zb": {"pipeline_parallel": 4, "schedule": "zb-h1"},
     "d2t2p2": {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "zero_stage": 1},
@@ -46,8 +53,13 @@ LAYOUTS = {
 @dataclasses.dataclass
 class Case:
     name: str
-    seconds: float  # after which it counts as hung
+    seconds: float  # that it takes at most
     run: object  # takes a Bench, returns a dict of what to keep
+    needs: float = 60  # seconds that must be left for it to begin
+
+
+class OutOfTime(Exception):
+    """The call of this program is over, and so a case is not."""
 
 
 @dataclasses.dataclass
@@ -63,8 +75,9 @@ def ranks_of(layout: dict) -> int:
 
 def settings_of(layout: dict) -> list[str]:
     settings = []
-    for key in ("data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages", "schedule", "zero_stage"):
-        usual = {"schedule": '"1f1b"', "zero_stage": 0}.get(key, 1)
+    usual_values = {"data_parallel": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "virtual_stages": 1,
+                    "schedule": '"1f1b"', "zero_stage": 0, "zero_replicas": 1, "sequence_parallel": "false"}
+    for key, usual in usual_values.items():
         value = layout.get(key, usual)
         settings += ["--set", f"parallel.{key}={value}"]
     return settings
@@ -87,9 +100,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def comm_test_of(program):
+    return program.parent / "rooms" / "comm" / "comm_test"
+
+
 class Bench:
-    def __init__(self, options: argparse.Namespace, folder: pathlib.Path):
+    def __init__(self, options: argparse.Namespace, folder: pathlib.Path, deadline: float = math.inf):
         self.program = str(options.program)
+        self.comm_test = str(comm_test_of(options.program))
+        self.deadline = deadline  # of the whole call, on the monotonic clock
         self.dry = options.dry_run
         self.nccl_source = options.nccl_source
         self.folder = folder
@@ -145,14 +164,17 @@ enabled = false
     def call(self, command: list[str], limit: float, environment: dict | None = None) -> Outcome:
         """Runs it in a process group of its own, which is killed at the limit: a hang is an outcome."""
         begin = time.monotonic()
+        is_cut = self.deadline - begin < limit
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    env=environment, cwd=self.folder, start_new_session=True)
         try:
-            text, _ = process.communicate(timeout=limit)
+            text, _ = process.communicate(timeout=max(0.1, min(limit, self.deadline - begin)))
             return Outcome(process.returncode, time.monotonic() - begin, text)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             text, _ = process.communicate()
+            if is_cut:
+                raise OutOfTime(command[0]) from None
             return Outcome(None, time.monotonic() - begin, text)
 
     def train_command(self, layout: dict, name: str, device: str, more: list[str]) -> list[str]:
@@ -194,14 +216,78 @@ def build_nccl(bench: Bench) -> dict:
     return {"code": outcome.code, "command_seconds": round(outcome.seconds, 1), "says": last_lines(outcome.text, 3)}
 
 
+def comm_tests(bench: Bench) -> dict:
+    """The tests of comm's NCCL, each in a process of its own, over the real library with ranks as threads."""
+    environment = bench.environment(4, {} if bench.dry else {"COPUS_TEST_NCCL_GPUS": "1"})
+    suites = "--gtest_filter=NcclWorld.*:NcclFailure.*"
+    listed = bench.call([bench.comm_test, suites, "--gtest_list_tests"], 60, environment)
+    names, suite = [], ""
+    for line in listed.text.splitlines():
+        if line.startswith("Nccl"):
+            suite = line.split()[0]
+        elif line.startswith("  "):
+            names.append(suite + line.split()[0])
+    kept = {"code": listed.code, "tests": len(names), "skipped": 0, "failed": {}, "not_run": []}
+    hung, end = 0, time.monotonic() + COMM_TEST_SECONDS
+    for name in names:
+        if hung == COMM_TEST_HANGS or time.monotonic() >= end:
+            kept["not_run"].append(name)
+            continue
+        outcome = bench.call([bench.comm_test, f"--gtest_filter={name}"], 45, environment)
+        if outcome.code != 0:
+            kept["failed"][name] = {"code": outcome.code, "says": last_lines(outcome.text, 6)}
+            kept["code"] = outcome.code if kept["code"] == 0 else kept["code"]
+            hung += outcome.code is None
+        kept["skipped"] += "[  SKIPPED ] 1 test" in outcome.text
+    kept["passed"] = bool(names) and kept["code"] == 0 and not kept["not_run"]
+    return kept
+
+
 def selftest(ranks: int, limit: float, extra: dict | None = None):
+    """What the self-test says. With two ranks, also the GPU memory of one rank's communicator: both ranks open theirs at
+    the same time, so it is half. With more ranks several groups open at once, and nobody can tell them apart."""
+
     def run(bench: Bench) -> dict:
         command = [bench.program, "selftest", "--ranks", str(ranks), "--device", bench.device, "--seconds",
-                   str(int(limit * 0.6))]
+                   str(int(limit * 0.6)), "--json"]
         outcome = bench.call(command, limit, bench.environment(ranks, extra))
-        return {"code": outcome.code, "command_seconds": round(outcome.seconds, 1), "says": last_lines(outcome.text)}
+        kept = {"code": outcome.code, "command_seconds": round(outcome.seconds, 1)}
+        try:
+            result = json.loads(outcome.text.strip().splitlines()[-1])
+        except (json.JSONDecodeError, IndexError):
+            return kept | {"says": last_lines(outcome.text)}
+        for kind in ("groups", "layouts", "relayouts"):
+            rows = result.get(kind, [])
+            kept[kind] = f"{sum(row['passed'] for row in rows)} of {len(rows)}"
+            kept["failed"] = kept.get("failed", []) + [row for row in rows if not row["passed"]][:3]
+        kept["connection"] = result["connection"]
+        if costs := result.get("communicators"):
+            kept["split_seconds"] = costs["split_seconds"]
+            if ranks == 2:
+                kept["megabytes_of_a_rank"] = {name.removesuffix("_bytes"): round(costs[name] / 1e6 / ranks, 1)
+                                               for name in ("collective_bytes", "exchange_bytes", "message_bytes")}
+        return kept
 
     return run
+
+
+def one_rank(bench: Bench) -> dict:
+    """The shapes and the host's cost of one rank of eight tensor-parallel ones, without communication."""
+    shape = (["--layers", "2", "--hidden", "256", "--heads", "8", "--kv-heads", "8", "--ffn", "704", "--vocab", "512"]
+             if bench.dry else ["--model", "qwen2.5-1.5b"])
+    command = [bench.program, "bench", "step", "--device", bench.device, *shape, "--sequence-length",
+               "64" if bench.dry else "2048", "--micro-batch", "1", "--micro-batches", "2", "--steps", "5", "--json"]
+    kept = {}
+    # Heads must divide by t: qwen2.5-1.5b has 12, so four ranks there.
+    for layout in ("d=1,t=1,p=1", "d=1,t=8,p=1" if bench.dry else "d=1,t=4,p=1"):
+        outcome = bench.call([*command, "--as", layout], 150, bench.environment(1))
+        kept["code"] = outcome.code
+        if outcome.code != 0:
+            return kept | {"says": last_lines(outcome.text)}
+        result = json.loads(outcome.text.strip().splitlines()[-1])
+        kept[layout] = {"milliseconds": round(result["seconds_per_step"] * 1e3, 2),
+                        "gigabytes": round(result["peak_memory_bytes"] / 1e9, 2)}
+    return kept
 
 
 def layout_case(name: str):
@@ -217,12 +303,10 @@ def layout_case(name: str):
 
 def switches(bench: Bench) -> dict:
     """Moves between layouts of four ranks, checking the state's hash before and after each move."""
-    base = {"virtual_stages": 1, "schedule": "1f1b", "sequence_parallel": False, "recompute": "none",
-            "global_batch": 16, "micro_batch": 2}
     lines = []
-    for step, (d, t, p, zero) in enumerate([(2, 1, 2, 1), (1, 2, 2, 0), (4, 1, 1, 3), (1, 1, 4, 0), (2, 2, 1, 2)]):
-        layout = {"data_parallel": d, "tensor_parallel": t, "pipeline_parallel": p, "zero_stage": zero}
-        lines.append(json.dumps({"after_step": 4 * step + 4, "configuration": layout | base}))
+    for step, layout in enumerate(("d=2,t=1,p=2,zero=1", "d=1,t=2,p=2", "d=4,t=1,p=1,zero=3", "d=1,t=1,p=4",
+                                   "d=2,t=2,p=1,zero=2")):
+        lines.append(json.dumps({"after_step": 4 * step + 4, "configuration": f"{layout},B=16,b=2"}))
     (bench.folder / "script.jsonl").write_text("\n".join(lines) + "\n")
     # Decisions are the script's; a cluster has to be described all the same.
     more = ["--set", "cluster.ranks_per_node=4", "--set",
@@ -235,6 +319,9 @@ def switches(bench: Bench) -> dict:
     kept["difference_from_cpu"] = largest_difference(bench.losses("switches"), bench.reference())
     decisions = (bench.folder / "switches" / "decisions.jsonl")
     outcomes = [line for line in decisions.read_text().splitlines() if '"outcome"' in line] if decisions.is_file() else []
+    kept["building_groups_seconds"] = [
+        round(phases.get("building groups", 0), 3)
+        for phases in (json.loads(line).get("phase_seconds", {}) for line in outcomes if '"moved"' in line)]
     kept["switches"] = sum('"moved"' in line for line in outcomes)
     kept["others"] = [line[:400] for line in outcomes if '"moved"' not in line]
     kept["passed"] = kept["code"] == 0 and kept["switches"] == 5 and kept["difference_from_cpu"] <= LOSS_TOLERANCE
@@ -330,16 +417,18 @@ def struck(name: str, which: int):
 
 def cases() -> list[Case]:
     """In the order of what is worth most, should there be no time for all."""
-    listed = [Case("build-nccl", 550, build_nccl), Case("selftest-2", 90, selftest(2, 90))]
+    listed = [Case("build-nccl", 550, build_nccl, needs=300), Case("comm-tests", 410, comm_tests, needs=200),
+              Case("selftest-2", 90, selftest(2, 90))]
     listed += [Case(f"layout-{name}", 200, layout_case(name)) for name in LAYOUTS]
     listed += [
         Case("switches", 240, switches),
-        Case("two-nodes", 240, two_nodes),
+        Case("two-nodes", 130, two_nodes, needs=130),
         *[Case(f"connections-{number}", 100, connections(number)) for number in (1, 8, 32)],
-        Case("killed", 130, struck("killed", signal.SIGKILL)),
-        Case("stopped", 130, struck("stopped", signal.SIGSTOP)),
+        Case("killed", 130, struck("killed", signal.SIGKILL), needs=130),
+        Case("stopped", 130, struck("stopped", signal.SIGSTOP), needs=130),
         Case("selftest-4", 100, selftest(4, 100)),
         Case("selftest-8", 150, selftest(8, 150)),
+        Case("one-rank", 300, one_rank),
         *[Case(f"bits-{first}", 310, bits(first, first + 5)) for first in (0, 5, 10, 15)],
     ]
     return listed
@@ -354,11 +443,11 @@ def has_passed(result: dict) -> bool:
 
 
 def report(results: list[dict]) -> str:
-    lines = [f"{'case':18} {'exit':>5} {'seconds':>8} {'last loss':>10} {'from CPU':>9}  "]
+    lines = [f"{'case':22} {'exit':>5} {'seconds':>8} {'last loss':>10} {'from CPU':>9}  "]
     for result in results:
         code = "hung" if result.get("code") is None else str(result["code"])
         loss, difference = result.get("last_loss"), result.get("difference_from_cpu")
-        lines.append(f"{result['case']:18} {code:>5} {result['seconds']:8.1f} "
+        lines.append(f"{result['case']:22} {code:>5} {result['seconds']:8.1f} "
                      f"{'' if loss is None else format(loss, '10.5f'):>10} "
                      f"{'' if difference is None else format(difference, '9.1e'):>9}  "
                      f"{'passed' if has_passed(result) else 'FAILED'}")
@@ -367,6 +456,11 @@ def report(results: list[dict]) -> str:
         runs = sum(result["runs"] for result in results if result["case"].startswith("bits-"))
         lines.append(f"{runs} runs of one layout: "
                      f"{'bitwise alike' if all(one == all_bits[0] for one in all_bits) else 'they DIFFER'}")
+    for result in results:
+        if "split_seconds" in result:
+            kinds = [f"{kind} {megabytes} MB" for kind, megabytes in result.get("megabytes_of_a_rank", {}).items()]
+            lines.append(f"{result['case']}: {result['split_seconds']:.3f} s a split"
+                         f"{'; a communicator takes ' if kinds else ''}{', '.join(kinds)}")
     names = {result["case"] for result in results}
     missing = [case.name for case in cases() if case.name not in names]
     lines.append(f"{sum(map(has_passed, results))} of {len(results)} passed; not run: {', '.join(missing) or 'none'}")
@@ -375,17 +469,20 @@ def report(results: list[dict]) -> str:
 
 def run_cases(options: argparse.Namespace) -> None:
     deadline = time.monotonic() + options.seconds
-    done = {result["case"] for result in read_results(options.out)}
+    done = {result["case"] for path in (options.out, *options.earlier) for result in read_results(path)}
     with tempfile.TemporaryDirectory(prefix="copus-nccl-") as folder:
-        bench = Bench(options, pathlib.Path(folder))
+        bench = Bench(options, pathlib.Path(folder), deadline)
         for case in cases():
             if case.name in done or (options.only and not re.search(options.only, case.name)):
                 continue
-            if deadline - time.monotonic() < min(case.seconds, 60 if case.name != "build-nccl" else 300):
+            if deadline - time.monotonic() < min(case.seconds, case.needs):
                 continue
             begin = time.monotonic()
             try:
                 kept = case.run(bench)
+            except OutOfTime:
+                print(f"{case.name}: interrupted by the end of --seconds", flush=True)
+                continue
             except Exception as error:  # the next cases go on
                 kept = {"code": None, "says": f"{type(error).__name__}: {error}", "passed": False}
             result = {"case": case.name, "seconds": round(time.monotonic() - begin, 1), "dry": options.dry_run, **kept}
@@ -396,21 +493,25 @@ def run_cases(options: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build" / "copus")
+    parser.add_argument("--program", type=lambda path: pathlib.Path(path).resolve(), default=ROOT / "build" / "copus")
     parser.add_argument("--nccl-source", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=570)
     parser.add_argument("--only", help="a regular expression of case names")
     parser.add_argument("--dry-run", action="store_true", help="on CPUs, without NCCL: tries this program out")
-    parser.add_argument("--report", type=pathlib.Path, help="print the table of a file of results")
+    parser.add_argument("--earlier", type=pathlib.Path, nargs="*", default=[], help="results whose cases are skipped")
+    parser.add_argument("--report", type=pathlib.Path, nargs="+", help="print the table of files of results")
     options = parser.parse_args()
     if options.report:
-        print(report(read_results(options.report)))
+        print(report([result for path in options.report for result in read_results(path)]))
         return 0
     if options.out is None:
         parser.error("--out: name the file of results")
+    for program in (options.program, comm_test_of(options.program)):
+        if not program.is_file():
+            parser.error(f"--program: there is no {program}; build copus and comm_test first")
     run_cases(options)
-    results = read_results(options.out)
+    results = [result for path in (*options.earlier, options.out) for result in read_results(path)]
     print(report(results))
     return 0 if all(map(has_passed, results)) else 1
 

@@ -18,13 +18,16 @@ import pathlib
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT / "copus" / "cli" / "testing"))
+
+from free_port import free_port  # noqa: E402
+
 MACHINES, RANKS_PER_MACHINE = 2, 2
 STEPS, LAST_MOMENT = 40, 30
 PATIENCE = 300  # seconds that a job has to end
@@ -99,13 +102,8 @@ def records(folder):
             found.append(json.loads(line))
         except json.JSONDecodeError:  # the last one, which is being written
             break
-    return found
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
+    # An evaluation that is made up for repeats the line of its step.
+    return list({record["step"]: record for record in found}.values())
 
 
 def processes_of(launcher):
@@ -124,9 +122,27 @@ def processes_of(launcher):
     return found
 
 
-class Job:
-    """The launchers of a run's machines."""
+class Launchers:
+    """Of the machines of a job; `launchers` are their processes, that of machine 0 first."""
 
+    patience = PATIENCE
+
+    def finish(self):
+        """The exit code of machine 0; None where the job hangs."""
+        try:
+            for launcher in self.launchers:
+                launcher.wait(timeout=self.patience)
+        except subprocess.TimeoutExpired:
+            return None
+        return self.launchers[0].returncode
+
+    def kill(self):
+        for launcher in self.launchers:
+            launcher.kill()
+            launcher.wait()
+
+
+class Job(Launchers):
     def __init__(self, copus, folder):
         self.folder = folder
         place = {"WORLD_SIZE": str(MACHINES), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
@@ -152,41 +168,43 @@ class Job:
             if pid is not None:
                 os.kill(pid, signal.SIGTERM)
 
-    def finish(self):
-        """The exit code of machine 0; None where the job hangs."""
-        try:
-            for launcher in self.launchers:
-                launcher.wait(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            return None
-        return self.launchers[0].returncode
 
-    def kill(self):
-        for launcher in self.launchers:
-            launcher.kill()
-            launcher.wait()
-
-
-def begin(drawn):
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="copus-leaving-"))
+def make_folder(run):
+    """A new folder with a corpus and this run."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="copus-healing-"))
     lines = (f"line {i}: the sea and the sky and the stars are far away from here\n" for i in range(400))
     (folder / "corpus.txt").write_text("".join(lines))
-    (folder / "run.toml").write_text(RUN.format(steps=STEPS, batch=drawn["batch"], **drawn["layout"]))
+    (folder / "run.toml").write_text(run)
     return folder
 
 
+def begin(drawn):
+    return make_folder(RUN.format(steps=STEPS, batch=drawn["batch"], **drawn["layout"]))
+
+
 def failure_of(steps, expected):
-    """What differs from the run that nobody left; empty where nothing does."""
-    # An evaluation that is made up for repeats the line of its step.
-    steps = list({record["step"]: record for record in steps}.values())
-    if [record["step"] for record in steps] != list(range(1, STEPS + 1)):
+    """What differs from the run that nobody disturbed; empty where nothing does."""
+    if [record["step"] for record in steps] != [record["step"] for record in expected]:
         return f"steps {[record['step'] for record in steps]}"
     for record, other in zip(steps, expected):
         if record["consumed_samples"] != other["consumed_samples"]:
             return f"step {record['step']} has consumed {record['consumed_samples']} samples"
         if abs(record["loss"] / other["loss"] - 1) > RELATIVE:
-            return f"step {record['step']} has loss {record['loss']}, without leaving {other['loss']}"
+            return f"step {record['step']} has loss {record['loss']}, undisturbed {other['loss']}"
     return ""
+
+
+def largest_difference(steps, expected):
+    return max((abs(one["loss"] / other["loss"] - 1) for one, other in zip(steps, expected)), default=None)
+
+
+def train_undisturbed(copus, folder):
+    """Trains the run in this folder, which is deleted then; what it recorded."""
+    try:
+        subprocess.run([copus, "train", "run.toml", "--run-dir", "r"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        return records(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run(copus, drawn, expected):
@@ -211,21 +229,15 @@ def run(copus, drawn, expected):
         failure = f"exit codes {codes}" if codes[-1] != 0 else failure_of(steps, expected[drawn["batch"]])
         changes = sum(text.count("ranks have left") for text in
                       ((folder / f"output{machine}").read_text() for machine in range(MACHINES)))
-        losses = [abs(one["loss"] / other["loss"] - 1) for one, other in zip(steps, expected[drawn["batch"]])]
         return {**drawn, "codes": codes, "changes": changes, "steps": len(steps), "failure": failure,
-                "largest_difference": max(losses, default=None), "errors": errors}
+                "largest_difference": largest_difference(steps, expected[drawn["batch"]]), "errors": errors}
     finally:
         job.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_unharmed(copus, batch):
-    folder = begin({"batch": batch, "layout": {"d": 1, "t": 1, "p": 1, "zero": 0}})
-    try:
-        subprocess.run([copus, "train", "run.toml", "--run-dir", "r"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        return records(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return train_undisturbed(copus, begin({"batch": batch, "layout": {"d": 1, "t": 1, "p": 1, "zero": 0}}))
 
 
 def main():

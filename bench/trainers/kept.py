@@ -11,14 +11,14 @@ Prints one line for each t, recompute and compiler. copus/performance/memory_tes
 """
 
 import argparse
-import collections
 import contextlib
 import logging
 import sys
 import warnings
 from unittest import mock
 
-HIDDEN, FEED_FORWARD, HEADS, KEY_VALUE_HEADS, SEQUENCE, VOCABULARY = 512, 1792, 16, 8, 256, 1024
+import stubbed
+from stubbed import FEED_FORWARD, HEADS, HIDDEN, KEY_VALUE_HEADS, SEQUENCE, VOCABULARY
 
 
 def import_torchtitan(folder):
@@ -34,12 +34,6 @@ def import_torchtitan(folder):
     for name in names:
         del sys.modules[name]
     return torch, llama3
-
-
-def local(tensor):
-    while hasattr(tensor, "_local_tensor"):
-        tensor = tensor._local_tensor
-    return tensor
 
 
 def model_of_0_2(torch, ranks, recompute, compiled):
@@ -66,10 +60,10 @@ def model_of_0_2(torch, ranks, recompute, compiled):
 
 
 def model_of_0_3(torch, ranks, recompute, compiled):
-    """Likewise, with PyTorch's fused attention in the place of FlexAttention, which needs a compiler for the device: both
-    keep queries, keys, values, the output and a number for each row."""
+    """Likewise, with PyTorch's fused attention in the place of FlexAttention, which needs a compiler for the device:
+    both keep queries, keys, values, the output and a number for each row."""
     from torchtitan.distributed import ParallelDims, parallel_dims, spmd_types
-    from torchtitan.distributed.activation_checkpoint import FullAC
+    from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
     from torchtitan.distributed.utils import set_spmd_backend
     from torchtitan.models import llama3
     from torchtitan.models.common.attention import FlexAttention
@@ -98,9 +92,10 @@ def model_of_0_3(torch, ranks, recompute, compiled):
         model.parallelize(dims)
     model = model.to(torch.bfloat16)
     for parameter in model.parameters():
-        torch.nn.init.normal_(local(parameter.data))
-    if recompute == "full":
-        FullAC.Config().build(dump_folder="").apply(model)
+        torch.nn.init.normal_(stubbed.local(parameter.data))
+    if recompute != "none":
+        policy = {"full": FullAC, "selective": SelectiveAC}[recompute]
+        policy.Config().build(dump_folder="").apply(model)
     positions = torch.arange(SEQUENCE).view(1, SEQUENCE)
 
     def run(rows):
@@ -111,34 +106,18 @@ def model_of_0_3(torch, ranks, recompute, compiled):
     return model, run
 
 
-def kept_storages(torch, make_model, ranks, recompute, compiled):
-    """Bytes of each storage that is kept, by its address."""
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
+def kept_by_layer(torch, make_model, ranks, recompute, compiled):
     torch._dynamo.reset()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    stubbed.fake_group(ranks)
     model, run = make_model(torch, ranks, recompute, compiled)
     if compiled:
         for name, block in model.layers.named_children():
             model.layers.register_module(
                 name, torch.compile(block, backend="aot_eager_decomp_partition", fullgraph=True))
-    own = {local(tensor).untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    kept, alive = {}, []
-
-    def keep(tensor):
-        alive.append(local(tensor))  # or its address is used again
-        storage = alive[-1].untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
     rows = torch.randn(1, SEQUENCE // ranks, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        run(rows)
-    return kept
+    if recompute == "selective" and not compiled:
+        return stubbed.left_storages(model, rows, lambda: run(rows))
+    return stubbed.kept_storages(model, lambda: run(rows))
 
 
 def main():
@@ -151,16 +130,12 @@ def main():
     make_model = model_of_0_3 if hasattr(llama3, "Llama3Model") else model_of_0_2
     for ranks in (1, 2, 4, 8):
         for compiled in (False, True):
-            for recompute in ("none", "full"):
+            for recompute in ("none", "selective", "full"):
                 name = f"t={ranks} recompute={recompute} {'compiled' if compiled else 'eager'}"
                 try:
-                    kept = kept_storages(torch, make_model, ranks, recompute, compiled)
-                except AssertionError as error:  # torch 2.13 does not compile a checkpointed layer of DTensors here
-                    print(f"{name}: not measured: {str(error)[:80]}", flush=True)
-                    continue
-                sizes = collections.Counter(kept.values())
-                parts = ", ".join(f"{count} x {size}" for size, count in sorted(sizes.items(), reverse=True))
-                print(f"{name}: {sum(kept.values())} bytes ({parts})", flush=True)
+                    stubbed.print_kept(name, kept_by_layer(torch, make_model, ranks, recompute, compiled))
+                except Exception as error:  # what this PyTorch does not compile on CPUs
+                    print(f"{name}: not measured: {str(error)[:120]!r}", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ void set_interval(Advice& advice, const RankedCandidate& target, double step_tim
 }  // namespace
 
 Adviser::Adviser(const AdviserSettings& settings, const Start& start)
-    : config_(run_config_of(settings)), file_(policy_file_text(config_)), directory_(start.directory) {
+    : config_(config_of(settings)), file_(policy_file_text(config_)), directory_(start.directory) {
   state_.configuration = configuration_of(config_);
   check_choice();
   const bool goes_on = start.after_step || start.state;

@@ -103,7 +103,7 @@ class Adviser {
   StepRecord record_of(const AdvisedStep& step) const;
   std::optional<Advice> advice_of(const Decision& decision);
 
-  RunConfig config_;
+  AdvisedConfig config_;
   std::string file_;  // the text of adapt.file
   std::optional<std::filesystem::path> directory_;
   AdviserState state_;

@@ -53,7 +53,7 @@ class AdviserRestartTest : public TestDirectory {
 
   static void expect_replays(const fs::path& directory) {
     const Replay result =
-        replay(parse_run_config(read_text_file(directory / "config.toml"), "config.toml", {}, Trainers::any),
+        replay(parse_advised_config(read_text_file(directory / "config.toml"), "config.toml"),
                read_run_log(directory / "run.jsonl"), read_decision_log(directory / "decisions.jsonl"));
     EXPECT_FALSE(result.difference) << result.difference->step << ": " << result.difference->what;
   }

@@ -1,6 +1,5 @@
 #include "copus/adviser/adviser_settings.h"
 
-#include <algorithm>
 #include <string_view>
 
 #include "copus/base/error.h"
@@ -25,9 +24,8 @@ std::string without_option(const std::string& message) {
   return message.starts_with(option) ? message.substr(option.size()) : message;
 }
 
-RunConfig described(const AdviserSettings& settings) {
-  RunConfig config;
-  config.model.architecture = Architecture::other;
+AdvisedConfig described(const AdviserSettings& settings) {
+  AdvisedConfig config;
   config.train.sequence_length = settings.sequence_length;
   config.train.global_batch = settings.batch;
   config.train.micro_batch = settings.micro_batch;
@@ -46,10 +44,10 @@ RunConfig described(const AdviserSettings& settings) {
 
 }  // namespace
 
-RunConfig run_config_of(const AdviserSettings& settings) {
+AdvisedConfig config_of(const AdviserSettings& settings) {
   for (const std::string& setting : settings.more) check_concerns_adviser(setting);
   try {
-    return parse_run_config(to_toml(described(settings)), "copus.Adviser", settings.more, Trainers::any);
+    return parse_advised_config(to_toml(described(settings)), "copus.Adviser", settings.more);
   } catch (const UserError& error) {
     throw UserError(without_option(error.what()));
   }

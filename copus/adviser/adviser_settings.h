@@ -1,4 +1,4 @@
-// What an adviser has to know of a job that another program trains, and the run configuration that says so.
+// What an adviser must know of a job that another program trains, and the configuration made from it.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 
 namespace copus {
 
@@ -22,7 +22,7 @@ struct AdviserSettings {
   std::vector<std::string> more;  // "section.key=value" of [noise_scale], [adapt], [optimizer]; train.clip_norm
 };
 
-// Throws UserError as parse_run_config, and for a key that does not concern an adviser.
-RunConfig run_config_of(const AdviserSettings& settings);
+// Throws UserError as parse_advised_config, and for a key that does not concern an adviser.
+AdvisedConfig config_of(const AdviserSettings& settings);
 
 }  // namespace copus

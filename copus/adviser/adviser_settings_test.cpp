@@ -1,4 +1,4 @@
-// Tests that what an adviser is told of a job is a run configuration which only readers of runs accept.
+// Tests that what an adviser is told of a job is a configuration of its own, which only readers of runs accept.
 #include "copus/adviser/adviser_settings.h"
 
 #include <gmock/gmock.h>
@@ -6,6 +6,7 @@
 
 #include "copus/adviser/adviser.h"
 #include "copus/base/error.h"
+#include "copus/config/run_config.h"
 
 namespace copus {
 namespace {
@@ -35,16 +36,16 @@ std::string refusal(Change change) {
   return "";
 }
 
-TEST(AdviserSettings, AreARunThatAnotherProgramTrains) {
+TEST(AdviserSettings, AreAJobThatAnotherProgramTrains) {
   AdviserSettings settings = usual();
   settings.more = {"noise_scale.calibration=3.0", "optimizer.batch_scaling=linear", "adapt.alpha=0.5"};
-  const RunConfig config = run_config_of(settings);
-  EXPECT_TRUE(config.is_trained_elsewhere());
+  const AdvisedConfig config = config_of(settings);
   EXPECT_TRUE(config.adapt.advise);
   EXPECT_EQ(config.noise_scale.calibration, 3);
   EXPECT_EQ(config.optimizer.batch_scaling, BatchScaling::linear);
   EXPECT_EQ(reference_batch_of(config), 64);
-  EXPECT_EQ(parse_run_config(to_toml(config), "again", {}, Trainers::any), config);
+  EXPECT_EQ(parse_advised_config(to_toml(config), "again"), config);
+  EXPECT_EQ(std::get<AdvisedConfig>(parse_any_config(to_toml(config), "again")), config);
   try {
     parse_run_config(to_toml(config), "config.toml");
     ADD_FAILURE() << "trained by Copus";

@@ -47,7 +47,7 @@ std::optional<NormObservation> norms_of(const StepRecord& record) {
 
 }  // namespace
 
-void AdviserState::complete(const RunConfig& config, StepRecord& record) {
+void AdviserState::complete(const JobConfig& config, StepRecord& record) {
   step += 1;
   consumed_samples += record.global_batch;
   elapsed_seconds += record.step_seconds;
@@ -70,7 +70,7 @@ void AdviserState::complete(const RunConfig& config, StepRecord& record) {
   add_noise_scale(config, noise, record);
 }
 
-void AdviserState::repeat(const RunConfig& config, const StepRecord& record) {
+void AdviserState::repeat(const JobConfig& config, const StepRecord& record) {
   const AdviserState before = *this;
   StepRecord again = record;
   again.noise_scale_low.reset();

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/record/step_record.h"
 #include "copus/report/decision_log.h"
 #include "copus/statistics/noise_scale.h"
@@ -24,9 +24,9 @@ struct AdviserState {
 
   // Adds a step with what was measured of it, and fills in what follows: the counters, the noise scale and, where the
   // job's length is known, how much of it is left.
-  void complete(const RunConfig& config, StepRecord& record);
+  void complete(const JobConfig& config, StepRecord& record);
   // Adds a step that is read from a log. Averages that were begun anew before it are so here.
-  void repeat(const RunConfig& config, const StepRecord& record);
+  void repeat(const JobConfig& config, const StepRecord& record);
 
   bool operator==(const AdviserState&) const = default;
 };

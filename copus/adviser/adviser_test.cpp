@@ -27,8 +27,8 @@ class AdviserTest : public TestDirectory {
 
   std::vector<StepRecord> records() const { return read_run_log(directory_ / "run.jsonl"); }
   std::vector<DecisionEvent> events() const { return read_decision_log(directory_ / "decisions.jsonl"); }
-  RunConfig config() const {
-    return parse_run_config(read_text_file(directory_ / "config.toml"), "config.toml", {}, Trainers::any);
+  AdvisedConfig config() const {
+    return parse_advised_config(read_text_file(directory_ / "config.toml"), "config.toml");
   }
   Replay replayed() const { return replay(config(), records(), events()); }
 

@@ -1,11 +1,13 @@
 #include "copus/base/cores.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -52,7 +54,13 @@ void require_threads(int64_t count) {
   const int64_t most = std::ssize(others) + 1;
   for (std::thread& other : others) other.join();
   if (are_there) return;
-  throw UserError(concat(count, " threads are wanted, and there can be ", most, ": ", lack_of_threads_message()));
+  rlimit limit{};
+  const bool is_limited = ::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  const std::string would_do = is_limited ? concat(" under ulimit -u ", limit.rlim_cur, ", where ",
+                                                   static_cast<int64_t>(limit.rlim_cur) + count - most, " would do")
+                                          : "";
+  throw UserError(
+      concat(count, " threads are needed, and there can be ", most, would_do, ": ", lack_of_threads_message()));
 }
 
 }  // namespace copus

@@ -18,8 +18,8 @@ int64_t default_threads(int64_t processes);
 // What a number of threads may be; 0 stands for all cores. No machine has nearly as many cores.
 inline constexpr Range<int64_t> allowed_threads{0, int64_t{1} << 12};
 
-// Checks that the system lets this process have so many threads at a time: OpenMP, which computes with them, ends the
-// process where it does not. Throws UserError that says what to do.
+// Checks that the system lets this process have so many threads at a time, and its user: OpenMP, which computes with
+// them, ends the process where it does not. Throws UserError that says what to do, and which limit would do.
 void require_threads(int64_t count);
 
 // Tells a user to whom the system gives no further thread what to do.

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -39,6 +40,20 @@ TEST(Cores, ThreadsOfAProcessFollowTheVariableAndElseItsPartOfTheCores) {
   EXPECT_EQ(default_threads(1'000'000), 1);
 }
 
+TEST(Cores, TheLimitThatWouldDoIsNamed) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can become a user who has no other process";
+  const auto limited = [] {
+    const rlimit limit{3, 3};
+    setrlimit(RLIMIT_NPROC, &limit);
+    constexpr uid_t nobody_else = 54'321;
+    if (::setuid(nobody_else) != 0) std::exit(1);
+    std::fputs(user_error([] { require_threads(8); }).c_str(), stderr);
+    std::exit(0);
+  };
+  EXPECT_EXIT(limited(), testing::ExitedWithCode(0),
+              "8 threads are needed, and there can be 3 under ulimit -u 3, where 8 would do");
+}
+
 TEST(Cores, ThreadsThatTheSystemRefusesAreTheUsersMistake) {
   if (under_address_sanitizer) GTEST_SKIP() << "AddressSanitizer takes more address space than the limit";
   // In a process of its own: its address space holds the stacks of a few threads more, and not those of a thousand.
@@ -51,7 +66,7 @@ TEST(Cores, ThreadsThatTheSystemRefusesAreTheUsersMistake) {
     std::fputs(message.c_str(), stderr);
     std::exit(0);
   };
-  EXPECT_EXIT(limited(), testing::ExitedWithCode(0), "1000 threads are wanted, and there can be .*ulimit -u");
+  EXPECT_EXIT(limited(), testing::ExitedWithCode(0), "1000 threads are needed, and there can be .*ulimit -u");
 }
 
 }  // namespace

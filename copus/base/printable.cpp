@@ -6,32 +6,17 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "copus/base/utf8.h"
+
 namespace copus {
 namespace {
 
-// A character at the beginning of a text; of no length where the text does not begin with UTF-8.
-struct Character {
-  uint32_t code = 0;
-  size_t length = 0;
-};
-
-Character first_character(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text.front());
-  if (lead < 0x80) return {lead, 1};
-  const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
-                        : (lead & 0xF0) == 0xE0        ? 3
-                        : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                       : 0;
-  if (length == 0 || text.size() < length) return {};
-  uint32_t code = lead & (0x7FU >> length);
-  for (const char byte : text.substr(1, length - 1)) {
-    if ((static_cast<unsigned char>(byte) & 0xC0) != 0x80) return {};
-    code = code << 6 | (static_cast<unsigned char>(byte) & 0x3F);
-  }
-  constexpr std::array<uint32_t, 5> smallest = {0, 0, 0x80, 0x800, 0x10000};  // by length: less would be overlong
-  const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-  if (code < smallest[length] || code > 0x10FFFF || is_surrogate) return {};
-  return {code, length};
+// The number of a character, which the text is.
+uint32_t code_of(std::string_view character) {
+  uint32_t code = static_cast<unsigned char>(character.front());
+  if (character.size() > 1) code &= 0x7FU >> character.size();
+  for (const char byte : character.substr(1)) code = code << 6 | (static_cast<unsigned char>(byte) & 0x3F);
+  return code;
 }
 
 bool is_control(uint32_t code) { return code < 0x20 || (code >= 0x7F && code <= 0x9F); }
@@ -51,19 +36,21 @@ std::string escape(const char* format, uint32_t value) {
 std::string escaped(std::string_view text, std::string_view line_end) {
   std::string result;
   while (!text.empty()) {
-    const Character first = first_character(text);
-    if (first.code == '\n' && first.length == 1) {
-      result += line_end;
-    } else if (first.length == 0) {
+    const size_t length = character_length(text);
+    const std::string_view character = text.substr(0, length);
+    const uint32_t code = length == 0 ? 0 : code_of(character);
+    if (length == 0) {
       result += escape("\\x%02x", static_cast<unsigned char>(text.front()));
-    } else if (is_control(first.code) && first.code != '\t') {
-      result += escape("\\x%02x", first.code);
-    } else if (turns_or_breaks_a_line(first.code)) {
-      result += escape("\\u%04x", first.code);
+    } else if (code == '\n') {
+      result += line_end;
+    } else if (is_control(code) && code != '\t') {
+      result += escape("\\x%02x", code);
+    } else if (turns_or_breaks_a_line(code)) {
+      result += escape("\\u%04x", code);
     } else {
-      result += text.substr(0, first.length);
+      result += character;
     }
-    text.remove_prefix(std::max<size_t>(first.length, 1));
+    text.remove_prefix(std::max<size_t>(length, 1));
   }
   return result;
 }

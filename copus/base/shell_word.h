@@ -6,7 +6,8 @@
 
 namespace copus {
 
-// The text as one word of a POSIX shell, quoted where that is needed.
+// The text as one word of a POSIX shell, quoted where that is needed, and on one line: control characters are left to
+// printf. A newline at its end stays one, which a shell would drop there.
 std::string shell_word(std::string_view text);
 
 }  // namespace copus

@@ -21,12 +21,37 @@ std::string read_by_shell(const std::string& word) {
 }
 
 TEST(ShellWord, AShellReadsTheTextBack) {
-  for (const std::string text :
-       {"runs/a", "my run", "it's", "$HOME", "`id`", "a;b", "a&b", "*",   "~",     "a\"b",     "a\\b",
-        "",       "a\nb",   "!x",   "#x",    "x=1",  "(a)", "a|b", "<a>", "{a,b}", "\xC3\xA4", "''"}) {
+  for (const std::string text : {"runs/a",
+                                 "my run",
+                                 "it's",
+                                 "$HOME",
+                                 "`id`",
+                                 "a;b",
+                                 "a&b",
+                                 "*",
+                                 "~",
+                                 "a\"b",
+                                 "a\\b",
+                                 "",
+                                 "a\nb",
+                                 "!x",
+                                 "#x",
+                                 "x=1",
+                                 "(a)",
+                                 "a|b",
+                                 "<a>",
+                                 "{a,b}",
+                                 "\xC3\xA4",
+                                 "''",
+                                 "a\n%s\\n'b\t\x1b\x7f\"$x",
+                                 "\n--",
+                                 "-n\n-",
+                                 "a\n"}) {
     EXPECT_EQ(read_by_shell(shell_word(text)), text) << shell_word(text);
   }
 }
+
+TEST(ShellWord, AWordIsOnOneLine) { EXPECT_EQ(shell_word("a\nb 1%"), "\"$(printf -- 'a\\012b 1%%')\""); }
 
 TEST(ShellWord, PlainWordsStayAsTheyAre) {
   for (const std::string text : {"runs/a", "r-1.2_3", "/tmp/x:y,z", "a@b%c+d"}) EXPECT_EQ(shell_word(text), text);

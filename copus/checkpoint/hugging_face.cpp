@@ -45,8 +45,8 @@ void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, c
                            "; the model's config.json asks for ", shape_text(shape)));
   }
   if (!is_floating_point(tensor.dtype)) {
-    throw UserError(concat(source, ": tensor ", tensor.name, " has the dtype ", torch_name(tensor.dtype),
-                           "; expected float32, bfloat16, float16 or float64 (quantised models are not supported)"));
+    throw UserError(concat(source, ": tensor ", tensor.name, " has the dtype ", printed_name(tensor.dtype),
+                           "; expected fp32, bf16, fp16 or fp64 (quantised models are not supported)"));
   }
 }
 
@@ -197,8 +197,8 @@ void check_range(std::span<const TensorView> weights, DType dtype) {
     }
   }
   if (beyond == 0) return;
-  throw UserError(concat(counted(beyond, "weight"), " would become infinite in ", torch_name(dtype), ", the first in ",
-                         where, ", the largest ", largest,
+  throw UserError(concat(counted(beyond, "weight"), " would become infinite in ", printed_name(dtype),
+                         ", the first in ", where, ", the largest ", largest,
                          dtype == DType::f16 ? "; write bf16 or fp32" : "; write fp32", ", which hold them"));
 }
 

@@ -70,13 +70,13 @@ TEST_F(HuggingFaceTest, WeightsThatATypeCannotHoldAreRefusedAndCounted) {
   values[2] = 65520;                                   // rounds to infinity
   values[3] = std::numeric_limits<float>::infinity();  // was so before
   EXPECT_THAT(user_error([&] { write(DType::f16); }),
-              AllOf(HasSubstr("2 weights would become infinite in float16"), HasSubstr(model.weights[1].view().name),
+              AllOf(HasSubstr("2 weights would become infinite in fp16"), HasSubstr(model.weights[1].view().name),
                     HasSubstr("70000"), HasSubstr("bf16")));
   EXPECT_FALSE(std::filesystem::exists(directory_));
   write(DType::bf16);
   std::filesystem::remove_all(directory_);
   values[0] = std::numeric_limits<float>::max();
-  EXPECT_THAT(user_error([&] { write(DType::bf16); }), HasSubstr("1 weight would become infinite in bfloat16"));
+  EXPECT_THAT(user_error([&] { write(DType::bf16); }), HasSubstr("1 weight would become infinite in bf16"));
   write(DType::f32);
 }
 
@@ -137,7 +137,7 @@ TEST_F(HuggingFaceTest, WrongType) {
   auto weights = model.views();
   weights[0].dtype = DType::i32;
   write_unchecked(model.description, weights);
-  EXPECT_THAT(open_error(), AllOf(HasSubstr("model.embed_tokens.weight"), HasSubstr("int32"), HasSubstr("bfloat16")));
+  EXPECT_THAT(open_error(), AllOf(HasSubstr("model.embed_tokens.weight"), HasSubstr("int32"), HasSubstr("bf16")));
 }
 
 TEST_F(HuggingFaceTest, NoSuchFolderAndNoConfig) {

@@ -93,17 +93,6 @@ Manifest read_named_manifest(const std::filesystem::path& directory) {
   return manifest;
 }
 
-bool has_manifest(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / manifest_file_name;
-  if (!std::filesystem::is_regular_file(path)) return false;
-  try {
-    return is_manifest(parse_json(read_text_file(path)));
-  } catch (const UserError&) {
-    if (std::filesystem::exists(path)) throw;
-    return false;  // the run that goes on has deleted it since
-  }
-}
-
 void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest) {
   for (const auto& [name, expected] : manifest.files) {
     std::error_code error;

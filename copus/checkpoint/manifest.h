@@ -45,9 +45,6 @@ Manifest read_manifest(const std::filesystem::path& directory);
 // The same of a folder with a checkpoint's name: a manifest of another step than the name's is damage, too.
 Manifest read_named_manifest(const std::filesystem::path& directory);
 
-// Tells whether `directory` has a manifest at all: readable JSON that says it is one, of whatever version.
-bool has_manifest(const std::filesystem::path& directory);
-
 // Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first one that
 // does not.
 void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest);

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
@@ -180,8 +179,8 @@ class HeaderParser {
 
 void check_floating_point(const TensorView& tensor) {
   if (!is_floating_point(tensor.dtype)) {
-    throw UserError(concat("tensor ", tensor.name, " holds ", torch_name(tensor.dtype),
-                           "; expected float32, bfloat16, float16 or float64"));
+    throw UserError(
+        concat("tensor ", tensor.name, " holds ", printed_name(tensor.dtype), "; expected fp32, bf16, fp16 or fp64"));
   }
 }
 

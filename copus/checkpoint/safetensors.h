@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/base/dtype.h"
 #include "copus/base/durable_file.h"
 #include "copus/base/mapped_file.h"
-#include "copus/checkpoint/dtype.h"
 
 namespace copus {
 

@@ -1,6 +1,5 @@
 #include "copus/checkpoint/shards.h"
 
-#include <algorithm>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <set>

@@ -9,19 +9,9 @@ import re
 import shutil
 import signal
 import sys
-
 import unittest
 
-from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest, batch_of
-
-CLUSTER = """
-[cluster]
-clock = "virtual"
-ranks_per_node = 2
-within_node = { latency_microseconds = 2.0, gigabytes_per_second = 8.0 }
-between_nodes = { latency_microseconds = 30.0, gigabytes_per_second = 0.5 }
-teraflops_per_rank = 0.01
-"""
+from program_test_support import TIMEOUT, VIRTUAL_CLUSTER, WITH_TORCH, ProgramTest, batch_of
 
 
 def parallel(data=1, tensor=1, pipeline=1):
@@ -39,7 +29,7 @@ def configuration(data=1, tensor=1, pipeline=1, batch=8, micro=4):
 class AdaptationTest(ProgramTest):
     def write_adapting_run(self, name="run.toml", steps=20, layout=None, checkpoint_interval=0, **settings):
         self.write_run(name, steps=steps, checkpoint_interval=checkpoint_interval,
-                       more=(layout or parallel()) + adapt(**settings) + CLUSTER)
+                       more=(layout or parallel()) + adapt(**settings) + VIRTUAL_CLUSTER)
 
     def write_script(self, *decisions):
         """Writes a script of these decisions: (step after which, configuration)."""
@@ -231,7 +221,7 @@ class Batches(AdaptationTest):
 
     def test_advice_moves_nothing(self):
         settings = {"interval_samples": 64, "dwell_samples": 64}
-        self.write_run("plain.toml", steps=60, more=CLUSTER)
+        self.write_run("plain.toml", steps=60, more=VIRTUAL_CLUSTER)
         self.assert_done("train", "plain.toml", "--run-dir", "plain")
         self.write_adapting_run(policy="copus", advise=True, steps=60, **settings)
         self.assert_done("train", "run.toml", "--run-dir", "r")
@@ -392,4 +382,4 @@ class Control(AdaptationTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[__file__] + __import__("sys").argv[2:])
+    unittest.main(argv=[__file__] + sys.argv[2:])

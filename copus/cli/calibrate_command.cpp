@@ -23,9 +23,9 @@
 #include "copus/model/precision.h"
 #include "copus/report/calibration_files.h"
 #include "copus/statistics/noise_scale.h"
-#include "copus/train/branch.h"
 #include "copus/train/device.h"
-#include "copus/train/noise_reference.h"
+#include "copus/train/experiments/branch.h"
+#include "copus/train/experiments/noise_reference.h"
 #include "copus/train/run.h"
 #include "copus/train/state_transfer.h"
 #include "copus/train/stop_request.h"
@@ -69,14 +69,14 @@ class Calibration {
         checkpoint_(newest_checkpoint(run_)),
         state_(parse_training_state(checkpoint_.training_state(), checkpoint_.directory().string())),
         config_(parse_run_config(checkpoint_.run_config(), (checkpoint_.directory() / "config.toml").string())),
-        dataset_(config_.data, config_.train.sequence_length, config_.model.vocab_size, config_.train.seed),
+        dataset_(config_.data, config_.train.sequence_length, config_.model.vocab_size, config_.execution.seed),
         device_(find_device("cpu")),
         reference_batch_(reference_batch_of(config_)),
         learning_rate_(options.learning_rate > 0 ? options.learning_rate : config_.optimizer.lr),
         plan_(plan_calibration(reference_batch_, most_repetitions)),
         stop_(0) {
-    configure_aten(config_.train.threads);
-    config_.train.precision = resolve_precision(config_.train.precision, device_);
+    configure_aten(config_.execution.threads);
+    config_.execution.precision = resolve_precision(config_.execution.precision, device_);
     if (config_.optimizer.batch_scaling != BatchScaling::square_root) {
       throw UserError(concat("calibrate: optimizer.batch_scaling of the run in ", run_.string(), " is \"",
                              to_string(config_.optimizer.batch_scaling), "\", and branches are fitted at the rates of ",
@@ -93,6 +93,7 @@ class Calibration {
     const fs::path file = run_ / "calibration" / checkpoint_.directory().filename() /
                           concat("branches-", format_number("%g", learning_rate_), ".jsonl");
     done_ = read_branch_log(file);
+    DurableFile{run_ / "calibration.json"};  // refused now if the file cannot be written in the end
     const double end = monotonic_seconds() + read_duration("--time", options_.time);
     std::cerr << "copus: measuring the noise scale, and how fast branches are here\n";
     const NoiseScale noise = measure_noise();
@@ -306,8 +307,7 @@ class Calibration {
 
 void add_calibrate(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<CalibrateOptions>();
-  CLI::App& command =
-      *program.add_subcommand("calibrate", "Find what a batch is worth to a run, by short branches of it");
+  CLI::App& command = *program.add_subcommand("calibrate", about_calibrate);
   command.add_option("RUN_DIR", options->run, "The run directory; branches leave its newest checkpoint")->required();
   command.add_option("--time", options->time, "Begin no branch that would end later, such as 90s, 10m, 2h")
       ->capture_default_str();

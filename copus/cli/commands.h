@@ -31,8 +31,14 @@ void add_models(CLI::App& program, CommandAction& action);
 void add_clusters(CLI::App& program, CommandAction& action);
 void add_simulate(CLI::App& program, CommandAction& action);
 
-// Adds a stand-in for a command that a build without libtorch does not have, so that the answer is helpful. `program`
-// is the words before its name: "copus bench".
-void add_missing(CLI::App& parent, CommandAction& action, const std::string& program, const std::string& name);
+// One-line help of the commands that need libtorch. Both programs print it.
+inline constexpr const char* about_generate = "Let a trained model continue a text";
+inline constexpr const char* about_gns = "Measure the gradient noise scale of a stored model";
+inline constexpr const char* about_calibrate = "Find what a batch is worth to a run, by short branches of it";
+
+// Adds a command that needs libtorch to the program without libtorch. The command runs copus-torch (with_libtorch.h),
+// or reports that copus-torch is missing. `program` holds the words before the command's name: "copus bench".
+void add_with_libtorch(CLI::App& parent, CommandAction& action, const std::string& program, const std::string& name,
+                       const char* about);
 
 }  // namespace copus

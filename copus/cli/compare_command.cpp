@@ -33,6 +33,7 @@ constexpr int asked_to_stop = 75;  // after SIGTERM (apps/copus/program.h)
 constexpr int interrupted = 130;   // after SIGINT
 
 struct CompareOptions {
+  std::string program;  // name it was called by
   std::string experiment;
   std::string directory;
   int64_t jobs = 1;
@@ -113,8 +114,10 @@ int list_runs(const ExperimentDirectory& directory, const CompareOptions& option
 
 // Says how the comparison stopped, and returns the exit code.
 int say_how_to_go_on(int signal, const CompareOptions& options) {
-  std::cerr << "Stopped. The same command goes on: copus compare " << shell_word(options.experiment)
-            << (options.directory.empty() ? "" : " --dir " + shell_word(options.directory)) << '\n';
+  std::cerr << "Stopped. The same command goes on: " << shell_word(options.program) << " compare "
+            << shell_word(options.experiment)
+            << (options.directory.empty() ? "" : " --dir " + shell_word(options.directory))
+            << (options.jobs == 1 ? "" : concat(" --jobs ", options.jobs)) << '\n';
   return signal == SIGINT ? interrupted : asked_to_stop;
 }
 
@@ -182,7 +185,8 @@ void add_compare(CLI::App& program, CommandAction& action) {
       "Examples:\n"
       "  copus compare EXPERIMENT.toml --dry-run\n"
       "  copus compare EXPERIMENT.toml --jobs 2");
-  command.callback([options, &action] {
+  command.callback([options, &program, &action] {
+    options->program = program.get_name();
     action = [options] {
       std::signal(SIGPIPE, SIG_IGN);  // lets it go on when nobody reads its output any more
       return run_compare(*options);

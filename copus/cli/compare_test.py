@@ -10,6 +10,8 @@ import os
 import pathlib
 import random
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,13 +261,15 @@ class Comparisons(CompareTest):
 
     def test_one_process_at_a_time(self):
         self.write_run("run.toml", steps=2000, more=CLUSTER)
-        process = self.start("compare", "e.toml", "--dir", "c")
-        self.wait_for_steps("c/runs/batch-8/seed-1", 3, process)
-        self.assert_mistake("another process is writing into c")
-        process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=TIMEOUT)
-        self.assertEqual(process.returncode, 75, output + errors)
-        self.assertIn("The same command goes on", errors)
+        for directory, jobs, printed, ends in (("c", 1, "--dir c", signal.SIGTERM),
+                                               ("my c", 2, "--dir 'my c' --jobs 2", signal.SIGHUP)):
+            process = self.start("compare", "e.toml", "--dir", directory, "--jobs", str(jobs))
+            self.wait_for_steps(f"{directory}/runs/batch-8/seed-1", 3, process)
+            self.assert_mistake(f"another process is writing into {directory}", directory=directory)
+            process.send_signal(ends)
+            output, errors = process.communicate(timeout=TIMEOUT)
+            self.assertEqual(process.returncode, 75, output + errors)
+            self.assertIn(f"The same command goes on: {shlex.quote(COPUS)} compare e.toml {printed}\n", errors)
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
@@ -329,6 +333,21 @@ class Interruptions(CompareTest):
         self.assert_compared(directory="whole")
         self.assertEqual(self.results(), self.results("whole"))
 
+    def test_a_run_whose_checkpoints_are_damaged_is_not_begun_again(self):
+        self.write_run("run.toml", steps=300)
+        process = self.start("compare", "e.toml", "--dir", "c")
+        self.wait_for_steps("c/runs/batch-8/seed-1", 20, process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT)
+        run = self.folder / "c/runs/batch-8/seed-1"
+        for manifest in run.glob("checkpoints/step-*/manifest.json"):
+            manifest.write_bytes(manifest.read_bytes()[:10])
+        log = (run / "run.jsonl").read_bytes()
+        result = self.copus("compare", "e.toml", "--dir", "c")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("manifest.json", result.stdout + result.stderr)
+        self.assertEqual((run / "run.jsonl").read_bytes(), log)
+
     def check_going_on(self, cluster):
         self.write_run("run.toml", steps=300, more=cluster)
         process = self.start("compare", "e.toml", "--dir", "c")
@@ -336,7 +355,10 @@ class Interruptions(CompareTest):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 130, output + errors)
-        self.assertTrue((self.folder / "c/runs/batch-8/seed-1/checkpoints").exists())
+        checkpoints = self.folder / "c/runs/batch-8/seed-1/checkpoints"
+        newest = max(path for path in checkpoints.iterdir() if re.fullmatch(r"step-\d+", path.name))
+        # A copy under another step's name stops neither the comparison nor the run.
+        shutil.copytree(newest, checkpoints / "step-00009999")
         self.assertIn("batch-8, seed 1: interrupted", self.assert_compared("--dry-run").stdout)
         self.assertIn("batch-8, seed 1: goes on", self.assert_compared().stdout)
         self.losses("c/runs/batch-8/seed-1")

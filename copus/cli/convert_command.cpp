@@ -19,11 +19,12 @@ struct ConvertOptions {
   std::string dtype = "fp32";
 };
 
-DType parse_dtype(const std::string& name) {
-  if (name == "fp32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  if (name == "fp16") return DType::f16;
-  throw UserError(concat("--dtype ", name, ": expected fp32, bf16 or fp16"));
+DType parse_dtype(const std::string& text) {
+  const std::string_view name = printed_float_name(text);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (name == printed_name(dtype)) return dtype;
+  }
+  throw UserError(concat("--dtype ", text, ": expected fp32, bf16 or fp16"));
 }
 
 int convert(const ConvertOptions& options) {

@@ -1,10 +1,12 @@
-"""Runs the commands of README.md and docs/*.md as a user would, in the order in which they stand, shortened.
+"""Runs the commands of README.md and docs/*.md as one reader would: page by page in README.md's order, in one folder.
 
-Usage: documented_commands_test.py PATH_TO_COPUS [unittest options], of a build with libtorch; `-k guide` takes one page.
-Commands are the lines of blocks of `sh`, and what stands in backticks and begins with build/copus. Each page has a
-folder in which build/copus is the program under test and the rest of the project is linked, and beside that there is
-what the page presupposes (testing/presupposed_files.py). A command that ends with another code than 0, or prints an
-error, is wrong as documented.
+Usage: documented_commands_test.py PATH_TO_COPUS [unittest options], of a build with libtorch.
+The folder has what a clone has after `make quickstart` and `make setup`: the project's files, build/copus (the program
+under test), .venv, and data/gcide with a corpus, which is made up here in the place of a download. All else comes from
+the pages: a file that a page shows under "Save this as `NAME`" is written as it stands there, commands make the others,
+and STAND_INS has what pages leave to the reader by "stands for". The environment is empty but for HOME, PATH, what NEUTRAL
+says, and ADDED, which has to stand on the page. A command that ends with another code than 0, or prints an error, is wrong
+as documented.
 
 A command that is new in the documentation is run as it stands. Where it takes long, it needs an entry in SHORTENED;
 where it cannot run in a test, one in LEFT_OUT. Every entry must still stand for a command.
@@ -21,24 +23,31 @@ import sys
 import tempfile
 import time
 import unittest
-from typing import Iterator, NamedTuple
+from typing import Callable, NamedTuple
 
-from presupposed_files import ON_TWO_NODES, SMALL_RUN, my_configuration, write_presupposed
-from program_test_support import COPUS, ROOT, TORCHRUN, free_port
+from free_port import free_port
+from presupposed_files import RUN_OF_FOUR_RANKS, SMALL_RUN, articles, documents, write_config, write_model
+from program_test_support import COPUS, ROOT
 
-LIMIT = 120  # seconds; a command that takes longer has to be shortened
-LINKED = ["bench", "configs", "docs", "scripts", "tools"]
+sys.path.insert(0, str(ROOT / "scripts"))
+from documented_commands import Command, documented_commands, page_text, saved_files, stand_ins  # noqa: E402
+
+LIMIT = 300  # seconds, of a busy machine; what takes a tenth of it on a quiet one has to be shortened
+LINKED = ["bench", "configs", "docs", "scripts", "tools", ".venv"]
 # What begins otherwise might do anything: it is left out, or added here.
-KNOWN_PROGRAMS = re.compile(r"(until )?(build/copus|scripts/fetch-corpus|\.venv/bin/python tools/|torchrun|mpirun"
-                            r"|(\.venv/bin/python|python3) - |mkdir -p data|cat > (continue|pages)\.toml)")
+KNOWN_PROGRAMS = re.compile(r"(until |PATH=\S+ )?(build/copus|scripts/fetch-corpus|\.venv/bin/python tools/|\.venv/bin/torchrun|mpirun"
+                            r"|(\.venv/bin/python|python3) - |mkdir -p data|head -n|cat > (continue|pages)\.toml)")
 
 SMALL = " ".join(f"--set {setting}" for setting in SMALL_RUN)
-# What is replaced by what, in every command in which it stands.
+# Replacements in all commands: (pattern, replacement). `--dry-run` is added where a run needs a GPU, or takes hours.
 SHORTENED = [
+    (r"(train (?:my|configs/runs/parallel)\.toml .*train\.device=cuda.*)", r"\1 --dry-run"),
     (r"(train configs/runs/(?:quickstart|modelled-64-h100|parallel)\.toml .*)", rf"\1 {SMALL}"),
-    (r"(--set train\.max_seconds=60)", r"\1 --set train.max_steps=30"),
+    (r"(--set train\.max_seconds=60.*)", r"\1 --set train.max_steps=30"),
     (r"(train configs/runs/modelled-64-h100\.toml .*)", r"\1 --set train.max_tokens=100000"),
-    (r"(train configs/runs/parallel\.toml .*)", r"\1 --set train.max_steps=2 --set evaluate.interval=0"),
+    (r"(train configs/runs/parallel\.toml (?!.*--dry-run).*)", r"\1 --set train.max_steps=2 --set evaluate.interval=0"),
+    (r"train my\.toml(?! --run-dir runs/steered)", r"train my.toml --set train.max_steps=30"),
+    (r"train my\.toml", rf"train my.toml {SMALL}"),
     (r"(tools/tokenize_corpus\.py .*)", r"\1 --processes 1"),
     # The guide's first one loads the folder as transformers does, which takes long.
     (r"(tokenize_corpus\.py (?:articles\.jsonl|my\.txt) --tokenizer my-model)( .*(?:articles|paragraphs))",
@@ -46,9 +55,10 @@ SHORTENED = [
     (r"(train continue\.toml .*)", r"\1 --set train.max_tokens=16384"),
     (r"(train pages\.toml .*)", r"\1 --set train.max_steps=10"),
     (r"(watch runs/a)$", r"\1 --once"),
-    (r"(compare bench/evaluation/\S+)", r"\1 --dry-run"),
-    (r"(compare (?:EXPERIMENT|my-experiment)\.toml)$", r"\1 --jobs 2"),
-    (r"(simulate RUN\.toml)", r"\1 --tokens 1e9"),
+    (r"(compare bench/\S+)", r"\1 --dry-run"),
+    (r"report runs/slow-nodes-final", "report runs/my-experiment"),
+    (r"(compare my-experiment\.toml)$", r"\1 --jobs 2"),
+    (r"(simulate configs/runs/modelled-64-h100\.toml)$", r"\1 --tokens 1e9"),
     (r"--tokens 1e10 --targets 4 3", "--tokens 1e9 --targets 5 4"),
     (r"(torchrun .*--nproc-per-node )8 (.*selftest)", r"\g<1>4 \2"),
     (r"(selftest --ranks )8", r"\g<1>4"),
@@ -58,110 +68,68 @@ SHORTENED = [
     (r"(bench regret)(?!.*--scenario )", r"\1 --scenarios 1"),
     (r"(gns --checkpoint \S+)", r"\1 --batches 2 --large-batch 4"),
     (r"(gns --model .*)", r"\1 --batches 2 --large-batch 2"),
-    (r"(calibrate runs/first)", r"\1 --time 60s"),
+    (r"(calibrate runs/first)", r"\1 --time 100s"),
     (r"(profile --config RUN\.toml --cluster here\.toml)", r"\1 --steps 1 --rounds 1"),
     (r"--cells 12", "--cells 2"),
 ]
+# Files that a page shows, shortened; every other one is written as it stands there.
+SHORTENED_FILES = {
+    "my-experiment.toml": [
+        ('"train.max_tokens=2e6"', ", ".join(f'"{each}"' for each in [*SMALL_RUN, "train.max_tokens=4096"])),
+        ("evaluate.interval_tokens=65536", "evaluate.interval_tokens=2048"), ("[1, 2, 3, 4, 5]", "[1, 2]"),
+        ("[11, 12]", "[11]")],
+}
 
 LEFT_OUT = [
     (r"make (quickstart|build|setup|test|test-all)$", "sets up and builds, with a network: what this test is a part of"),
     (r"cmake --install build ", "450 MB; the test build.install does it"),
-    (r"(\.venv/bin/)?pip install ", "needs a network"),
+    (r"\.venv/bin/pip install ", "needs a network"),
     (r"mkdir -p tasks$|cat > tasks/|HF_HUB_OFFLINE=1 .* -m lm_eval ", "needs lm_eval; test-integrations has it"),
-    (r"python -m copus\.track ", "needs W&B; scripts/test-integrations has it"),
-    (r"build/copus selftest --faults ", "trains 3,000 steps beside the faults; workshop.selftest strikes ten"),
+    (r"\.venv/bin/python -m copus\.track ", "needs W&B; scripts/test-integrations has it"),
+    (r"build/copus selftest --faults ", "takes 3 to 6 s for each of its faults; workshop.selftest strikes five"),
     (r"\.venv/bin/tensorboard ", "a server; report.TensorBoardPackageReadsEvents has it read our files"),
-    (r"#!/usr/bin/env bash\n#SBATCH ", "needs SLURM, whose jobs are cli.slurm's"),
-    (r"(MASTER_ADDR=\S+ MASTER_PORT=\S+ )?srun |sbatch ", "needs SLURM, whose jobs are cli.slurm's"),
+    (r"#!/usr/bin/env bash\n#SBATCH |(MASTER_ADDR=\S+ MASTER_PORT=\S+ )?srun |sbatch ", "needs SLURM, whose jobs are cli.slurm's"),
     (r"torchrun .*--nnodes 2 ", "needs two machines; comm.machines imitates them"),
-    (r"build/copus .*(train\.device=|--device )cuda", "needs a GPU"),
-    (r"bash scripts/gpu-check ", "needs a GPU"),
-    (r"git clone .*/NVIDIA/nccl |python3 bench/gpu/nccl\.py ", "needs a network and a GPU"),
-    (r"COPUS_TORCH_DIR=.* make build$|cmake -S \. -B build |cmake --build build ", "builds, for a GPU"),
+    (r"build/copus (profile|bench step) --device cuda|bash scripts/gpu-check |git clone .*/NVIDIA/nccl "
+     r"|python3 bench/gpu/nccl\.py |COPUS_TORCH_DIR=.* make build$|cmake -S \. -B build |cmake --build build ",
+     "builds for a GPU, or measures one"),
     (r"\.venv/bin/python bench/(adaptation|noise_scale)/measure\.py$", "measures for 8 and 25 minutes"),
 ]
+
+# Variables that change nothing that a reader sees: no network is asked, and other tests run beside this one.
+NEUTRAL = {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+# Variables that a page tells its readers to set, where they are root.
+ADDED = {"docs/parallelism.md": {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}}
+
+# Files that a page asks its reader to have, by name, and what makes them in the reader's folder.
+STAND_INS: dict[str, Callable[[pathlib.Path], object]] = {
+    "my-model": write_model,
+    "articles.jsonl": lambda path: path.write_text(articles(50)),
+    "RUN.toml": lambda path: path.write_text(RUN_OF_FOUR_RANKS),
+    "config.json": lambda path: write_config(path, vocab_size=256),
+    "RUN": lambda path: shutil.copytree(path.parent / "runs/modelled", path),
+}
 
 
 class Beside(NamedTuple):
     """A command that goes on beside the ones after it, as in a terminal of its own, until Ctrl-C."""
     page: str
-    begins: str  # with or before this command
     command: str
     run_directory: str
     ends: str  # before this command
 
 
 BESIDE = [
-    Beside("README.md", "build/copus train configs/runs/quickstart.toml --run-dir runs/a",
-           "build/copus train configs/runs/quickstart.toml --run-dir runs/a", "runs/a",
+    Beside("README.md", "build/copus train configs/runs/quickstart.toml --run-dir runs/a", "runs/a",
            "build/copus train --resume --run-dir runs/a"),
-    Beside("README.md", "build/copus train --resume --run-dir runs/a", "build/copus train --resume --run-dir runs/a",
-           "runs/a", "build/copus compare EXPERIMENT.toml"),
-    Beside("docs/adaptation.md", "build/copus ctl runs/my status",
-           "build/copus train my.toml --run-dir runs/my --set train.max_seconds=300", "runs/my",
-           "build/copus replay runs/my"),
+    Beside("README.md", "build/copus train --resume --run-dir runs/a", "runs/a",
+           "build/copus compare bench/quickstart/80.toml"),
+    Beside("docs/adaptation.md", "build/copus train my.toml --run-dir runs/steered --set parallel.data_parallel=2",
+           "runs/steered", "build/copus replay runs/adapting --policy static"),
 ]
-# Runs that a page speaks of and begins nowhere: of one run that adapts, and of one comparison.
-RUNS = {"docs/guide.md": ["runs/a", "runs/b"], "docs/tour.md": ["RUN"]}
-EXPERIMENTS = {"docs/guide.md": ["runs/my-experiment"], "docs/evaluation.md": ["runs/slow-nodes-final"]}
 
-
-# Takes ten seconds and is the same wherever it stands: run once, and its file copied.
-MACHINE, MACHINE_FILE = "build/copus profile --machine here.toml", "here.toml"
-
-
-class Command(NamedTuple):
-    page: str
-    line: int
-    text: str  # without the comment behind it, and with its continued lines joined
-
-
-def without_comment(line: str) -> str:
-    return re.sub(r"(^|\s)# .*", "", line).strip()
-
-
-def commands_of_block(page: str, first: int, block: list[str]) -> Iterator[Command]:
-    if block[0].startswith("#!"):
-        yield Command(page, first, "\n".join(block))
-        return
-    lines = enumerate(block, start=first)
-    for number, line in lines:
-        text = without_comment(line)
-        while text.endswith("\\"):
-            text = f"{text[:-1].strip()} {without_comment(next(lines)[1])}"
-        until = re.search(r"<<'(\w+)'", text)
-        end = until[1] if until else "done" if text.startswith("until ") else None
-        while end and not text.endswith(f"\n{end}"):
-            text += "\n" + next(lines)[1]
-        if text:
-            yield Command(page, number, text)
-
-
-def commands_of(page: str, text: str) -> Iterator[Command]:
-    block: list[str] | None = None
-    language, first = "", 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        fence = re.match(r" *```(\w*)", line)
-        if fence and block is None:
-            block, language, first = [], fence[1], number + 1
-        elif fence:
-            if language == "sh":
-                yield from commands_of_block(page, first, block)
-            block = None
-        elif block is not None:
-            block.append(line)
-        else:
-            yield from (Command(page, number, each) for each in re.findall(r"`(build/copus \w[^`]*)`", line))
-
-
-def documented_commands() -> dict[str, list[Command]]:
-    """By page: README.md first, then the others as it lists them."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = re.findall(r"\((docs/[\w-]+\.md)\)", readme.split("## Where to read next")[1])
-    others = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md"))
-    pages = dict.fromkeys(["README.md", *listed, *others])
-    found = {page: list(commands_of(page, (ROOT / page).read_text(encoding="utf-8"))) for page in pages}
-    return {page: commands for page, commands in found.items() if commands}
+# Takes ten seconds and more, and is the same wherever it stands: run once.
+MACHINE = "build/copus profile --machine here.toml"
 
 
 def shortened(command: str) -> str:
@@ -177,7 +145,7 @@ def why_left_out(command: str) -> str:
 def lacking_here(command: str) -> str:
     """What this machine lacks for a command; `make setup` installs it."""
     packages = ROOT / ".venv" / "lib"
-    if command.startswith("torchrun") and not os.path.exists(TORCHRUN):
+    if command.startswith(".venv/bin/torchrun") and not (ROOT / ".venv/bin/torchrun").exists():
         return "torchrun"
     if command.startswith("mpirun") and (os.environ.get("COPUS_WITH_MPI") == "0" or not shutil.which("mpirun")):
         return "MPI"
@@ -187,51 +155,85 @@ def lacking_here(command: str) -> str:
     return ""
 
 
-class Page:
-    """A folder in which the commands of a page are run."""
+class Reader:
+    """A reader's folder and environment."""
 
-    def __init__(self, folder: pathlib.Path, made: pathlib.Path, page: str):
+    def __init__(self, folder: pathlib.Path):
         self.folder = folder
-        write_presupposed(folder)
         (folder / "build").mkdir()
         (folder / "build" / "copus").symlink_to(COPUS)
-        for name in LINKED + [".venv"]:
+        for name in LINKED:
             (folder / name).symlink_to(ROOT / name)
-        for source, places in (("run", RUNS.get(page, [])), ("experiment", EXPERIMENTS.get(page, []))):
-            for place in places:
-                shutil.copytree(made / source, folder / place)
-        if page == "README.md":
-            shutil.copy(ROOT / "configs/runs/modelled-64-h100.toml", folder / "RUN.toml")
-        if page == "docs/adaptation.md":
-            (folder / "my.toml").write_text(my_configuration() + ON_TWO_NODES)
+        (folder / "data" / "gcide").mkdir(parents=True)
+        (folder / "data/gcide/train.txt").write_text(documents(400_000, seed=1))
+        (folder / "data/gcide/held_out.txt").write_text(documents(20_000, seed=1))
+        sanitizers = {name: value for name, value in os.environ.items() if name.endswith("SAN_OPTIONS")}
+        self.environment = {"HOME": str(folder), "PATH": "/usr/local/bin:/usr/bin:/bin"} | NEUTRAL | sanitizers
 
-    def start(self, command: str) -> subprocess.Popen:
-        environment = os.environ | {
-            "HOME": str(self.folder), "PATH": f"{os.environ['PATH']}:{ROOT / '.venv' / 'bin'}", "HF_HUB_OFFLINE": "1",
-            "OMP_WAIT_POLICY": "passive",  # other tests run beside this one
-            "PET_MASTER_PORT": free_port(), "OMPI_MCA_rmaps_base_oversubscribe": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    def open(self, page: str):
+        """Writes what a page shows, and makes what it leaves to the reader."""
+        for name, text in saved_files(page_text(page)).items():
+            for long, short in SHORTENED_FILES.get(name, []):
+                assert long in text, f"{long} is no more in {page}'s {name}"
+                text = text.replace(long, short)
+            (self.folder / name).write_text(text)
+        for name in stand_ins(page_text(page)) & STAND_INS.keys():
+            if not (self.folder / name).exists():
+                STAND_INS[name](self.folder / name)
+
+    def start(self, page: str, command: str) -> subprocess.Popen:
+        added = ADDED.get(page, {}) if os.geteuid() == 0 else {}
+        environment = self.environment | added | {"PET_MASTER_PORT": free_port()}  # of its own, beside other tests
         return subprocess.Popen(["bash", "-c", command], cwd=self.folder, env=environment, text=True, errors="replace",
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 start_new_session=True)
 
 
 class DocumentedCommands(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.root = pathlib.Path(tempfile.mkdtemp(prefix="copus_documented_commands_"))
-        cls.addClassCleanup(shutil.rmtree, cls.root, ignore_errors=True)
-        cls.made = cls.root / "made"
-        cls.machine = cls.root / MACHINE_FILE
+    def setUp(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_reader_"))
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        self.reader = Reader(folder)
+        self.beside: dict[Beside, subprocess.Popen] = {}
+        self.counts = {"as they stand": 0, "shortened": 0, "left out": 0, "lacking something here": 0}
 
-    def make_runs(self):
-        if self.made.exists():
+    def test_commands_in_the_order_of_reading(self):
+        for page, commands in documented_commands().items():
+            self.reader.open(page)
+            for command in commands:
+                self.end_those_before(command)
+                self.try_command(command)
+            self.assertEqual(self.beside, {}, f"goes on to the end of {page}")
+        print("Commands:", ", ".join(f"{count} {what}" for what, count in self.counts.items()))
+
+    def end_those_before(self, command: Command):
+        for other in [other for other in self.beside if (other.page, other.ends) == (command.page, command.text)]:
+            with self.subTest(f"{command.page}: Ctrl-C to {other.command}"):
+                self.interrupt(self.beside.pop(other))
+
+    def try_command(self, command: Command):
+        run = shortened(command.text)
+        if why_left_out(command.text):
+            self.counts["left out"] += 1
             return
-        page = Page(self.made, self.made, "")
-        for command in ["build/copus train configs/runs/modelled-64-h100.toml --run-dir run",
-                        "build/copus compare EXPERIMENT.toml --dir experiment"]:
-            output, code = self.finish(page.start(shortened(command)))
-            self.assertEqual(code, 0, output)
+        if lacking := lacking_here(command.text):
+            self.counts["lacking something here"] += 1
+            print(f"{command.place}: left out, since this machine lacks {lacking}: {command.text}")
+            return
+        self.counts["as they stand" if run == command.text else "shortened"] += 1
+        if command.text == MACHINE and (self.reader.folder / "here.toml").exists():
+            return
+        with self.subTest(f"{command.place}: {command.text}"):
+            self.assertRegex(command.text, KNOWN_PROGRAMS, "this command is new: run it here, or leave it out")
+            process = self.reader.start(command.page, run)
+            self.addCleanup(self.end, process)
+            for other in BESIDE:
+                if (other.page, other.command) == (command.page, command.text):
+                    self.beside[other] = process
+                    return self.wait_for_steps(self.reader.folder / other.run_directory, process)
+            output, code = self.finish(process)
+            self.assertEqual(code, 0, f"{run}\nends so after at most {LIMIT} s:\n{output[-3000:]}")
+            self.assertNotIn("error:", output, run)
 
     def finish(self, process: subprocess.Popen) -> tuple[str, int | None]:
         """What a process prints, and its exit code; None where it takes too long."""
@@ -240,38 +242,6 @@ class DocumentedCommands(unittest.TestCase):
         except subprocess.TimeoutExpired:
             self.end(process)
             return process.communicate()[0], None
-
-    def run_page(self, page: str, commands: list[Command]):
-        if page in RUNS or page in EXPERIMENTS:
-            self.make_runs()
-        place = Page(self.root / pathlib.Path(page).stem, self.made, page)
-        beside: dict[Beside, subprocess.Popen] = {}
-        for command in commands:
-            for other in [other for other in beside if other.ends == command.text]:
-                with self.subTest(f"{page}: Ctrl-C to {other.command}"):
-                    self.interrupt(beside.pop(other))
-            begun = next((other for other in BESIDE if (other.page, other.begins) == (page, command.text)), None)
-            if begun:
-                beside[begun] = place.start(shortened(begun.command))
-                self.addCleanup(self.end, beside[begun])
-                self.wait_for_steps(place.folder / begun.run_directory, beside[begun])
-            if begun and begun.command == command.text or why_left_out(command.text):
-                continue
-            if lacking := lacking_here(command.text):
-                print(f"{page}:{command.line}: left out, since this machine lacks {lacking}: {command.text}")
-                continue
-            if command.text == MACHINE and self.machine.exists():
-                shutil.copy(self.machine, place.folder / MACHINE_FILE)
-                continue
-            with self.subTest(f"{page}:{command.line}: {command.text}"):
-                self.assertRegex(command.text, KNOWN_PROGRAMS, "this command is new: run it here, or leave it out")
-                run = shortened(command.text)
-                output, code = self.finish(place.start(run))
-                self.assertEqual(code, 0, f"{run}\nends so after at most {LIMIT} s:\n{output[-3000:]}")
-                self.assertNotIn("error:", output, run)
-            if command.text == MACHINE:
-                shutil.copy(place.folder / MACHINE_FILE, self.machine)
-        self.assertEqual(beside, {}, "goes on to the end of the page")
 
     def wait_for_steps(self, run: pathlib.Path, process: subprocess.Popen):
         """Until a run has logged two steps since it was begun or gone on with."""
@@ -294,11 +264,6 @@ class DocumentedCommands(unittest.TestCase):
         output, code = self.finish(process)
         self.assertEqual(code, 130, output)
 
-    @classmethod
-    def add_page(cls, page: str, commands: list[Command]):
-        name = "test_" + re.sub(r"\W", "_", pathlib.Path(page).stem).lower()
-        setattr(cls, name, lambda self: self.run_page(page, commands))
-
 
 class Entries(unittest.TestCase):
     """What the tables of this file say still stands in the documentation."""
@@ -308,36 +273,27 @@ class Entries(unittest.TestCase):
         run = [text for text in texts if not why_left_out(text)]
         for pattern, _ in LEFT_OUT:
             self.assertTrue(any(re.match(pattern, text) for text in texts), f"nothing to leave out: {pattern}")
-        for pattern, _ in SHORTENED:
+        for pattern, replacement in SHORTENED:
             self.assertTrue(any(re.search(pattern, text) for text in run), f"nothing to shorten: {pattern}")
+            run = [re.sub(pattern, replacement, text) for text in run]
 
     def test_what_goes_on_beside_others_begins_and_ends(self):
         pages = documented_commands()
         for other in BESIDE:
             texts = [command.text for command in pages[other.page]]
-            self.assertLess(texts.index(other.begins), texts.index(other.ends))
+            self.assertLess(texts.index(other.command), texts.index(other.ends))
 
+    def test_what_is_added_stands_on_the_page(self):
+        pages = {page: page_text(page) for page in documented_commands()}
+        for page, variables in ADDED.items():
+            for name, value in variables.items():
+                self.assertIn(f"`{name}={value}`", pages[page])
+        for name in STAND_INS:
+            self.assertTrue(any(name in stand_ins(text) for text in pages.values()), f"no page leaves {name} to its reader")
+        shown = {name for text in pages.values() for name in saved_files(text)}
+        self.assertLessEqual(SHORTENED_FILES.keys(), shown)
+        self.assertIn("my.toml", shown - SHORTENED_FILES.keys())
 
-class Reading(unittest.TestCase):
-    def commands(self, *lines):
-        return [(command.line, command.text) for command in commands_of("page", "\n".join(lines))]
-
-    def test_lines_are_joined_and_comments_dropped(self):
-        self.assertEqual(self.commands("```sh", "one --a \\", "  two  # why", "", "# a remark", "three # and", "```"),
-                         [(2, "one --a two"), (6, "three")])
-
-    def test_what_spans_lines_is_one_command(self):
-        self.assertEqual(self.commands("```sh", "cat > a <<'END'", "b  # kept", "END", "until c; do", "  d", "done", "```"),
-                         [(2, "cat > a <<'END'\nb  # kept\nEND"), (5, "until c; do\n  d\ndone")])
-        self.assertEqual(self.commands("```sh", "#!/bin/sh", "a", "b", "```"), [(2, "#!/bin/sh\na\nb")])
-
-    def test_other_languages_are_no_commands_and_backticks_are(self):
-        self.assertEqual(self.commands("```text", "build/copus no", "```", "see `build/copus watch r` and `copus x`"),
-                         [(4, "build/copus watch r")])
-
-
-for page, commands in documented_commands().items():
-    DocumentedCommands.add_page(page, commands)
 
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

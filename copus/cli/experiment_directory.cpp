@@ -105,7 +105,7 @@ std::vector<std::string> ExperimentDirectory::changes_of(const ExperimentRun& ru
   const fs::path path = run_directory(run) / "config.toml";
   const RunConfig begun = parse_run_config(read_text_file(path), path.string());
   RunConfig wanted = config_of(run);
-  if (wanted.train.precision == Precision::automatic) wanted.train.precision = begun.train.precision;
+  if (wanted.execution.precision == Precision::automatic) wanted.execution.precision = begun.execution.precision;
   return differing_keys(begun, wanted);
 }
 
@@ -200,9 +200,10 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
     throw UserError(concat("another process is writing into ", directory.string(), "; wait for it to end, or end it"));
   }
   const RunConfig config = config_of(run);
-  if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run).empty() &&
-      latest_checkpoint(directory / "checkpoints")) {
-    return {"train", "--resume", "--run-dir", directory.string()};
+  if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run).empty()) {
+    // A run whose checkpoints are all damaged is not begun again over them: train refuses it, and names them.
+    const UsableCheckpoint newest = open_newest_usable(directory / "checkpoints");
+    if (newest.checkpoint || !newest.damage.empty()) return {"train", "--resume", "--run-dir", directory.string()};
   }
   fs::remove_all(directory);
   create_directories_durably(directory.parent_path());

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+
 #include "copus/base/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint.h"
@@ -63,8 +66,14 @@ void finish(const ExperimentDirectory& directory, const ExperimentRun& run) {
 
 void write_checkpoint(const std::filesystem::path& run_directory) {
   CheckpointWriter writer(run_directory / "checkpoints", 1);
-  writer.write(
-      {.step = 3, .model_config = "{}", .run_config = "", .training_state = "{}", .weights = {}, .optimizer = {}});
+  const HostTensor weight = make_host_tensor("weight", DType::f32, {1});
+  std::fill_n(weight.bytes.get(), sizeof(float), std::byte{0});
+  writer.write({.step = 3,
+                .model_config = "{}",
+                .run_config = "",
+                .training_state = "{}",
+                .weights = {weight},
+                .optimizer = {}});
   writer.finish();
 }
 

@@ -23,7 +23,8 @@ import tempfile
 import time
 from typing import Callable, NamedTuple, Optional
 
-from program_test_support import COPUS, RUN, TIMEOUT, TORCHRUN, free_port
+from free_port import free_port
+from program_test_support import COPUS, RUN, TIMEOUT, TORCHRUN
 from rank_processes import Places, is_gone, ranks_of
 
 ROUNDS_IN_CTEST = 6

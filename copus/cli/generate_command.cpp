@@ -139,7 +139,7 @@ int generate(const GenerateOptions& options) {
 
 void add_generate(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<GenerateOptions>();
-  CLI::App& command = *program.add_subcommand("generate", "Let a trained model continue a text");
+  CLI::App& command = *program.add_subcommand("generate", about_generate);
   command
       .add_option("--checkpoint", options->checkpoint,
                   "A run directory (its newest checkpoint), a checkpoint, or a Hugging Face directory")

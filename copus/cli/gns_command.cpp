@@ -20,7 +20,7 @@
 #include "copus/report/command_progress.h"
 #include "copus/statistics/noise_scale.h"
 #include "copus/train/device.h"
-#include "copus/train/noise_reference.h"
+#include "copus/train/experiments/noise_reference.h"
 #include "copus/train/state_transfer.h"
 #include "copus/train/training_state.h"
 
@@ -72,7 +72,7 @@ Samples open_samples_of_model(const GnsOptions& options, const StoredModel& mode
   DataConfig data;
   data.train = {{.path = options.data, .weight = 1}};
   data.held_out_fraction = 0;
-  const uint64_t seed = options.seed.value_or(TrainConfig{}.seed);
+  const uint64_t seed = options.seed.value_or(ExecutionConfig{}.seed);
   check_sequence_length(options.sequence_length, model.description());
   Dataset dataset(data, options.sequence_length, model.description().vocab_size, seed);
   if (dataset.bytes() && model.description().vocab_size > largest_byte_vocabulary) {
@@ -205,7 +205,7 @@ int gns(const GnsOptions& options) {
 
 void add_gns(CLI::App& program, CommandAction& action) {
   auto options = std::make_shared<GnsOptions>();
-  CLI::App& command = *program.add_subcommand("gns", "Measure the gradient noise scale of a stored model");
+  CLI::App& command = *program.add_subcommand("gns", about_gns);
   command
       .add_option("--checkpoint", options->checkpoint,
                   "A run directory (its newest checkpoint), or a checkpoint; the run may still be going on")

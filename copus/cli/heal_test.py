@@ -18,7 +18,8 @@ import sys
 import time
 import unittest
 
-from program_test_support import COPUS, TIMEOUT, TORCHRUN, WITH_TORCH, ProgramTest, free_port
+from free_port import free_port
+from program_test_support import COPUS, TIMEOUT, TORCHRUN, WITH_TORCH, ProgramTest
 from rank_processes import Places, children, is_gone, rank_of, ranks_of
 
 ROUNDS = int(os.environ.get("COPUS_HEAL_ROUNDS", "6"))
@@ -151,10 +152,10 @@ class Healing(HealingTest):
 
     def test_any_rank_may_be_told_to_leave(self):
         self.assert_done("train", "static.toml", "--run-dir", "expected", *self.settings)
-        for rank in (0, 3):
+        for rank, tells in ((0, signal.SIGTERM), (3, signal.SIGUSR1)):
             run = f"without{rank}"
             process, ranks = self.start_static(run)
-            os.kill(ranks[rank], signal.SIGTERM)
+            os.kill(ranks[rank], tells)
             output, errors = self.finish(process)
             self.assertEqual((process.returncode, errors), (0, ""), output)
             self.assertRegex(output, r"step \d+: ranks have left; .* of 3 ranks; pause")
@@ -204,6 +205,36 @@ class Healing(HealingTest):
         self.assertIn("the job goes on with 1 rank", errors)
         self.assertTrue((self.folder / "last" / "checkpoints" / f"step-{len(self.records('last')):08}").exists())
 
+    def test_a_run_that_is_told_to_end_does_so_with_a_checkpoint_where_all_ranks_are_killed_then(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
+        told = [f"step 45,@{rank}#1:TERM" for rank in range(2)]
+        killed = [f"checkpoint after step@{rank}#1:KILL" for rank in range(2)]
+        result = self.copus("train", "pair.toml", "--run-dir", "r", *self.settings,
+                            env={**os.environ, "COPUS_FAULT": ";".join(told + killed)})
+        self.assertEqual(result.returncode, 75, result.stdout + result.stderr)
+        self.assertIn("killed by signal 9", result.stderr)
+        self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{len(self.records('r')):08}").exists())
+        self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assert_same_training("r", "pair-expected")
+
+    def test_a_signal_while_all_ranks_are_being_replaced_ends_the_run_with_a_checkpoint(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
+        process = self.start("train", "pair.toml", "--run-dir", "r", *self.settings)
+        ranks = set(ranks_of(process.pid, 2, lambda: process.poll() is None).values())
+        self.wait_for_steps("r", 55, process)
+        self.kill_ranks(process)
+        while process.poll() is None and not set(children(process.pid)) - ranks:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGTERM)
+        output, errors = self.finish(process)
+        self.assertEqual(process.returncode, 75, output + errors)
+        names = [path.name for path in (self.folder / "r" / "checkpoints").glob("step-*")]
+        self.assertEqual(names, [f"step-{len(self.records('r')):08}"])
+        self.assert_done("train", "--resume", "--run-dir", "r")
+        self.assert_same_training("r", "pair-expected")
+
     def test_the_run_ends_with_a_checkpoint_where_any_rank_is_interrupted(self):
         process, ranks = self.start_static("interrupted")
         os.kill(ranks[2], signal.SIGINT)
@@ -228,6 +259,14 @@ class Healing(HealingTest):
         twice = ["step 50,@1#1:KILL", "regrouping: settling@0#2:KILL", "regrouping: preparing the move@2#1:KILL"]
         self.assert_trained_in_spite_of(twice, "pair-twice")
 
+    def test_a_rank_that_hangs_while_the_others_heal_is_found_by_its_lack_of_progress(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 3\n")
+        settings = ["--set", "train.global_batch=12"]
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings, *settings)
+        for number, hang in enumerate(("learning what has happened@1#2:HANG", "regrouping: preparing@1#1:HANG")):
+            self.assert_trained_in_spite_of(["step 50,@2#1:KILL", hang], f"pair{number}", *settings,
+                                            said="stalled: made no progress for 30 s")
+
     def test_where_all_ranks_are_killed_others_go_on_without_a_checkpoint(self):
         for config in ("static", "moving"):
             self.assert_done("train", f"{config}.toml", "--run-dir", f"{config}-expected", *self.settings)
@@ -239,6 +278,33 @@ class Healing(HealingTest):
             output, errors = self.finish(process)
             self.assertEqual(process.returncode, 0, output + errors)
             self.assert_same_training(config, f"{config}-expected")
+
+    def test_where_all_ranks_are_killed_as_the_run_begins_it_begins_again(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
+        # Process 1 ends before it can go on alone, where it has heard of the other's end.
+        after_loading = ["step 1,@1#1:KILL", "regrouping@1#1:KILL", "learning@1#1:KILL"]
+        for place in ("setting up", "loading the first state", "having begun"):
+            run = place.replace(" ", "-")
+            others = after_loading if place == "having begun" else ["loading the first state@1#1:KILL"]
+            faults = [f"{place}@0#1:KILL", *others]
+            self.assert_trained_in_spite_of(faults, run, said="training had not begun, and the ranks are started again")
+
+    def test_where_all_ranks_are_killed_before_there_is_a_run_directory_others_make_it(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
+        faults = ["opening the run directory@0#1:KILL", "step 1,@1#1:KILL", "regrouping@1#1:KILL", "learning@1#1:KILL"]
+        self.assert_trained_in_spite_of(faults, "r")
+
+    def test_what_ranks_have_loaded_is_found_where_they_end_as_soon_as_all_have(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0,
+                       model=MODEL + "[parallel]\ndata_parallel = 5\nzero_stage = 3\n")
+        settings = ["--set", "train.global_batch=20"]
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings, *settings)
+        # Two of the four that begin without process 0 end then. The others wait until newcomers are there, who read what
+        # those held.
+        faults = ["setting up@0#1:KILL", "having begun@1#1:KILL", "having begun@2#1:KILL", "setting up@3#3:STOP"]
+        self.assert_trained_in_spite_of(faults, "r", *settings)
 
     def test_where_all_ranks_are_killed_the_run_stays_what_it_was_whatever_the_file_says_now(self):
         model = MODEL + "[parallel]\ndata_parallel = 2\n"
@@ -357,11 +423,12 @@ class Machines(HealingTest):
         self.assert_done("train", "copies.toml", "--run-dir", "expected", *self.settings)
         self.assert_same_training(run, "expected")
 
-    def start_machines(self, configuration, run, *settings):
+    def start_machines(self, configuration, run, *settings, environment=()):
         place = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": free_port()}
         machines = [self.start("train", configuration, "--run-dir", run, *self.settings, *settings,
-                               env={**os.environ, **place, "RANK": str(machine)}) for machine in (0, 1)]
+                               env={**os.environ, **place, **dict(environment), "RANK": str(machine)})
+                    for machine in (0, 1)]
         for machine in machines:
             self.addCleanup(machine.communicate)
             self.addCleanup(machine.kill)
@@ -508,6 +575,15 @@ class Machines(HealingTest):
         self.assertIn("the run has no checkpoint yet", errors)
         steps = [record["step"] for record in self.records("r")]
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
+
+    def test_a_run_without_a_recorded_step_begins_again_where_its_state_is_lost(self):
+        strike = {"COPUS_FAULT": ";".join(f"step 1,@{process}#1:KILL" for process in (2, 3))}
+        first, second = self.start_machines("stages.toml", "r", "--set", "heal.restarts=0", "--set", "heal.replace=false",
+                                            environment=strike)
+        output, errors = self.finish(first)
+        self.assertEqual(first.returncode, 0, output + errors)
+        self.assertIn("no step was recorded yet, and the job begins again", errors)
+        self.assert_trained_as_unharmed("r")
 
     def test_a_layout_that_no_machine_outlives_is_refused_where_that_is_asked_for(self):
         first, second = self.start_machines("stages.toml", "r", "--set", "heal.machines=true")

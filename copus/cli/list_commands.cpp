@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "copus/base/error.h"
 #include "copus/base/text_table.h"
 #include "copus/base/units.h"
 #include "copus/cli/commands.h"
@@ -107,6 +108,7 @@ void add_list(CLI::App& program, CommandAction& action, const char* name, const 
   CLI::App& command = *program.add_subcommand(name, description);
   auto json = std::make_shared<bool>(false);
   command.add_flag("--json", *json, "Print one JSON list");
+  command.footer(concat("Example:\n  copus ", name, " --json"));
   command.callback([=, &action] { action = [=] { return *json ? print_json() : print(); }; });
 }
 

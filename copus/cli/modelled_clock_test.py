@@ -7,9 +7,9 @@ Usage: modelled_clock_test.py PATH_TO_COPUS [unittest options].
 import json
 import os
 import signal
-import socket
 import unittest
 
+from free_port import free_port
 from program_test_support import MODELLED_CLOCK, TIMEOUT, WITH_TORCH, ProgramTest, batch_of
 
 JOB = """
@@ -60,9 +60,7 @@ class Mistakes(ModelledClockTest):
     @unittest.skipUnless(WITH_TORCH, "needs libtorch")
     def test_several_processes(self):
         self.write_job()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = free_port()
         ranks = [self.start("train", "run.toml", "--run-dir", "r",
                             env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
                                               "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",

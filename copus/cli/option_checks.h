@@ -11,8 +11,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "copus/base/durable_file.h"
 #include "copus/base/duration.h"
 #include "copus/base/error.h"
+#include "copus/base/float_names.h"
 #include "copus/base/range.h"
 #include "copus/base/regular_file.h"
 #include "copus/base/text_distance.h"
@@ -39,7 +41,7 @@ inline CLI::Validator at_least(int64_t least) { return number_in(Range<int64_t>{
 // Checks for one of these names.
 inline CLI::Validator one_of(const std::vector<std::string>& names) {
   const auto complaint = [names](const std::string& text) {
-    if (std::find(names.begin(), names.end(), text) != names.end()) return std::string();
+    if (std::ranges::find(names, printed_float_name(text)) != names.end()) return std::string();
     const std::optional<std::string> similar = nearest(text, names);
     return concat("expected one of ", join(names, ", "), ", got ", text,
                   similar ? concat("; did you mean ", *similar, "?") : "");
@@ -57,7 +59,8 @@ template <HasNames Enum>
 void add_named_option(CLI::App& command, const std::string& option, Enum& value, const std::string& description) {
   command
       .add_option_function<std::string>(
-          option, [&value](const std::string& name) { value = *find_value<Enum>(name); }, description)
+          option, [&value](const std::string& name) { value = *find_value<Enum>(printed_float_name(name)); },
+          description)
       ->check(one_of(all_names<Enum>()))
       ->default_str(std::string(to_string(value)));
 }
@@ -85,6 +88,7 @@ inline void check_can_be_written(const std::string& option, const std::filesyste
     obstacle = concat("there is no folder ", folder.string());
   }
   if (!obstacle.empty()) throw UserError(concat(option, " ", file.string(), ": cannot be written: ", obstacle));
+  DurableFile{file};  // a file system may be read-only
 }
 
 // Reads the positive time that `option` was given, in seconds. Throws UserError for any other text.

@@ -1,5 +1,4 @@
 // `copus plan`: predicts which layout of a model on a cluster trains fastest, and what fits.
-#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -28,6 +27,7 @@ namespace copus {
 namespace {
 
 struct PlanOptions {
+  std::string program;  // name it was called by
   std::string model;
   std::string cluster;
   int64_t gpus = 0;  // 0: all of the cluster
@@ -58,6 +58,9 @@ PlanQuestion question_of(const PlanOptions& options) {
   question.precision = options.precision;
   question.program = planned_system(options.system, options.precision, options.profile);
   question.system = options.precision == "bf16" ? describe(question.program) : copus_in_fp32();
+  if (question.program == PlannedSystem::copus) {
+    question.system.memory.communicators = question.cluster.communicators;
+  }
   question.sequence_length = options.sequence_length;
   if (!options.tokens.empty()) question.tokens = parse_tokens(options.tokens);
   if (options.sequence_length > question.model.max_position_embeddings) {
@@ -125,9 +128,8 @@ int run_plan(const PlanOptions& options) {
   std::cout << (asked ? to_text(question, explanations) : to_text(question, plan, options.top));
   if (!options.plot.empty()) std::cout << "\nWrote " << options.plot.string() << ".\n";
   if (!options.run_file.empty()) {
-    std::cout << "\nWrote " << options.run_file.string()
-              << ": put the path of your data in, and start it by `copus train "
-              << shell_word(options.run_file.string()) << "`.\n";
+    std::cout << "\nWrote " << options.run_file.string() << ": put the path of your data in, and start it by `"
+              << shell_word(options.program) << " train " << shell_word(options.run_file.string()) << "`.\n";
   }
   return 0;
 }
@@ -153,7 +155,10 @@ void add_plan(CLI::App& program, CommandAction& action) {
       ->capture_default_str();
   command.add_option("--micro-batch", options->micro_batch, "Only this micro-batch (any)")
       ->check(number_in(allowed_batches));
-  command.add_option("--precision", options->precision, "What to train in")
+  command
+      .add_option_function<std::string>(
+          "--precision", [options](const std::string& name) { options->precision = printed_float_name(name); },
+          "What to train in")
       ->check(one_of({"bf16", "fp32"}))
       ->capture_default_str();
   command
@@ -193,7 +198,10 @@ void add_plan(CLI::App& program, CommandAction& action) {
       "  copus plan --model llama-2-13b --cluster h100-sxm --gpus 16 --global-batch 256 --tokens 1T --write run.toml\n"
       "  copus plan --model llama-2-13b --cluster h100-sxm --gpus 16 --global-batch 256 --system megatron\n"
       "  copus plan --model my/config.json --cluster my.toml --gpus 64 --plot plan.html");
-  command.callback([options, &action] { action = [options] { return run_plan(*options); }; });
+  command.callback([options, &program, &action] {
+    options->program = program.get_name();
+    action = [options] { return run_plan(*options); };
+  });
 }
 
 }  // namespace copus

@@ -52,6 +52,21 @@ void check_is_possible(const ClusterDescription& cluster, const std::string& clu
   at_most("memory_gigabytes_per_second", device.memory_bytes_per_second / giga, 100'000);
   at_most("within_node.gigabytes_per_second", cluster.within_node.bytes_per_second / giga, 10'000);
   at_most("between_nodes.gigabytes_per_second", cluster.between_nodes.bytes_per_second / giga, 10'000);
+  constexpr double micro = 1e-6, most_microseconds = 100'000;  // around the earth
+  at_most("within_node.latency_microseconds", cluster.within_node.latency_seconds / micro, most_microseconds);
+  at_most("between_nodes.latency_microseconds", cluster.between_nodes.latency_seconds / micro, most_microseconds);
+  // A slip makes a thousandth as easily. Devices compute 5 to 600 operations for each byte that their memory moves, and
+  // up to 10,000 a second for each byte that it holds.
+  const auto at_least = [&](const char* key, double value, double least, const char* beside) {
+    if (value > 0 && value < least)
+      refuse(key, value, concat("at least ", format_number("%.6g", least), " beside ", beside));
+  };
+  at_least("matmul_teraflops", device.matmul_flops_per_second / tera, device.peak_flops_per_second / tera / 50,
+           "peak_teraflops");
+  at_least("memory_gigabytes_per_second", device.memory_bytes_per_second / giga,
+           device.matmul_flops_per_second / 10'000 / giga, "matmul_teraflops");
+  at_least("memory_gigabytes", device.memory_bytes / giga, device.matmul_flops_per_second / 200'000 / giga,
+           "matmul_teraflops");
 }
 
 }  // namespace
@@ -140,8 +155,17 @@ void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& g
 
 PlannedSystem planned_system(const std::string& name, const std::string& precision,
                              const std::filesystem::path& profile) {
-  const std::optional<PlannedSystem> system = find_value<PlannedSystem>(name);
+  const std::optional<PlannedSystem> system = find_value<PlannedSystem>(name == "torchtitan-0.2" ? "torchtitan" : name);
   if (!system) {
+    // "torchtitan-0.4", "nanotron-0.4": a program that is known, of a version that is not.
+    for (const PlannedSystem known : all_values<PlannedSystem>()) {
+      const std::string program = concat(to_string(known), "-");
+      if (name.compare(0, program.size(), program) != 0 || program.find('.') != std::string::npos) continue;
+      const bool is_torchtitan = known == PlannedSystem::torchtitan;
+      throw UserError(concat("--system ", name, ": this version of ", to_string(known), " is not described; take ",
+                             is_torchtitan ? "torchtitan-0.2 or torchtitan-0.3" : to_string(known),
+                             ", whose rules are those of the version in docs/plan.md"));
+    }
     throw UserError(concat("--system ", name, ": there is no such program; ",
                            suggest(name, all_names<PlannedSystem>(), "those that a plan can be made for are")));
   }

@@ -89,6 +89,10 @@ TEST(PlanOptions, ValuesByName) {
 TEST(PlanOptions, ProgramsByName) {
   EXPECT_EQ(planned_system("copus", "fp32", "profile.json"), PlannedSystem::copus);
   EXPECT_EQ(planned_system("nanotron", "bf16", ""), PlannedSystem::nanotron);
+  EXPECT_EQ(planned_system("torchtitan-0.2", "bf16", ""), PlannedSystem::torchtitan);
+  EXPECT_THAT(user_error([] { planned_system("torchtitan-0.4", "bf16", ""); }),
+              AllOf(HasSubstr("this version of torchtitan is not described"), HasSubstr("torchtitan-0.3")));
+  EXPECT_THAT(user_error([] { planned_system("megatron-core", "bf16", ""); }), HasSubstr("take megatron,"));
   EXPECT_THAT(user_error([] { planned_system("megatrom", "bf16", ""); }),
               AllOf(HasSubstr("--system megatrom"), HasSubstr("did you mean \"megatron\"?")));
   EXPECT_THAT(user_error([] { planned_system("deepspeed", "bf16", ""); }),
@@ -143,7 +147,7 @@ TEST(PlanOptions, ARunReadsBackWhatAPlanWrites) {
     EXPECT_EQ(config.train.global_batch, all[i].global_batch);
     EXPECT_EQ(config.train.micro_batch, all[i].micro_batch);
     EXPECT_EQ(config.train.sequence_length, 32);
-    EXPECT_EQ(config.train.precision, Precision::bf16);
+    EXPECT_EQ(config.execution.precision, Precision::bf16);
   }
 }
 

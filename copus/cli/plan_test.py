@@ -5,12 +5,13 @@ Usage: plan_test.py PATH_TO_COPUS [unittest options].
 
 import json
 import pathlib
+import shlex
 import sys
 import tomllib
 import unittest
 import xml.etree.ElementTree
 
-from program_test_support import WITH_TORCH, ProgramTest
+from program_test_support import COPUS, WITH_TORCH, ProgramTest
 
 WORKLOAD = ["--model", "llama-3.2-3b", "--cluster", "h100-sxm", "--gpus", "8"]
 LARGER = ["--model", "llama-3.1-8b", *WORKLOAD[2:]]  # torchtitan 0.2 has no tied embeddings
@@ -67,6 +68,12 @@ class PlanTest(ProgramTest):
 
     def test_repeats_itself(self):
         self.assertEqual(self.planned(*WORKLOAD, "--json"), self.planned(*WORKLOAD, "--json"))
+
+    def test_a_precision_has_many_names(self):
+        for names in (("bf16", "bfloat16", "BF16"), ("fp32", "float32", "F32", "f32")):
+            plans = {self.planned(*WORKLOAD, "--global-batch", "64", "--precision", name) for name in names}
+            self.assertEqual(len(plans), 1)
+            self.assertIn(f", {names[0]}\n", plans.pop())
 
     def test_explain(self):
         text = self.planned(*WORKLOAD, "--global-batch", "64", "--explain", "d=1,t=1,p=8")
@@ -217,6 +224,16 @@ class PlanTest(ProgramTest):
         self.refused(*arguments, *batch, "--write", "no/such/a.toml", says=["--write", "a.toml", "expected"])
         self.assertFalse((self.folder / "a.toml").exists())
 
+    def test_the_commands_that_start_a_written_run_can_be_pasted(self):
+        name = "it's my $HOME; run.toml"
+        text = self.planned("--model", "tiny-llama", "--cluster", "cpu-2-cores", "--gpus", "2", "--sequence-length", "32",
+                            "--global-batch", "4", "--tokens", "1024", "--write", name)
+        # The file may be taken to another machine, where the program lies elsewhere.
+        file = (self.folder / name).read_text()
+        for printed, program, others in ((text, COPUS, []), (file, "copus", ["--set", "data.train=DATA"])):
+            command = printed.split("start it by")[1].split("`")[1]
+            self.assertEqual(shlex.split(command), [program, "train", name, *others])
+
     def test_what_other_programs_cannot(self):
         self.refused(*WORKLOAD, "--system", "megatrom", says=["--system megatrom", 'did you mean "megatron"?'])
         self.refused(*WORKLOAD, "--system", "olmo", says=["copus, megatron, nanotron, torchtitan"])
@@ -263,7 +280,10 @@ class PlanTest(ProgramTest):
     def test_impossible_devices_are_refused(self):
         for old, new, says in (("= 400\n", "= 400000\n", "matmul_teraflops = 400000 is impossible"),
                                ("= 400\n", "= 400\npeak_teraflops = 300\n", "at most peak_teraflops"),
-                               ("second = 2500\n", "second = 2500000\n", "memory_gigabytes_per_second")):
+                               ("second = 2500\n", "second = 2500000\n", "memory_gigabytes_per_second"),
+                               ("= 400\n", "= 0.4\npeak_teraflops = 1000\n", "at least 20 beside peak_teraflops"),
+                               ("second = 2500\n", "second = 2.5\n", "at least 40 beside matmul_teraflops"),
+                               ("gigabytes = 80\n", "gigabytes = 0.08\n", "at least 2 beside matmul_teraflops")):
             self.write("absurd.toml", CLUSTER.format(device=DEVICE.replace(old, new)))
             self.refused(*WORKLOAD[:2], "--cluster", "absurd.toml", "--gpus", "8", says=[says, "look at its unit"])
 

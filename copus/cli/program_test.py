@@ -1,43 +1,88 @@
-"""Tests the program `copus` as a process: exit codes, messages, signals, kills at random moments, full disks.
+"""Tests the program `copus` as a process: commands, messages, runs from start to end, full disks.
 
-Usage: program_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=50 the kill test runs as many rounds
-(5 without). A build without libtorch (environment COPUS_WITH_TORCH=0) is tested for what it says about that. Jobs of
-several ranks are several_ranks_test.py's.
+Usage: program_test.py PATH_TO_COPUS [unittest options]. A build without libtorch (environment COPUS_WITH_TORCH=0) is
+tested for what it says about that. bad_input_test.py tests mistakes, interruptions_test.py signals and kills,
+several_ranks_test.py jobs of several ranks.
 """
 
 import json
 import math
 import os
-import pathlib
-import random
+import re
 import resource
 import shutil
-import signal
-import socket
 import struct
 import subprocess
 import sys
 import time
 import unittest
-import unittest.mock
 
-from program_test_support import COPUS, KILL_ROUNDS, SANITIZERS, TIMEOUT, WITH_TORCH, ProgramTest
+from free_port import free_port
+from program_test_support import COPUS, SANITIZERS, TIMEOUT, WITH_TORCH, ProgramTest, limit_files_to
 
 
-def limit_files_to(size):
-    """Makes a preexec_fn that lets no file of the child grow beyond `size` bytes: this stands in for a full disk."""
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+class ProgramWithLibtorch(ProgramTest):
+    """What `copus` leaves to the program copus-torch beside it: here a script that tells how it was started."""
 
-    return limit
+    def setUp(self):
+        super().setUp()
+        self.program = self.folder / "copus"
+        shutil.copy2(COPUS, self.program)
+        (self.folder / "copus-torch").write_text("#!/bin/sh\nprintf '<%s>' \"$@\"; exit 7\n")
+        (self.folder / "copus-torch").chmod(0o755)
+
+    def outcome(self, *arguments, **variables):
+        done = subprocess.run([self.program, *arguments], cwd=self.folder, text=True, capture_output=True, timeout=TIMEOUT,
+                              env={**os.environ, **variables})
+        return done.returncode, done.stdout + done.stderr
+
+    def assert_left_to_it(self, *arguments, **variables):
+        told = "".join(f"<{word}>" for word in arguments)
+        self.assertEqual(self.outcome(*arguments, **variables), (7, told))
+
+    def test_takes_the_command_line_as_it_is(self):
+        self.assert_left_to_it("generate", "--checkpoint", "r", "--prompt", "plan")
+        self.assert_left_to_it("generate", "--help")
+        self.assert_left_to_it("bench", "step", "--nonsense", "", "two words")
+        self.assert_left_to_it("profile")
+        self.assert_left_to_it("train", "run.toml", "--set", "train.max_steps=3", "--dry-run")
+
+    def test_mistakes_are_told_without_it(self):
+        for arguments, says in [(["tain"], "tain"), (["train", "--nonsense"], "nonsense"), (["train", "no.toml"], "no.toml"),
+                                (["train", "run.toml", "--set", "train.global_batch=7"], "global_batch"),
+                                (["train", "--resume", "--run-dir", "r"], "nothing to resume")]:
+            code, told = self.outcome(*arguments)
+            self.assertEqual(code, 2, told)
+            self.assertIn(says, told)
+
+    def test_ranks_tell_their_mistakes_together(self):
+        self.assert_left_to_it("train", "no.toml", RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2",
+                               MASTER_ADDR="localhost", MASTER_PORT="1")
+
+    def test_helps_without_it(self):
+        for arguments in [["--help"], ["train", "--help"], ["bench", "--help"], ["--version"]]:
+            self.assertEqual(self.outcome(*arguments)[0], 0)
+        listed = self.outcome("--help")[1]
+        self.assertIn("Let a trained model continue a text", listed)
+        self.assertNotIn("not in this build", listed)
+
+    def test_what_cannot_be_started_is_named(self):
+        (self.folder / "copus-torch").chmod(0o644)
+        code, told = self.outcome("gns", "--checkpoint", "r")
+        self.assertEqual(code, 2)
+        self.assertIn(f"{self.folder / 'copus-torch'}, which cannot be started", told)
 
 
 class CommandLine(ProgramTest):
     def test_help_and_version(self):
         self.assertIn("Examples:", self.assert_done("--help").stdout)
         self.assertRegex(self.assert_done("--version").stdout, r"copus \d+\.\d+")
-        for command in ["convert", "report"]:
-            self.assertIn("Example", self.assert_done(command, "--help").stdout)
+        for command in self.commands():
+            told = self.assert_done(*command.split(), "--help").stdout
+            if told.startswith("(not in this build") and not WITH_TORCH:
+                self.assertNotIn("\nExample", told, "another command's")
+                continue
+            self.assertIn(f"\n  copus {command} ", told.split("\nExample")[1], "an example of its own, and not another command's")
 
     def test_mistyped_commands_and_options(self):
         self.assert_refused(says=["give a command"])
@@ -118,9 +163,12 @@ class BadModels(ProgramTest):
         self.assert_model_refused("hf", tensor, *says)
 
     def test_a_good_model_is_converted(self):
-        self.assert_done("convert", "--from", "hf", "--to", "out", "--dtype", "fp16")
-        self.assertEqual(sorted(path.name for path in (self.folder / "out").iterdir()),
-                         ["config.json", "model.safetensors"])
+        for name in "fp16", "float16", "F16", "f16":
+            self.assert_done("convert", "--from", "hf", "--to", name, "--dtype", name)
+            self.assertEqual(sorted(path.name for path in (self.folder / name).iterdir()),
+                             ["config.json", "model.safetensors"])
+            self.assertEqual((self.folder / name / "model.safetensors").read_bytes(),
+                             (self.folder / "fp16" / "model.safetensors").read_bytes())
 
     def test_tokenizer_files_come_along_or_nothing_does(self):
         self.assertIn("no tokenizer files in hf", self.assert_done("convert", "--from", "hf", "--to", "bare").stdout)
@@ -150,7 +198,7 @@ class BadModels(ProgramTest):
         self.assert_model_refused("model.safetensors", "truncated")
         self.assert_weights_refused("lm_head.weight", {"data_offsets": [0, 64]}, "overlap")
         self.assert_weights_refused("lm_head.weight", {"data_offsets": [10**6, 10**6 + 64]}, "lm_head", "out of range")
-        self.assert_weights_refused(self.EMBEDDING, {"dtype": "I32"}, "int32", "float32")
+        self.assert_weights_refused(self.EMBEDDING, {"dtype": "I32"}, "int32", "fp32")
         self.assert_weights_refused(self.EMBEDDING, {"dtype": "F7"}, "F7", "known are")
         self.assert_weights_refused(self.EMBEDDING, {"shape": [2, 8]}, "[2, 8]", "[4, 4]")
         missing = {name: entry for name, entry in self.header.items() if name != self.EMBEDDING}
@@ -198,202 +246,6 @@ class FullOutput(ProgramTest):
     def test_a_run_is_done_though_nobody_could_read_along(self):
         self.assertEqual(self.ends("train", "run.toml", "--run-dir", "r"), (0, ""))
         self.assertTrue((self.folder / "r" / "summary.json").exists())
-
-
-@unittest.skipUnless(WITH_TORCH, "needs libtorch")
-class BadInput(ProgramTest):
-    def assert_run_refused(self, *settings, says):
-        overrides = [part for setting in settings for part in ("--set", setting)]
-        self.assert_refused("train", "run.toml", "--run-dir", "r", *overrides, says=says)
-
-    def test_command_line(self):
-        self.assert_refused("train", says=["config.toml"])
-        self.assert_refused("train", "no_such.toml", says=["no_such.toml"])
-        self.assert_refused("train", "run.toml", "--max-time", "soon", says=["--max-time", "soon"])
-        self.assert_refused("train", "--resume", says=["--run-dir"])
-        self.assert_refused("train", "--resume", "--run-dir", "r", says=["nothing to resume"])
-        self.assert_refused("generate", "--checkpoint", "nowhere", says=["nowhere"])
-        self.assert_refused("convert", "--from", "nowhere", "--to", "x", says=["nowhere"])
-
-    def test_configuration(self):
-        self.write("run.toml", "[train\nsteps = 3")
-        self.assert_run_refused(says=["run.toml:1:7"])
-        self.write_run("run.toml")
-        self.assert_run_refused("train.max_step=3", says=["train.max_step", "max_steps"])
-        self.assert_run_refused('train.max_steps="three"', says=["max_steps"])
-        self.assert_run_refused("train.micro_batch=-1", says=["micro_batch"])
-        self.assert_run_refused("train.max_steps=0", says=["max_steps"])
-        self.assert_run_refused("optimizer.lr=-1", says=["optimizer.lr"])
-        self.assert_run_refused("model.num_attention_heads=3", says=["num_"])
-        self.assert_run_refused('train.device="tpu"', says=["tpu"])
-
-    def test_numbers_beyond_any_use(self):
-        for setting, says in [("train.threads=2147483648", "at most 4096"), ("optimizer.lr=1e-320", "at least 1e-30"),
-                              ("model.hidden_size=2147483648", "1048576, got"),
-                              ("model.num_hidden_layers=1000000000", "4096"),
-                              ("train.sequence_length=9223372036854775807", "2147483647"),
-                              ("train.max_seconds=1e300", "at most 1e+09"), ("train.micro_batch=1e300", "whole number")]:
-            self.assert_run_refused(setting, says=[setting.split("=")[0].split(".")[1], says])
-
-    def test_a_model_that_no_machine_has_memory_for(self):
-        self.assert_run_refused("model.vocab_size=1000000000",
-                                says=["are left", "AdamW's moments alone take 954 GiB", "[model]"])
-
-    def test_a_limit_on_memory_or_threads(self):
-        gigabytes = 24
-        def limit():
-            resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, gigabytes << 30))
-        size = ["--set", "model.hidden_size=8192", "--set", "model.intermediate_size=65536"]
-        self.assert_refused("train", "run.toml", "--run-dir", "r", *size, says=["are left", "ulimit -v"],
-                            preexec_fn=limit)
-
-    def test_impossible_layouts(self):
-        self.assert_run_refused("parallel.data_parallel=3",
-                                says=["train.global_batch 8 is no multiple of train.micro_batch 4 x "
-                                      "parallel.data_parallel 3; the nearest is 12"])
-        self.assert_run_refused("parallel.tensor_parallel=3",
-                                says=["parallel.tensor_parallel 3 does not divide model.num_attention_heads 4",
-                                      "the nearest are 2 and 4"])
-        self.assert_run_refused("parallel.pipeline_parallel=4",
-                                says=["parallel.pipeline_parallel 4 exceeds model.num_hidden_layers 2",
-                                      "the nearest is 2"])
-        self.assert_run_refused("parallel.pipeline_parallel=2", "parallel.virtual_stages=2",
-                                says=["parallel.virtual_stages 2", '"interleaved"'])
-        self.assert_run_refused("parallel.sequence_parallel=true", says=["parallel.tensor_parallel of at least 2"])
-        self.assert_run_refused("parallel.zero_stage=4", says=["parallel.zero_stage", "got 4"])
-        self.assert_run_refused("parallel.schedule=2f2b", says=["parallel.schedule", "zb-h1"])
-
-    def test_clusters(self):
-        self.assert_run_refused("cluster.clock=virtual", says=['cluster.clock "virtual"', "cluster.config"])
-        self.assert_run_refused("cluster.config=nowhere.toml", says=["cluster.config", "nowhere.toml"])
-        self.write("cluster.toml", "ranks_per_node = 2\nlatency = 3\n")
-        self.assert_run_refused("cluster.config=cluster.toml", says=['cluster.toml:2: unknown key "latency"'])
-
-    def test_corpus(self):
-        self.assert_run_refused('data.train="missing.txt"', says=["missing.txt"])
-        for name, content, says in [("empty.txt", b"", "empty"), ("latin1.txt", b"caf\xe9 au lait " * 200, "utf-8"),
-                                    ("short.txt", b"too short", "short")]:
-            self.write(name, content)
-            self.assert_run_refused(f'data.train="{name}"', says=[name, says])
-        self.assert_run_refused("model.vocab_size=100", says=["vocab"])
-
-    def test_tokenized_corpora(self):
-        """Pairs of .bin and .idx: uint16 tokens, one document."""
-        def write_pair(name, tokens, announced, cut=0):
-            index = b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, announced, 0, 0, 1)
-            self.write(f"{name}.bin", struct.pack(f"<{len(tokens)}H", *tokens))
-            self.write(f"{name}.idx", index[: len(index) - cut])
-
-        tokens = 2000 * [7, 200]
-        for name, written, announced, cut, says in [
-                ("cut", tokens, 4000, 1, ["cut.idx", "truncated"]),
-                ("disagrees", tokens, 3999, 0, ["disagrees.bin", "disagrees with its .idx"]),
-                ("vocabulary", 2000 * [7, 300], 4000, 0, ["vocabulary.bin", "id 300", "vocabulary of 256"])]:
-            write_pair(name, written, announced, cut)
-            self.assert_run_refused(f'data.train="{name}"', says=says)
-        (self.folder / "cut.idx").unlink()
-        self.assert_run_refused('data.train="cut"', says=["cut.idx", "missing"])
-
-    def test_hugging_face_models(self):
-        (self.folder / "hf").mkdir()
-        self.assert_run_refused('model.init_from="hf"', says=["hf", "config.json"])
-
-    def test_run_directory_that_exists(self):
-        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
-        before = (self.folder / "r" / "run.jsonl").read_text()
-        self.assert_refused("train", "run.toml", "--run-dir", "r", says=["not empty", "--resume"], leaves_run_dir=True)
-        self.assertEqual((self.folder / "r" / "run.jsonl").read_text(), before)
-
-    def test_damaged_checkpoints(self):
-        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
-        checkpoint = self.folder / "r" / "checkpoints" / "step-00000002"
-        weights = checkpoint / "model.safetensors"
-        content = weights.read_bytes()
-        arguments = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]
-        weights.write_bytes(content[:-1])
-        self.assert_refused(*arguments, says=["model.safetensors"], leaves_run_dir=True)
-        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        self.assert_refused(*arguments, says=["model.safetensors"], leaves_run_dir=True)
-        self.assert_refused("generate", "--checkpoint", "r", says=["model.safetensors"], leaves_run_dir=True)
-        self.assert_refused("train", "run.toml", "--run-dir", "s", "--set", f'model.init_from="{checkpoint}"',
-                            says=["model.safetensors"], leaves_run_dir=True)
-        weights.write_bytes(content)
-        manifest = checkpoint / "manifest.json"
-        manifest.rename(self.folder / "manifest.json")
-        self.assert_refused("generate", "--checkpoint", str(checkpoint), says=["half-written"], leaves_run_dir=True)
-        (self.folder / "manifest.json").rename(manifest)
-        self.assert_done(*arguments)
-
-    # A folder with a checkpoint's name was whole once, so a manifest that cannot be read is damage.
-    def test_a_damaged_checkpoint_is_never_taken_for_none(self):
-        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=4",
-                         "--set", "checkpoint.interval=2")
-        log = (self.folder / "r" / "run.jsonl").read_text()
-        checkpoints = self.folder / "r" / "checkpoints"
-        resume = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=6"]
-        newest = checkpoints / "step-00000004"
-        os.truncate(newest / "manifest.json", 100)
-        self.assert_refused("generate", "--checkpoint", "r", says=["step-00000004", "manifest.json"],
-                            leaves_run_dir=True)
-        shutil.move(checkpoints / "step-00000002", self.folder / "away")
-        self.assert_refused(*resume, says=["cannot resume", "step-00000004", "manifest.json"], leaves_run_dir=True)
-        self.assertEqual((self.folder / "r" / "run.jsonl").read_text(), log)
-        shutil.move(self.folder / "away", checkpoints / "step-00000002")
-        resumed = self.assert_done(*resume)
-        self.assertIn("resumed    after step 2", resumed.stdout)
-        self.assertIn(f"not resumed from: the checkpoint {newest.relative_to(self.folder)} is damaged", resumed.stdout)
-        aside = checkpoints / "step-00000004.set-aside"
-        self.assertEqual((aside / "manifest.json").stat().st_size, 100)
-
-    def test_resume_with_something_else(self):
-        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
-        resume = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]
-        for setting, says in [("model.hidden_size=64", "64"), ("train.seed=5", "1234"),
-                              ("train.sequence_length=16", "16"), ("data.held_out_fraction=0.2", "0.2")]:
-            self.assert_refused(*resume, "--set", setting, says=[setting.split("=")[0], says], leaves_run_dir=True)
-        self.write_run("other.toml", more="[log]\ninterval = 1\n", steps=4)
-        (self.folder / "other.toml").write_text((self.folder / "other.toml").read_text().replace("1e-3", "2e-3"))
-        self.assert_refused("train", "other.toml", "--resume", "--run-dir", "r", says=["optimizer.lr", "--set"],
-                            leaves_run_dir=True)
-        self.write("corpus.txt", "entirely different words in this corpus now, and many more of them\n" * 400)
-        self.assert_refused(*resume, says=["data.train"], leaves_run_dir=True)
-
-    def test_divergence(self):
-        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=3")
-        result = self.assert_refused("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=100", "--set",
-                                     "optimizer.lr=1e30", "--set", "optimizer.schedule=constant", "--set",
-                                     "train.clip_norm=0", "--set", "checkpoint.interval=1",
-                                     says=["diverged", "optimizer.lr"], leaves_run_dir=True)
-        self.assertNotIn("internal error", result.stderr)
-        sound = [None not in (loss, norm) for loss, norm, _ in self.losses("r").values()]
-        self.assertFalse(all(sound))
-        kept = [int(path.name.removeprefix("step-")) for path in (self.folder / "r" / "checkpoints").glob("step-*")]
-        self.assertIn(3, kept)
-        self.assertTrue(all(step <= sound.index(False) for step in kept), f"{kept}: none of a step that was skipped")
-
-    @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
-    def test_a_file_system_without_locks_is_told_of_once(self):
-        self.write("no_locks.c", "#include <errno.h>\nint flock(int f, int how) { (void)f, (void)how; errno = ENOLCK; "
-                   "return -1; }\n")
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", "no_locks.so", "no_locks.c"], cwd=self.folder, check=True)
-        preload = os.environ | {"LD_PRELOAD": str(self.folder / "no_locks.so")}
-        result = self.copus("train", "run.toml", "--run-dir", "r", env=preload)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(result.stdout.count("has no file locks"), 1, result.stdout)
-        self.assertNotIn("has no file locks", self.assert_done("train", "run.toml", "--run-dir", "s").stdout)
-
-    def test_full_disk(self):
-        self.assert_refused("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files_to(20000),
-                            says=["checkpoints", "ulimit -f", "has written no checkpoint"], leaves_run_dir=True)
-        self.assertFalse(list((self.folder / "r" / "checkpoints").glob("step-*")), "nothing half-written")
-
-    def test_a_log_beyond_a_limit_on_files_says_how_to_go_on(self):
-        self.write_run("long.toml", steps=300, checkpoint_interval=0)
-        refused = self.copus("train", "long.toml", "--run-dir", "r", preexec_fn=limit_files_to(40000))
-        self.assertEqual(refused.returncode, 2)
-        self.assertRegex(refused.stderr, r"run\.jsonl: step \d+ cannot be written: File too large; .*\(ulimit -f\): raise that "
-                         r"limit\. The run has written no checkpoint; --resume begins it again \(see")
-        self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=20")
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
@@ -457,6 +309,122 @@ class Runs(ProgramTest):
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             shutil.rmtree(self.folder / "runs")
 
+    def test_too_few_threads_are_a_users_mistake(self):
+        """Also where they would do for those that compute alone, and OpenMP would end the process."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can become a user who has no other process")
+        self.folder.chmod(0o777)
+
+        def limit(number, kind=resource.RLIMIT_NPROC):
+            def become_a_user():
+                os.setuid(54321)
+                resource.setrlimit(kind, (number, number))
+            return become_a_user
+
+        for ranks, few, needed in (1, (1, 2), 3), (2, (1, 3, 10), 11):
+            layout = ["--set", f"parallel.data_parallel={ranks}", "--set", "train.max_steps=1"]
+            for number in few:
+                self.assert_refused("train", "run.toml", *layout, preexec_fn=limit(number),
+                                    says=[f"{needed} threads are needed", f"where {needed} would do"])
+            result = self.copus("train", "run.toml", *layout, preexec_fn=limit(needed))
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            shutil.rmtree(self.folder / "runs")
+
+    @unittest.skipIf(SANITIZERS, "sanitizers take more than the limits")
+    def test_limits_that_leave_no_room_to_start_are_a_users_mistake(self):
+        for kind, limit, says in [(resource.RLIMIT_STACK, 64 << 10, ["64 KiB of stack (ulimit -s)", "128 are needed"]),
+                                  (resource.RLIMIT_AS, 400_000 << 10, ["not enough memory", "400000 KiB (ulimit -v)"])]:
+            self.assert_refused("train", "run.toml", says=says,
+                                preexec_fn=lambda: resource.setrlimit(kind, (limit, limit)))
+
+    def test_ranks_that_others_start_agree_on_a_folder_of_their_own(self):
+        """Two jobs that begin in one second, whose ranks do not."""
+        self.write_run("run.toml", steps=2, checkpoint_interval=1)
+        jobs = [free_port(), free_port()]
+        processes = []
+        for rank in 0, 1:
+            for port in jobs:
+                variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2,
+                             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                environment = os.environ | {name: str(value) for name, value in variables.items()}
+                processes.append(self.start("train", "run.toml", "--set", "parallel.data_parallel=2", env=environment))
+            time.sleep(1.1)
+        for process in processes:
+            output, errors = process.communicate(timeout=TIMEOUT)
+            self.assertEqual(process.returncode, 0, output + errors)
+        self.assertEqual(len(list((self.folder / "runs").iterdir())), 2)
+        self.assertEqual(len(list((self.folder / "runs").glob("*/checkpoints/step-*/manifest.json"))), 4)
+
+    def test_an_evaluation_that_was_cut_short_is_made_after_the_resume(self):
+        settings = ["--set", "evaluate.interval=2", "--set", "checkpoint.interval=1", "--set", "checkpoint.keep_last=9"]
+        self.assert_done("train", "run.toml", "--run-dir", "r", *settings, "--set", "train.max_steps=4")
+        log = self.folder / "r" / "run.jsonl"
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        expected = [record["held_out_loss"] for record in records]
+        self.assertEqual([loss is None for loss in expected], [True, False, True, False])
+
+        def resume_after(step, *more):
+            """As of a run that was stopped in the evaluation after that step."""
+            for checkpoint in (self.folder / "r" / "checkpoints").glob("step-*"):
+                if int(checkpoint.name.split("-")[1]) > step:
+                    shutil.rmtree(checkpoint)
+            cut = [record | {"held_out_loss": None, "held_out_losses": {}} if record["step"] == step else record
+                   for record in records[:step]]
+            log.write_text("".join(json.dumps(record) + "\n" for record in cut))
+            return self.assert_done("train", "--resume", "--run-dir", "r", *more).stdout
+
+        output = resume_after(4)
+        self.assertIn("step 4: held-out loss", output)
+        self.assertEqual(self.held_out_losses(log), expected)
+        output = resume_after(3)
+        self.assertNotIn("was due", output)
+        self.assertEqual(self.held_out_losses(log), expected)
+        output = resume_after(2, "--set", "evaluate.interval=3")
+        self.assertIn("step 2: held-out loss", output)  # as it was due then
+        self.assertEqual(self.held_out_losses(log)[1], expected[1])
+
+    @staticmethod
+    def held_out_losses(log):
+        """By step: of a step's two lines the later one counts."""
+        losses = {record["step"]: record["held_out_loss"] for record in map(json.loads, log.read_text().splitlines())}
+        return [loss for _, loss in sorted(losses.items())]
+
+    def test_the_start_says_what_is_read_of_each_source(self):
+        self.write("b.txt", "".join(f"b {i}: other words, of which there are few\n" for i in range(100)))
+        weighted = 'data.train=[{path="corpus.txt",weight=3},{path="b.txt",weight=1}]'
+        for run, sources, shares in [("equal", 'data.train=["corpus.txt","b.txt"]', None), ("weighted", weighted, (75, 25))]:
+            steps = ["--set", sources, "--set", "train.max_steps=4"]
+            lines = [line for line in self.assert_done("train", "run.toml", "--run-dir", run, *steps).stdout.splitlines()
+                     if line.startswith("source")]
+            told = [re.fullmatch(r"source     (.+): (\d+) sequences, (.+) % of the samples, (.+) epochs in this run", line)
+                    for line in lines]
+            self.assertTrue(all(told), lines)
+            self.assertEqual([one[1] for one in told], ["corpus.txt", "b.txt"])
+            sequences = [int(one[2]) for one in told]
+            for one, share in zip(told, shares or [100 * count / sum(sequences) for count in sequences]):
+                self.assertAlmostEqual(float(one[3]), share, delta=0.01)
+                self.assertAlmostEqual(float(one[4]), 4 * 8 * share / 100 / int(one[2]), delta=0.001)
+        many = ",".join(9 * ['"corpus.txt"'])
+        output = self.assert_done("train", "run.toml", "--run-dir", "many", "--set", f"data.train=[{many}]", "--set",
+                                  "train.max_steps=1").stdout
+        self.assertIn("\nsources    9; read most often: corpus.txt: ", output)
+        self.assertIn("\n           read least often: corpus.txt: ", output)
+
+    def test_a_run_of_two_sources_goes_on_where_it_was(self):
+        self.write("b.txt", "".join(f"b {i}: other words, of which there are few\n" for i in range(100)))
+        self.write_run("run.toml", steps=8, checkpoint_interval=5)
+        for sources in '["corpus.txt","b.txt"]', '[{path="corpus.txt",weight=3},{path="b.txt",weight=1}]':
+            for ranks in 1, 2:
+                with self.subTest(sources=sources, ranks=ranks):
+                    self.assert_done("train", "run.toml", "--run-dir", "r", "--set", f"data.train={sources}", "--set",
+                                     f"parallel.pipeline_parallel={ranks}")
+                    expected = self.losses("r")
+                    shutil.rmtree(self.folder / "r" / "checkpoints" / "step-00000008")
+                    self.assert_done("train", "--resume", "--run-dir", "r")
+                    self.assertEqual(self.losses("r"), expected)
+                    self.assertTrue((self.folder / "r" / "checkpoints" / "step-00000008").exists(), "nothing was trained")
+                    shutil.rmtree(self.folder / "r")
+
     def test_the_run_directory_has_a_default(self):
         self.assert_done("train", "run.toml", "--set", "train.max_steps=1")
         self.assertEqual(len(list((self.folder / "runs").glob("run-*/summary.json"))), 1)
@@ -486,6 +454,40 @@ class Runs(ProgramTest):
         self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=25")
         self.assertEqual(len(self.losses("r")), 25)
 
+    def test_a_run_that_is_resumed_in_another_batch_ends_after_as_many_tokens_and_keeps_to_its_schedule(self):
+        self.write_run("run.toml", steps=20, checkpoint_interval=10)
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        before = {record["consumed_samples"]: record["lr"] for record in self.records("r")}
+        shutil.rmtree(self.folder / "r" / "checkpoints" / "step-00000020")
+        output = self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.global_batch=16").stdout
+        records = self.records("r")
+        self.assertEqual([record["consumed_samples"] for record in records[9:]], [80, 96, 112, 128, 144, 160])
+        for record in records[10:]:  # twice the batch has sqrt(2) times the rate, at the same place
+            self.assertAlmostEqual(record["lr"] / before[record["consumed_samples"]], math.sqrt(2), places=12)
+        self.assertIn(f"at this point is now {before[80] * math.sqrt(2):.4g} (was {before[80]:.4g})", output)
+        for change in ("the run now ends", "of the run is now done"):
+            self.assertNotIn(change, output)
+
+    def test_a_resumed_run_says_whether_other_text_is_evaluated_than_before(self):
+        self.write("held.txt", "".join(f"held {i}: words that nobody trains on\n" for i in range(200)))
+        self.write("other.txt", "".join(f"other {i}: words that nobody trains on\n" for i in range(200)))
+        self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2", "--set",
+                         "data.held_out_fraction=0", "--set", "data.held_out=held.txt")
+        for setting, is_other in [("evaluate.interval=3", False), ("evaluate.max_batches=3", True),
+                                  ("train.micro_batch=2", True), ("data.held_out=other.txt", True)]:
+            with self.subTest(setting):
+                self.assert_evaluates_other_text(is_other, "--set", setting)
+        shutil.copy(self.folder / "other.txt", self.folder / "held.txt")
+        self.assert_evaluates_other_text(True)
+
+    def assert_evaluates_other_text(self, is_other, *settings):
+        output = self.assert_done("train", "--resume", "--run-dir", "r", *settings).stdout
+        says = "held out   other text is evaluated than before: held-out losses before and after cannot be compared\n"
+        self.assertEqual(says in output, is_other, output)
+
+    def records(self, run):
+        return [json.loads(line) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
+
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Forecast(ProgramTest):
@@ -514,6 +516,15 @@ class Forecast(ProgramTest):
         self.assertRegex(told, r"memory +[\d.]+ [GM]iB on each rank of pipeline rank 0")
         self.assertIn("warning    the run cannot begin here: train.device = \"cuda:4000\"", told)
 
+    def test_a_description_of_another_precision_is_said_aloud(self):
+        described = ["cluster.config=cpu-2-cores", "adapt.policy=static"]
+        warning = "warning    the cluster's description was measured in fp32, and the job trains in bf16"
+        self.assertIn(warning, self.dry_run(*described, "train.precision=bf16"))
+        self.assertNotIn("warning    the cluster", self.dry_run(*described, "train.precision=fp32"))
+        overrides = [part for setting in described for part in ("--set", setting)]
+        told = self.assert_done("train", "run.toml", "--run-dir", "r", *overrides, "--set", "train.precision=bf16").stdout
+        self.assertIn(warning, told)
+
     def test_a_run_that_cannot_fit_is_refused_with_what_fits(self):
         huge = ["train.sequence_length=512", "train.global_batch=1000000", "train.micro_batch=1000000"]
         for dry in ([], ["--dry-run"]):
@@ -526,173 +537,6 @@ class Forecast(ProgramTest):
                             preexec_fn=lambda: os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertTrue(result.stdout.startswith("warning    2 ranks share 1 core and take turns"), result.stdout)
-
-
-@unittest.skipUnless(WITH_TORCH, "needs libtorch")
-class Interruptions(ProgramTest):
-    STEPS = 120
-
-    def setUp(self):
-        super().setUp()
-        self.write_run("long.toml", steps=self.STEPS, checkpoint_interval=10)
-
-    def expected(self):
-        self.assert_done("train", "long.toml", "--run-dir", "expected")
-        return self.losses("expected")
-
-    def end_early(self, end, exit_code, arguments=()):
-        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "checkpoint.interval=0", *arguments)
-        self.wait_for_steps("r", 3, process)
-        end(process)
-        output, errors = process.communicate(timeout=TIMEOUT)
-        self.assertEqual(process.returncode, exit_code, output + errors)
-        self.assertIn("copus train --resume --run-dir r", output)
-        steps = len(self.losses("r"))
-        self.assertLess(steps, self.STEPS)
-        self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{steps:08}").exists())
-        self.assert_done("train", "--resume", "--run-dir", "r")
-        self.assertEqual(self.losses("r"), self.expected())
-
-    def test_interrupt(self):
-        self.end_early(lambda process: process.send_signal(signal.SIGINT), 130)
-
-    def test_terminate(self):
-        self.end_early(lambda process: process.send_signal(signal.SIGTERM), 75)
-
-    def test_notices_of_an_end(self):
-        """SIGHUP comes when a terminal is gone, SIGUSR1 and SIGUSR2 from schedulers; the ranks of a job are told, too."""
-        for notice, ranks in [(signal.SIGHUP, 1), (signal.SIGUSR1, 1), (signal.SIGUSR2, 2), (signal.SIGHUP, 2)]:
-            with self.subTest(notice=notice.name, ranks=ranks):
-                shutil.rmtree(self.folder / "r", ignore_errors=True)
-                shutil.rmtree(self.folder / "expected", ignore_errors=True)
-                self.write_run("long.toml", steps=self.STEPS, checkpoint_interval=10,
-                               more=f"[parallel]\npipeline_parallel = {ranks}\n")
-                self.end_early(lambda process: process.send_signal(notice), 75)
-
-    def test_an_ignored_notice_changes_nothing(self):
-        process = self.start("train", "long.toml", "--run-dir", "r",
-                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-        self.wait_for_steps("r", 3, process)
-        process.send_signal(signal.SIGHUP)
-        output, errors = process.communicate(timeout=TIMEOUT)
-        self.assertEqual(process.returncode, 0, output + errors)
-
-    def test_a_checkpoint_is_written_by_time(self):
-        for ranks in (1, 2):
-            run = f"timed-{ranks}"
-            process = self.start("train", "long.toml", "--run-dir", run, "--set", "train.max_steps=1000000", "--set",
-                                 "checkpoint.interval=0", "--set", "checkpoint.interval_seconds=1", "--set",
-                                 f"parallel.pipeline_parallel={ranks}")
-            checkpoints = self.folder / run / "checkpoints"
-            deadline = time.monotonic() + TIMEOUT
-            while not list(checkpoints.glob("step-*/manifest.json")):
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.01)
-            process.kill()
-            output, errors = process.communicate(timeout=TIMEOUT)
-            self.assertRegex(output, r"saves +a checkpoint of .* every 1.00 s at least; keeps 2")
-            self.assertRegex(output, r"step \d+: checkpoint; training stood still for 0\.\d\d s")
-
-    def test_an_evaluation_that_was_cut_short_is_done_when_the_run_is_resumed(self):
-        self.write_run("long.toml", steps=40, checkpoint_interval=10, more="keep_last = 10\n")
-        expected = self.expected()
-        held_out = self.held_out_losses("expected")
-        self.assertEqual(sorted(held_out), [20, 40])
-        log = self.folder / "expected" / "run.jsonl"
-        for step in (20, 40):
-            # As if the run had been stopped in the evaluation after this step.
-            lines = [line for line in log.read_text().splitlines(keepends=True) if json.loads(line)["step"] <= step]
-            lines[-1] = json.dumps(json.loads(lines[-1]) | {"held_out_loss": None}) + "\n"
-            log.write_text("".join(lines))
-            for later in range(step + 10, 50, 10):
-                shutil.rmtree(self.folder / "expected" / "checkpoints" / f"step-{later:08}", ignore_errors=True)
-            result = self.assert_done("train", "--resume", "--run-dir", "expected")
-            self.assertEqual(self.held_out_losses("expected"), held_out)
-            self.assertIn(f"step {step}: held-out loss", result.stdout)
-            self.assertEqual(self.losses("expected"), expected)
-
-    def held_out_losses(self, run):
-        records = map(json.loads, (self.folder / run / "run.jsonl").read_text().splitlines())
-        return {record["step"]: record["held_out_loss"] for record in records if record["held_out_loss"] is not None}
-
-    def test_the_printed_command_can_be_pasted(self):
-        for run in ("my run", "it's $HOME; echo `id` & *"):
-            process = self.start("train", "long.toml", "--run-dir", run)
-            self.wait_for_steps(run, 3, process)
-            process.send_signal(signal.SIGTERM)
-            output, errors = process.communicate(timeout=TIMEOUT)
-            self.assertEqual(process.returncode, 75, output + errors)
-            command = next(line for line in output.splitlines() if " train --resume --run-dir " in line).strip()
-            arguments = command.split(" train ", 1)[1]
-            result = subprocess.run(["sh", "-c", f"{COPUS} train {arguments}"], cwd=self.folder, capture_output=True, text=True,
-                                    timeout=TIMEOUT)
-            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-            self.assertEqual(len(self.losses(run)), self.STEPS)
-
-    def test_max_time(self):
-        """The limit counts for one process, and resuming under the same limit always gets further."""
-        arguments = ["train", "long.toml", "--run-dir", "r", "--resume", "--max-time", "0.3s"]
-        codes = []
-        while not codes or codes[-1] == 75:
-            codes.append(self.copus(*arguments).returncode)
-            self.assertLessEqual(len(codes), self.STEPS)
-        self.assertEqual(codes[-1], 0)
-        self.assertEqual(self.losses("r"), self.expected())
-
-    def test_a_second_interrupt_ends_at_once(self):
-        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "train.max_steps=1000000")
-        self.wait_for_steps("r", 3, process)
-        process.send_signal(signal.SIGSTOP)  # lets both signals arrive before the step ends
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGCONT)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=TIMEOUT)
-        self.assertIn(process.returncode, [130, -signal.SIGINT])
-
-    def test_a_long_step_tells_of_a_signal_at_once_and_a_second_one_ends_it(self):
-        for run, end, ranks, code in [("term", signal.SIGTERM, 1, -signal.SIGTERM),
-                                      ("int", signal.SIGINT, 1, -signal.SIGINT),
-                                      ("job", signal.SIGTERM, 2, 75), ("ctrl_c", signal.SIGINT, 2, 130)]:
-            process = self.start("train", "run.toml", "--run-dir", run, "--set", "train.global_batch=200000", "--set",
-                                 f"parallel.data_parallel={ranks}")
-            self.addCleanup(process.kill)
-            while not (line := process.stdout.readline()).startswith("run "):
-                self.assertTrue(line, "the run did not begin")
-            process.send_signal(end)
-            while "stops after this step" not in (line := process.stdout.readline()):
-                self.assertTrue(line, "the run ended and did not tell of the signal")
-            time.sleep(3)  # a SIGTERM that comes within a second of the first may be the same, and ranks are told one by one
-            process.send_signal(end)
-            process.communicate(timeout=TIMEOUT)
-            self.assertEqual(process.returncode, code)
-            self.assertEqual(list((self.folder / run / "checkpoints").glob("step-*")), [])
-
-    def test_two_processes_do_not_share_a_run(self):
-        process = self.start("train", "long.toml", "--run-dir", "r", "--set", "train.max_steps=1000000")
-        try:
-            self.wait_for_steps("r", 3, process)
-            self.assert_refused("train", "--resume", "--run-dir", "r", says=["process"], leaves_run_dir=True)
-        finally:
-            process.kill()
-            process.communicate()
-
-    def test_kill_at_random_moments(self):
-        began = time.monotonic()
-        expected = self.expected()
-        duration = time.monotonic() - began
-        moments = random.Random(1)
-        arguments = ["train", "long.toml", "--run-dir", "r", "--resume"]
-        for _ in range(KILL_ROUNDS):
-            process = self.start(*arguments)
-            time.sleep(moments.uniform(0, duration))
-            process.kill()
-            process.communicate()
-            if (self.folder / "r" / "summary.json").exists():  # the run was complete: the next rounds begin a new one
-                self.assertEqual(self.losses("r"), expected)
-                shutil.rmtree(self.folder / "r")
-        self.assert_done(*arguments)
-        self.assertEqual(self.losses("r"), expected)
-        self.assertFalse(list((self.folder / "r" / "checkpoints").glob("*.partial")))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 // `copus replay`: gives a new controller the inputs of a run's controller again. Under the run's own settings it must
 // decide the same; under others the command shows the choices that would have been made along the way.
-#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -87,20 +86,21 @@ int run_replay(const ReplayOptions& options) {
   const std::filesystem::path config_path = options.directory / "config.toml";
   std::vector<std::string> overrides = options.overrides;
   if (!options.policy.empty()) overrides.push_back("adapt.policy=" + options.policy);
-  const RunConfig config =
-      parse_run_config(read_text_file(config_path), config_path.string(), overrides, Trainers::any);
-  if (config.train.precision == Precision::automatic && !config.is_trained_elsewhere()) {
+  const AnyConfig config = parse_any_config(read_text_file(config_path), config_path.string(), overrides);
+  const auto* own = std::get_if<RunConfig>(&config);
+  if (own && own->execution.precision == Precision::automatic) {
     throw UserError(concat(config_path.string(), ": train.precision is \"auto\", and a run writes the one that it has ",
                            "found there: this is no configuration that a run has written"));
   }
   const std::vector<StepRecord> records = read_run_log(options.directory / "run.jsonl");
   const std::vector<DecisionEvent> events = read_decision_log(options.directory / "decisions.jsonl");
   if (!options.is_open_loop()) return print_replay(replay(config, records, events), options);
-  if (config.adapt.policy == PolicyKind::none) {
+  const JobConfig& job = job_of(config);
+  if (job.adapt.policy == PolicyKind::none) {
     throw UserError("--policy none decides nothing: name another one, such as \"copus\" or \"static\"");
   }
-  return print_open_loop(replay_open_loop(config, policy_file_text(config), records, events),
-                         std::string(to_string(config.adapt.policy)), options);
+  return print_open_loop(replay_open_loop(config, policy_file_text(job), records, events),
+                         std::string(to_string(job.adapt.policy)), options);
 }
 
 }  // namespace

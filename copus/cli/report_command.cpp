@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "copus/base/error.h"

@@ -19,7 +19,8 @@ import time
 import unittest
 import unittest.mock
 
-from program_test_support import COPUS, KILL_ROUNDS, MODEL, ROOT, TIMEOUT, TORCHRUN, ProgramTest, free_port
+from free_port import free_port
+from program_test_support import COPUS, KILL_ROUNDS, MODEL, ROOT, TIMEOUT, TORCHRUN, ProgramTest
 from rank_processes import ranks_of
 
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
@@ -71,7 +72,7 @@ class SeveralRanks(ProgramTest):
         self.assert_done("train", "long.toml", "--run-dir", "expected")
         for name, end, code, rank in [("terminated", signal.SIGTERM, 75, None),
                                       ("interrupted", signal.SIGINT, 130, None),
-                                      ("told", signal.SIGTERM, 75, 1),
+                                      ("noticed", signal.SIGHUP, 75, 1),
                                       ("asked", signal.SIGINT, 130, 1)]:
             process = self.start("train", "long.toml", "--run-dir", name, "--set", "parallel.pipeline_parallel=2",
                                  *([] if rank is None else ["--set", "heal.enabled=false"]))
@@ -116,6 +117,14 @@ class SeveralRanks(ProgramTest):
             self.assertTrue((self.folder / name / "checkpoints" / f"step-{steps:08}").exists())
             self.assert_done("train", "--resume", "--run-dir", name)
             self.assertEqual(self.losses(name), self.losses("expected"))
+
+    def test_a_notice_to_a_rank_of_torchrun_ends_the_job_with_a_checkpoint(self):
+        self.write_run("long.toml", steps=100_000)
+        process, pids = self.start_under_torchrun("r", ranks=2)
+        os.kill(pids[1], signal.SIGUSR1)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        self.assertIn("copus train --resume --run-dir r", output, errors)
+        self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{len(self.losses('r')):08}").exists())
 
     def test_torchrun_restarts_a_run_whose_rank_is_killed_and_it_goes_on_from_its_checkpoint(self):
         self.write_run("long.toml", steps=400, checkpoint_interval=40)
@@ -199,7 +208,7 @@ class SeveralRanks(ProgramTest):
             os.kill(ranks[victim], how)
             failed = time.monotonic()
             _, errors = process.communicate(timeout=TIMEOUT)
-            self.assertLess(time.monotonic() - failed, 5, f"round {number}, {how.name}")
+            self.assertLess(time.monotonic() - failed, 60, f"round {number}, {how.name}")
             self.assertEqual(process.returncode, 1)
             self.assertEqual(errors.count("copus: error:"), 1, errors)
             self.assertIn(f"rank {victim} (pid {ranks[victim]}) failed at ", errors)

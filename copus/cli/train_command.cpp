@@ -1,7 +1,7 @@
 // `copus train`: starts a run, or goes on with one.
-#include <chrono>
 #include <csignal>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,14 +15,13 @@ namespace {
 
 struct TrainOptions {
   RunRequest request;
-  std::string max_time;
+  std::optional<std::string> max_time;
 };
 
 }  // namespace
 
 void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& arguments,
                const PageWriter& write_page) {
-  const auto start = std::chrono::steady_clock::now();
   auto options = std::make_shared<TrainOptions>();
   options->request.write_page = write_page;
   CLI::App& command = *program.add_subcommand("train", "Train a model, or go on with a run");
@@ -70,12 +69,12 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
       "  copus train configs/runs/quickstart.toml --set train.max_seconds=600 --set optimizer.lr=1e-3\n"
       "  copus train --resume --run-dir r1 --set train.max_seconds=1200\n"
       "  copus train RUN.toml --run-dir r1 --resume --max-time 55m    for a job that a scheduler requeues");
-  command.callback([options, arguments, &program, &action, start] {
+  command.callback([options, arguments, &program, &action] {
     options->request.program = program.get_name();
-    action = [options, arguments, start] {
+    action = [options, arguments] {
       std::signal(SIGPIPE, SIG_IGN);  // lets a run go on when nobody reads its output any more
-      const double limit = options->max_time.empty() ? 0 : read_duration("--max-time", options->max_time);
-      return run_job(options->request, limit, start, arguments);
+      const double limit = options->max_time ? read_duration("--max-time", *options->max_time) : 0;
+      return run_job(options->request, limit, arguments);
     };
   });
 }

@@ -22,50 +22,27 @@ import unittest
 
 from program_test_support import ProgramTest
 
-# Imports a module of a trainer with stubs in the place of what is not installed and does not belong to it.
-STUBBED_IMPORT = '''
-import importlib, importlib.abc, importlib.machinery, json, os, shlex, sys, types, typing
+STUBS = pathlib.Path(__file__).resolve().parent.parent.parent / "bench" / "trainers"
+
+# What each trainer's script begins with.
+STUBBED_IMPORT = f'''
+import json, os, shlex, sys
 from unittest import mock
 import torch
-typing.override = getattr(typing, "override", lambda function: function)
-
-class Stub(types.ModuleType):
-    __path__ = []
-    __version__ = "99.0"
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return mock.MagicMock(name=name)
-
-class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, root):
-        self.root = root
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == self.root:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-    def create_module(self, spec):
-        return Stub(spec.name)
-    def exec_module(self, module):
-        pass
+sys.path.insert(0, {str(STUBS)!r})
+import stubs
 
 NEEDED = ("torch", "tyro", "tomli", "dacite", "yaml", "numpy", "datasets")
 
 def stubbed_import(folder, name):
-    sys.path.insert(0, folder)
-    own = name.split(".")[0]
-    for _ in range(60):
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            root = error.name.split(".")[0]
-            if root == own:
-                raise
-            if root in NEEDED:
-                print("MISSING " + root)
-                sys.exit(0)
-            sys.meta_path.insert(0, Stubs(root))
-            for loaded in [each for each in sys.modules if each.split(".")[0] == own]:
-                del sys.modules[loaded]
+    try:
+        return stubs.stubbed_import(folder, name, needed=NEEDED)
+    except ModuleNotFoundError as error:
+        root = error.name.split(".")[0]
+        if root not in NEEDED:
+            raise
+        print("MISSING " + root)
+        sys.exit(0)
 
 texts = json.load(sys.stdin)
 parsed = []
@@ -103,14 +80,8 @@ print("PARSED " + json.dumps(parsed))
 NANOTRON = STUBBED_IMPORT + '''
 config = stubbed_import(os.path.join(sys.argv[1], "src"), "nanotron.config")
 import yaml
-def merged(base, change):
-    for key, value in change.items():
-        base[key] = merged(base[key], value) if isinstance(value, dict) and key in base and key != "model_config" else value
-    return base
 for text in texts:
-    with open(os.path.join(sys.argv[1], "examples/config_tiny_llama.yaml")) as file:
-        base = yaml.safe_load(file)
-    fields = merged(base, yaml.safe_load(text))
+    fields = yaml.safe_load(text)
     with mock.patch("torch.cuda.is_available", lambda: True):
         read = config.get_config_from_dict(fields, config_class=config.Config)
     model, parallel, tokens = read.model.model_config, read.parallelism, read.tokens
@@ -125,6 +96,7 @@ print("PARSED " + json.dumps(parsed))
 TORCHTITAN_0_2 = STUBBED_IMPORT + '''
 manager = stubbed_import(sys.argv[1], "torchtitan.config.manager")
 import tempfile
+args = stubbed_import(sys.argv[1], "torchtitan.models.llama3.model.args")
 for text in texts:
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(text)
@@ -133,10 +105,16 @@ for text in texts:
     parallel, training = read.parallelism, read.training
     shards, copies = parallel.data_parallel_shard_degree, parallel.data_parallel_replicate_degree
     p = parallel.pipeline_parallel_degree
+    known = {}
+    for line in text.splitlines():
+        if line.startswith("# llama3_args"):
+            exec(line[2:], {**vars(args), "llama3_args": known})
     parsed.append({"ranks": shards * copies * parallel.tensor_parallel_degree * p, "d": shards * copies,
                    "t": parallel.tensor_parallel_degree, "p": p,
                    "b": parallel.pipeline_parallel_microbatch_size if p > 1 else training.local_batch_size,
-                   "B": training.global_batch_size, "flavor": read.model.flavor, "compiled": read.compile.enable})
+                   "B": training.global_batch_size, "flavor": read.model.flavor, "compiled": read.compile.enable,
+                   "planned": [[of.n_layers, of.vocab_size, of.rope_scaling_args.scaling_factor]
+                               for of in known.values()]})
 print("PARSED " + json.dumps(parsed))
 '''
 
@@ -146,12 +124,16 @@ registry = stubbed_import(sys.argv[1], "torchtitan.models.llama3.config_registry
 for text in texts:
     config = registry.llama3_8b()
     for line in text.splitlines():
-        target = line.split(" = ")[0].split(".")
+        if not line.startswith("    config."):
+            continue
         owner = config
-        for name in target[1:-1]:
+        *path, last = line.strip().split(" = ")[0].split(".")[1:]
+        for name in path:
             owner = getattr(owner, name)
-        getattr(owner, target[-1])
-        exec(line, {**vars(registry), "config": config})
+        getattr(owner, last)
+    names = dict(vars(registry))
+    exec(text, names)
+    config = names["planned"]()
     parallel, training = config.parallelism, config.training
     shards, copies = parallel.data_parallel_shard_degree, parallel.data_parallel_replicate_degree
     p = parallel.pipeline_parallel_degree
@@ -159,6 +141,8 @@ for text in texts:
                    "t": parallel.tensor_parallel_degree, "p": p,
                    "b": parallel.pipeline_parallel_microbatch_size if p > 1 else training.local_batch_size,
                    "B": training.global_batch_size, "layers": len(config.model_spec.model.layers),
+                   "vocabulary": [config.model_spec.model.vocab_size, config.loss.loss_fn.global_vocab_size],
+                   "tied": config.model_spec.model.enable_weight_tying,
                    "compiled": config.compile.enable})
 print("PARSED " + json.dumps(parsed))
 '''
@@ -211,7 +195,7 @@ class TrainerParsersTest(ProgramTest):
             ("llama-3.1-8b", 64, 128, plain | {"layers": 32, "kv": 8}, "--sequence-length", "8192"),
             ("llama-3.1-405b", 1024, 512, plain | {"layers": 126, "kv": 8}, "--sequence-length", "8192"),
             ("qwen2.5-1.5b", 8, 64, plain | {"layers": 28, "kv": 2, "bias": True, "tied": True}),
-            ("mistral-7b-v0.3", 12, 48, plain | {"layers": 32, "kv": 8}),
+            ("mistral-7b-v0.3", 16, 48, plain | {"layers": 32, "kv": 8}),
             ("llama-3.2-1b", 8, 64, plain | {"layers": 16, "kv": 8, "tied": True}, "--recompute", "full"),
         ])
 
@@ -225,16 +209,17 @@ class TrainerParsersTest(ProgramTest):
 
     def test_torchtitan_0_2(self):
         self.compare("torchtitan", TORCHTITAN_0_2, "COPUS_TORCHTITAN_0_2", [
-            ("llama-3.1-8b", 16, 128, {"flavor": "8B", "compiled": True}),
-            ("llama-3.1-70b", 256, 512, {"flavor": "70B", "compiled": True}),
-            ("llama-2-13b", 16, 64, {"flavor": "planned", "compiled": True}),
+            ("llama-3.1-8b", 16, 128, {"flavor": "8B", "compiled": True, "planned": []}),
+            ("llama-3.1-70b", 256, 512, {"flavor": "70B", "compiled": True, "planned": []}),
+            ("llama-2-13b", 16, 64, {"flavor": "planned", "compiled": True, "planned": [[40, 32000, 1]]}),
         ])
 
     def test_torchtitan_0_3(self):
         self.compare("torchtitan-0.3", TORCHTITAN_0_3, "COPUS_TORCHTITAN_0_3", [
-            ("llama-3.1-8b", 16, 128, {"layers": 32, "compiled": True}),
-            ("llama-3.1-70b", 256, 512, {"layers": 80, "compiled": True}),
-            ("llama-3.2-1b", 8, 64, {"layers": 16, "compiled": True}),
+            ("llama-3.1-8b", 16, 128, {"layers": 32, "compiled": True, "vocabulary": [128256, 128256]}),
+            ("llama-3.1-70b", 256, 512, {"layers": 80, "compiled": True, "vocabulary": [128256, 128256]}),
+            ("llama-3.2-1b", 8, 64, {"layers": 16, "tied": True, "vocabulary": [128256, 128256]}),
+            ("llama-2-13b", 16, 64, {"layers": 40, "tied": False, "vocabulary": [32000, 32000]}),
         ])
 
 

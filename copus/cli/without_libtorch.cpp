@@ -1,29 +1,42 @@
-// Answers for the commands that a build with COPUS_WITH_TORCH=OFF does not have.
-#include "copus/base/error.h"
+// The commands of this room that need libtorch, in the program without it.
 #include "copus/cli/commands.h"
+#include "copus/cli/with_libtorch.h"
+#include "copus/comm/job/launcher.h"
+#include "copus/train/job.h"
 
 namespace copus {
 
-void add_missing(CLI::App& parent, CommandAction& action, const std::string& program, const std::string& name) {
+void add_with_libtorch(CLI::App& parent, CommandAction& action, const std::string& program, const std::string& name,
+                       const char* about) {
+  const NeedsLibtorch needs{program + " " + name};
+  if (program_with_libtorch()) {
+    // Before its options are read, which are known there.
+    parent.add_subcommand(name, about)->preparse_callback([needs](size_t) { throw NeedsLibtorch(needs); });
+    return;
+  }
   CLI::App& command = *parent.add_subcommand(name, "(not in this build, which has no libtorch)");
   command.allow_extras();
-  command.callback([&action, full_name = program + " " + name] {
-    action = [full_name]() -> int {
-      throw UserError(concat("'", full_name,
-                             "' needs libtorch, and this build has none; configure it with "
-                             "-DCOPUS_WITH_TORCH=ON"));
-    };
-  });
+  command.footer("");  // the examples of its parent are of other commands
+  command.callback([&action, needs] { action = [needs]() -> int { throw NeedsLibtorch(needs); }; });
 }
 
-void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& /*arguments*/,
-               const PageWriter& /*write_page*/) {
-  add_missing(program, action, "copus", "train");
+void add_generate(CLI::App& program, CommandAction& action) {
+  add_with_libtorch(program, action, "copus", "generate", about_generate);
 }
-void add_generate(CLI::App& program, CommandAction& action) { add_missing(program, action, "copus", "generate"); }
 
-void add_gns(CLI::App& program, CommandAction& action) { add_missing(program, action, "copus", "gns"); }
+void add_gns(CLI::App& program, CommandAction& action) {
+  add_with_libtorch(program, action, "copus", "gns", about_gns);
+}
 
-void add_calibrate(CLI::App& program, CommandAction& action) { add_missing(program, action, "copus", "calibrate"); }
+void add_calibrate(CLI::App& program, CommandAction& action) {
+  add_with_libtorch(program, action, "copus", "calibrate", about_calibrate);
+}
+
+// Of `copus train`: a mistake in what was given is told without waiting for libtorch. Ranks that another launcher has
+// started tell theirs together, which takes libtorch.
+int run_job(const RunRequest& request, double /*max_seconds*/, const std::vector<std::string>& /*arguments*/) {
+  if (program_with_libtorch() && !read_rank_environment()) plan_run(request);
+  throw NeedsLibtorch{"copus train"};
+}
 
 }  // namespace copus

@@ -10,8 +10,8 @@
 namespace copus {
 
 // The world of these ranks of `inner`, which are distinct and include this one. The order of the list gives them their
-// new ranks. Health and clock are those of `inner`, and so are ranks in reports of failures. `inner` belongs to somebody
-// else and outlives it. Throws InternalError for a rank that is not in the list.
+// new ranks. Health, clock and the ranks in reports of failures stay those of `inner`, which belongs to somebody else
+// and outlives this world. Throws InternalError for a rank that is not in the list.
 std::unique_ptr<World> chosen_ranks(World& inner, std::vector<int64_t> ranks);
 
 // The world of ranks 0 to size - 1.

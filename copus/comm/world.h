@@ -12,6 +12,7 @@
 #include "copus/comm/communicator.h"
 #include "copus/comm/health.h"
 #include "copus/comm/rank_clock.h"
+#include "copus/description/cluster_description.h"
 
 namespace copus {
 
@@ -46,8 +47,8 @@ class World {
 
   // Every rank calls it between two steps, when nothing is under way, with the same list of the groups of all ranks,
   // before it asks for its own of them. Where ranks connect by working together (NCCL) this is when they do so, and
-  // when groups that are not in the list may be closed; elsewhere there is nothing to do. Returns why the groups cannot
-  // be had, on all ranks, or nothing where they are there; those that were there before still are.
+  // when groups that are not in the list may be closed; elsewhere there is nothing to do. Returns on all ranks why
+  // groups cannot be opened, or nothing where all are open. Groups of the list that were open before stay open.
   [[nodiscard]] virtual std::optional<std::string> prepare(const std::vector<GroupUse>& /*groups*/) { return {}; }
   // Likewise, where the job cannot do without them. Throws UserError.
   void require(const std::vector<GroupUse>& groups);
@@ -57,6 +58,9 @@ class World {
 
   // Memory of this rank's device that its connections take.
   virtual int64_t communicator_bytes() const { return 0; }
+  // Mean bytes and seconds of the communicators that this job has opened between devices, the same on all ranks; zero
+  // where there are none. `context_bytes` is always 0.
+  virtual CommunicatorCosts communicator_costs() const { return {}; }
 
   virtual Health& health() = 0;
   virtual RankClock& clock() = 0;
@@ -85,6 +89,7 @@ class WrappedWorld : public World {
   std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override { return inner_->prepare(groups); }
   std::string device_connection() const override { return inner_->device_connection(); }
   int64_t communicator_bytes() const override { return inner_->communicator_bytes(); }
+  CommunicatorCosts communicator_costs() const override { return inner_->communicator_costs(); }
   Health& health() override { return inner_->health(); }
   RankClock& clock() override { return inner_->clock(); }
 

@@ -43,6 +43,12 @@ matmul_by_depth = [[512, 0.5]]
 attention_forward = [[512, 0.4], [2048, 0.6]]
 attention_backward = [[512, 0.2]]
 launch_microseconds = 4
+[communicators]
+collective_megabytes = 610
+exchange_megabytes = 20
+message_megabytes = 17
+context_megabytes = 520
+split_milliseconds = 350
 )";
 
 TEST(Descriptions, AClusterFileMaySayAll) {
@@ -65,7 +71,12 @@ TEST(Descriptions, AClusterFileMaySayAll) {
                  .matmul_by_depth = Curve({{512, 0.5}}),
                  .attention_forward = Curve({{512, 0.4}, {2048, 0.6}}),
                  .attention_backward = Curve({{512, 0.2}}),
-                 .launch_seconds = 4e-6}};
+                 .launch_seconds = 4e-6},
+      .communicators = {.collective_bytes = 610e6,
+                        .exchange_bytes = 20e6,
+                        .message_bytes = 17e6,
+                        .context_bytes = 520e6,
+                        .split_seconds = 0.35}};
   EXPECT_EQ(parse_cluster(full_cluster_text, "c.toml"), expected);
   EXPECT_EQ(parse_cluster(to_toml(expected), "c.toml"), expected) << to_toml(expected);
 }
@@ -87,11 +98,11 @@ TEST(Descriptions, MistakesInCurvesAreNamed) {
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, '40%']]"), HasSubstr("; a share of 40% is written 0.4"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[0, 0.4]]"), HasSubstr("has a point at 0; expected at least 1e-09"));
   EXPECT_THAT(complaint("[[256, 0.4]]", "[[256, 0]]"),
-              HasSubstr("has a share of 0 at 256; expected at least 1e-09 and at most 2"));
+              HasSubstr("has a share of 0 at 256; expected at least 1e-09 and at most 10"));
   EXPECT_THAT(complaint("[64, 0.1]", "[2, 0.1]"),
               HasSubstr("c.toml:5: network_by_nodes must be a list of points in ascending order"));
   EXPECT_THAT(complaint("[64, 0.1]", "[2, 0.1]"), HasSubstr("got a point at 2 after one at 2"));
-  EXPECT_THAT(complaint("[[1e6, 0.1], [64e6, 0.75]]", "[[1e6, 3.0]]"), HasSubstr("within_node has a share of 3"));
+  EXPECT_THAT(complaint("[[1e6, 0.1], [64e6, 0.75]]", "[[1e6, 30.0]]"), HasSubstr("within_node has a share of 30"));
 }
 
 TEST(Descriptions, MistakesInTheDeviceAreNamed) {

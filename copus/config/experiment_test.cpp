@@ -64,10 +64,10 @@ TEST(Experiment, SettingsOfTheArmComeLastAndTheSeedIsTheRuns) {
   const Experiment experiment = parse_experiment(screened, "e.toml");
   const RunConfig fixed = run_config_of(experiment, experiment_base, experiment.arms[0], 11);
   EXPECT_EQ(fixed.train.max_steps, 40);
-  EXPECT_EQ(fixed.train.seed, 11);
+  EXPECT_EQ(fixed.execution.seed, 11);
   const RunConfig large = run_config_of(experiment, experiment_base, experiment.arms[1], 2);
   EXPECT_EQ(large.train.max_steps, 50);
-  EXPECT_EQ(large.train.seed, 2);
+  EXPECT_EQ(large.execution.seed, 2);
   EXPECT_EQ(large.optimizer.lr, 0.01);
   EXPECT_EQ(differing_keys(fixed, large), (std::vector<std::string>{"train.max_steps", "train.seed", "optimizer.lr"}));
 }

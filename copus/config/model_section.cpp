@@ -59,18 +59,6 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
   return here == there ? "" : "rope_scaling is given in one of them alone";
 }
 
-// The model that another program trains. Throws UserError where more is said of it.
-ModelDescription model_trained_elsewhere(const Setting& section) {
-  for (const Setting& field : section.children) {
-    if (field.name == "architecture") continue;
-    throw UserError(concat(field.origin, ": model.", field.name, " contradicts model.architecture \"other\", a model ",
-                           "that another program trains and of which nothing is known: leave it out"));
-  }
-  ModelDescription model;
-  model.architecture = Architecture::other;
-  return model;
-}
-
 }  // namespace
 
 // Two defaults of transformers would surprise a reader of the table and do not hold here: the number of key/value
@@ -87,9 +75,10 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config) {
   const Setting* section = root.find("model");
   if (!section || section->children.empty()) {
-    throw UserError(
-        concat(source, ": section [model] is missing: describe the model by config.json's fields, by ",
-               "config = \"FILE\" (a config.json) or by init_from = \"DIRECTORY\" (of a Hugging Face model)"));
+    throw UserError(concat(
+        source, ": section [model] is missing: describe the model by config.json's fields, by ",
+        "config = \"FILE\" (a config.json) or by init_from = \"DIRECTORY\" (of a Hugging Face model)",
+        config.adapt.advise ? "; a file without it is of a job that another program trains and Copus advises" : ""));
   }
   SettingsReader reader(root);
   // Refuses wrong types and ranges, and names the line. parse_model_description does the rest.
@@ -115,10 +104,6 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
   if (!inline_field) {
     path_of(*init_from, "model.init_from");
     config.model = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));
-    return;
-  }
-  if (config.is_trained_elsewhere()) {
-    config.model = model_trained_elsewhere(*section);
     return;
   }
   config.model = describe_inline_model(*section, config.model.architecture, concat(section->origin, ": [model]"));

@@ -34,19 +34,32 @@ bool is_open_loop(PolicyKind policy) {
   }
 }
 
-Configuration configuration_of(const RunConfig& config) {
+Configuration configuration_of(const JobConfig& config) {
   return {
       .strategy = config.parallel, .global_batch = config.train.global_batch, .micro_batch = config.train.micro_batch};
 }
 
 PredictedJob predicted_job(const RunConfig& config) {
   const ClusterConfig& cluster = config.cluster;
-  PredictedJob job{config.model, config.train.sequence_length, config.train.precision};
+  PredictedJob job{config.model, config.train.sequence_length, config.execution.precision};
   if (!cluster.is_modelled()) return job;
   if (cluster.stands_for) job.model = *cluster.stands_for;
   if (cluster.stands_for_sequence_length > 0) job.sequence_length = cluster.stands_for_sequence_length;
   if (cluster.stands_for_precision != Precision::automatic) job.precision = cluster.stands_for_precision;
   return job;
+}
+
+std::optional<std::string> infeasible_reason(const RunConfig& config, const Configuration& configuration) {
+  const PredictedJob job = predicted_job(config);
+  return infeasible_reason(job.model, configuration, job.sequence_length);
+}
+
+std::optional<std::string> infeasible_reason(const AdvisedConfig& config, const Configuration& configuration) {
+  return infeasible_reason(configuration, config.train.sequence_length);
+}
+
+const JobConfig& job_of(const AnyConfig& config) {
+  return std::visit([](const JobConfig& job) -> const JobConfig& { return job; }, config);
 }
 
 int64_t num_training_ranks(const RunConfig& config) {
@@ -59,11 +72,11 @@ ClusterDescription ClusterConfig::as_timed() const {
   return timed;
 }
 
-int64_t reference_batch_of(const RunConfig& config) {
+int64_t reference_batch_of(const JobConfig& config) {
   return config.optimizer.reference_batch > 0 ? config.optimizer.reference_batch : config.train.global_batch;
 }
 
-bool spares_tokens(const RunConfig& config) {
+bool spares_tokens(const JobConfig& config) {
   if (config.adapt.objective != Objective::automatic) return config.adapt.objective == Objective::tokens;
   return limit_in_tokens(config.train) > 0;
 }

@@ -1,4 +1,4 @@
-// Checks the conditions that link several values of a run configuration.
+// Checks the conditions that link several values of a configuration.
 #include <algorithm>
 #include <numeric>
 
@@ -23,9 +23,9 @@ void check_data(const DataConfig& data, const std::string& source) {
   }
 }
 
-void check_layout(const RunConfig& config, const std::string& source) {
-  const PredictedJob job = predicted_job(config);
-  const auto reason = infeasible_reason(job.model, configuration_of(config), job.sequence_length);
+template <class Job>
+void check_layout(const Job& config, const std::string& source) {
+  const auto reason = infeasible_reason(config, configuration_of(config));
   if (reason) throw UserError(concat(source, ": ", *reason));
 }
 
@@ -78,17 +78,16 @@ void check_modelled_clock(const RunConfig& config, const std::string& source) {
 
 // Checks that a schedule written by hand can be carried out exactly: the layout allows each batch at the run's
 // micro-batch, the run begins in the first one, and each stays long enough to be announced.
-void check_step_schedule(const RunConfig& config, const std::string& source) {
+template <class Job>
+void check_step_schedule(const Job& config, const std::string& source) {
   StepSchedule schedule;
   try {
     schedule = parse_step_schedule(config.adapt.schedule, config.train.sequence_length);
   } catch (const UserError& error) {
     throw UserError(concat(source, ": ", error.what()));
   }
-  const PredictedJob job = predicted_job(config);
   const auto reason_against = [&](int64_t batch, int64_t micro_batch) {
-    const Configuration piece{.strategy = config.parallel, .global_batch = batch, .micro_batch = micro_batch};
-    return infeasible_reason(job.model, piece, job.sequence_length);
+    return infeasible_reason(config, {config.parallel, batch, micro_batch});
   };
   for (const auto& [begin, batch] : schedule) {
     const auto reason = reason_against(batch, config.train.micro_batch);
@@ -112,8 +111,9 @@ void check_step_schedule(const RunConfig& config, const std::string& source) {
   if (const auto reason = why_too_short(schedule)) throw UserError(concat(source, ": ", *reason));
 }
 
-// Checks what the schedules of batches need to know of the run.
-void check_batch_schedule(const RunConfig& config, const std::string& source) {
+// Checks what the schedules of batches need to know of the job.
+template <class Job>
+void check_batch_schedule(const Job& config, const std::string& source) {
   const AdaptConfig& adapt = config.adapt;
   const OptimizerConfig& optimizer = config.optimizer;
   const std::string policy = concat("adapt.policy \"", to_string(adapt.policy), "\"");
@@ -142,7 +142,7 @@ void check_batch_schedule(const RunConfig& config, const std::string& source) {
 }
 
 // Checks that the workers whose gradients these policies compare are there, and show what the policy is named for.
-void check_workers(const RunConfig& config, const std::string& source) {
+void check_workers(const JobConfig& config, const std::string& source) {
   const PolicyKind kind = config.adapt.policy;
   if (kind != PolicyKind::ddp_norm && kind != PolicyKind::fsdp_norm) return;
   const std::string policy = concat("adapt.policy \"", to_string(kind), "\"");
@@ -162,7 +162,8 @@ void check_workers(const RunConfig& config, const std::string& source) {
   }
 }
 
-void check_adaptation(const RunConfig& config, const std::string& source) {
+template <class Job>
+void check_adaptation(const Job& config, const std::string& source) {
   const AdaptConfig& adapt = config.adapt;
   const std::string policy = concat("adapt.policy \"", to_string(adapt.policy), "\"");
   if (adapt.advise && adapt.policy == PolicyKind::none) {
@@ -177,17 +178,6 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
   if (decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) {
     throw UserError(concat(source, ": ", policy, " decides by the noise scale, and noise_scale.enabled is false; ",
                            "switch the measurement on, or choose another policy"));
-  }
-  // Policies that do not weigh step times themselves still log the best candidates by Goodput, which needs step times.
-  // Those of a job that another program trains are measured.
-  if (compares_step_times(adapt.policy) && !config.is_trained_elsewhere() &&
-      !is_speed_known(config.cluster.as_timed())) {
-    throw UserError(concat(
-        source, ": ", policy, " compares how long steps take, and nothing says how fast ",
-        config.cluster.description == ClusterDescription{} ? "this machine computes" : "the cluster's devices compute",
-        ": measure this machine once with 'copus profile --machine machine.toml' and set cluster.config = ",
-        "\"machine.toml\", or describe the cluster's device (matmul_teraflops; on the virtual clock ",
-        "teraflops_per_rank will do)"));
   }
   if (adapt.policy == PolicyKind::copus_paper && config.optimizer.batch_scaling != BatchScaling::square_root) {
     throw UserError(concat(source,
@@ -205,34 +195,21 @@ void check_adaptation(const RunConfig& config, const std::string& source) {
   }
 }
 
-// Checks a run that another program trains, of which batches alone are known.
-void check_trained_elsewhere(const RunConfig& config, const std::string& source) {
-  if (!config.adapt.advise) {
-    throw UserError(concat(source,
-                           ": another program trains (model.architecture \"other\"), and Copus can only advise ",
-                           "it; set adapt.advise = true"));
-  }
-  if (config.cluster.clock != ClockKind::real) {
-    throw UserError(concat(source, ": another program trains (model.architecture \"other\"), by the real clock alone, ",
-                           "and cluster.clock is \"", to_string(config.cluster.clock), "\"; leave it out"));
-  }
-  for (const int64_t batch : config.adapt.global_batches) {
-    Configuration other = configuration_of(config);
-    other.global_batch = batch;
-    const auto reason = infeasible_reason(config.model, other, config.train.sequence_length);
-    if (reason) throw UserError(concat(source, ": adapt.global_batches holds ", batch, ", and ", *reason));
-  }
+// Policies that do not weigh step times themselves still log the best candidates by Goodput, which needs step times.
+void check_speed_is_known(const RunConfig& config, const std::string& source) {
+  const PolicyKind policy = config.adapt.policy;
+  if (!compares_step_times(policy) || is_speed_known(config.cluster.as_timed())) return;
+  throw UserError(concat(
+      source, ": adapt.policy \"", to_string(policy), "\" compares how long steps take, and nothing says how fast ",
+      config.cluster.description == ClusterDescription{} ? "this machine computes" : "the cluster's devices compute",
+      ": measure this machine once with 'copus profile --machine machine.toml' and set cluster.config = ",
+      "\"machine.toml\", or describe the cluster's device (matmul_teraflops; on the virtual clock ",
+      "teraflops_per_rank will do)"));
 }
 
 }  // namespace
 
 void check_run_config(const RunConfig& config, const std::string& source) {
-  if (config.is_trained_elsewhere()) {
-    check_trained_elsewhere(config, source);
-    check_layout(config, source);
-    check_adaptation(config, source);
-    return;
-  }
   check_data(config.data, source);
   if (config.train.sequence_length > config.model.max_position_embeddings) {
     throw UserError(concat(source, ": train.sequence_length (", config.train.sequence_length,
@@ -242,10 +219,27 @@ void check_run_config(const RunConfig& config, const std::string& source) {
   check_modelled_clock(config, source);
   check_layout(config, source);
   check_length_of_run(config, source);
+  check_speed_is_known(config, source);
   check_adaptation(config, source);
-  if (config.train.device.empty()) {
+  if (config.execution.device.empty()) {
     throw UserError(concat(source, ": train.device is empty; expected a device such as \"cpu\" or \"cuda\""));
   }
+}
+
+void check_advised_config(const AdvisedConfig& config, const std::string& source) {
+  if (!config.adapt.advise) {
+    throw UserError(concat(source,
+                           ": there is no [model], so that another program trains this job, and Copus can only advise ",
+                           "it; set adapt.advise = true"));
+  }
+  for (const int64_t batch : config.adapt.global_batches) {
+    Configuration other = configuration_of(config);
+    other.global_batch = batch;
+    const auto reason = infeasible_reason(config, other);
+    if (reason) throw UserError(concat(source, ": adapt.global_batches holds ", batch, ", and ", *reason));
+  }
+  check_layout(config, source);
+  check_adaptation(config, source);
 }
 
 }  // namespace copus

@@ -20,9 +20,9 @@ struct Section {
   bool has(const std::string& key) const { return std::find(keys.begin(), keys.end(), key) != keys.end(); }
 };
 
-std::vector<Section> known_sections() {
+std::vector<Section> sections_of(const std::vector<std::string>& paths) {
   std::vector<Section> sections;
-  for (const std::string& path : run_config_keys()) {
+  for (const std::string& path : paths) {
     const size_t dot = path.find('.');
     const std::string name = path.substr(0, dot);
     if (sections.empty() || sections.back().name != name) sections.push_back({name, {}});
@@ -55,8 +55,8 @@ std::string hint(const std::vector<Section>& sections, const Section* here, cons
               : concat("the sections are ", join(names, ", "));
 }
 
-void refuse_unknown_keys(const Setting& root) {
-  const std::vector<Section> known = known_sections();
+void refuse_unknown_keys(const Setting& root, const std::vector<std::string>& known_keys) {
+  const std::vector<Section> known = sections_of(known_keys);
   std::vector<std::string> names;
   for (const Section& section : known) names.push_back(section.name);
 
@@ -102,22 +102,37 @@ void refuse_key_without_section(const std::vector<std::string>& overrides) {
 }  // namespace
 
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
-                           const std::vector<std::string>& overrides, Trainers trainers) {
+                           const std::vector<std::string>& overrides) {
   refuse_key_without_section(overrides);
   const Setting root = read_settings(toml_text, source, overrides);
-  refuse_unknown_keys(root);
+  refuse_unknown_keys(root, run_config_keys());
   RunConfig config;
   SettingsReader reader(root);
   visit_sections(config, reader);
   read_model_section(root, source, config);
-  if (config.is_trained_elsewhere() && trainers == Trainers::copus) {
-    throw UserError(concat(source, ": model.architecture is \"other\": another program trains this model, and Copus ",
-                           "only advises it; `copus replay` and `copus report` read such runs. What Copus is to ",
-                           "train is described by config.json's fields, a config.json or a directory"));
-  }
   read_cluster_section(root, source, config);
   check_run_config(config, source);
   return config;
+}
+
+AdvisedConfig parse_advised_config(std::string_view toml_text, const std::string& source,
+                                   const std::vector<std::string>& overrides) {
+  refuse_key_without_section(overrides);
+  const Setting root = read_settings(toml_text, source, overrides);
+  AdvisedConfig config;
+  FieldKeys known;
+  visit_job(config, known);
+  refuse_unknown_keys(root, known.keys());
+  SettingsReader reader(root);
+  visit_job(config, reader);
+  check_advised_config(config, source);
+  return config;
+}
+
+AnyConfig parse_any_config(std::string_view toml_text, const std::string& source,
+                           const std::vector<std::string>& overrides) {
+  if (read_settings(toml_text, source, {}).find("model")) return parse_run_config(toml_text, source, overrides);
+  return parse_advised_config(toml_text, source, overrides);
 }
 
 }  // namespace copus

@@ -38,6 +38,41 @@ TEST(RunConfig, EverythingButTheEssentialsHasADefault) {
   EXPECT_EQ(parse(minimal()), expected);
 }
 
+// Of a job that another program trains.
+constexpr const char* advised =
+    "[train]\nglobal_batch = 64\nmicro_batch = 8\n[adapt]\npolicy = 'copus'\nadvise = true\n";
+
+TEST(AdvisedConfig, IsWhatHasNoModel) {
+  const AdvisedConfig config = parse_advised_config(advised, "job.toml");
+  EXPECT_EQ(config.train.global_batch, 64);
+  EXPECT_EQ(std::get<AdvisedConfig>(parse_any_config(advised, "job.toml")), config);
+  EXPECT_EQ(std::get<RunConfig>(parse_any_config(minimal(), "run.toml")), parse(minimal()));
+  EXPECT_EQ(parse_advised_config(to_toml(config), "again.toml"), config);
+  EXPECT_THAT(message_of(advised), AllOf(HasSubstr("section [model] is missing"), HasSubstr("another program trains")));
+  EXPECT_THAT(message_of("[train]\nmax_steps = 5\n"),
+              AllOf(HasSubstr("section [model] is missing"), Not(HasSubstr("another program"))));
+}
+
+TEST(AdvisedConfig, KnowsNothingThatOnlyTrainingNeeds) {
+  const auto refusal = [](const std::vector<std::string>& overrides) {
+    return user_error([&] { parse_advised_config(advised, "job.toml", overrides); });
+  };
+  EXPECT_THAT(refusal({"train.device=cuda"}), HasSubstr("unknown key \"device\" in [train]"));
+  EXPECT_THAT(refusal({"data.train=a.txt"}), HasSubstr("unknown section [data]"));
+  EXPECT_THAT(refusal({"cluster.clock=modelled"}), HasSubstr("unknown section [cluster]"));
+  EXPECT_THAT(refusal({"adapt.advise=false"}), HasSubstr("set adapt.advise = true"));
+  EXPECT_THAT(refusal({"train.global_batch=65"}), HasSubstr("the nearest are 64 and 72"));
+}
+
+TEST(RunConfig, UnderstandsEveryNameOfAPrecision) {
+  for (const char* name : {"bf16", "bfloat16", "BF16"}) {
+    EXPECT_EQ(parse(minimal(concat("precision = \"", name, "\"\n"))).execution.precision, Precision::bf16) << name;
+  }
+  for (const char* name : {"fp32", "float32", "F32", "f32"}) {
+    EXPECT_EQ(parse(minimal(concat("precision = \"", name, "\"\n"))).execution.precision, Precision::fp32) << name;
+  }
+}
+
 TEST(RunConfig, ReadsEveryKindOfField) {
   const RunConfig config = parse(minimal(R"(
 seed = 7
@@ -53,10 +88,10 @@ warmup_tokens = 10_000
 [log]
 tensorboard = false
 )"));
-  EXPECT_EQ(config.train.seed, 7u);
+  EXPECT_EQ(config.execution.seed, 7u);
   EXPECT_EQ(config.train.max_tokens, 1000000000);
   EXPECT_EQ(config.train.max_seconds, 180);
-  EXPECT_EQ(config.train.precision, Precision::bf16);
+  EXPECT_EQ(config.execution.precision, Precision::bf16);
   EXPECT_EQ(config.parallel.recompute, Recompute::attention);
   EXPECT_EQ(config.train.clip_norm, 0);
   EXPECT_EQ(config.optimizer.lr, 1e-2);
@@ -83,7 +118,7 @@ TEST(RunConfig, OverridesReplaceSettings) {
   EXPECT_EQ(config.optimizer.lr, 2e-3);
   EXPECT_EQ(config.train.max_seconds, 5400);
   EXPECT_EQ(config.model.hidden_size, 128);
-  EXPECT_EQ(config.train.device, "cuda:1");
+  EXPECT_EQ(config.execution.device, "cuda:1");
   EXPECT_THAT(message_of(minimal(), {"optimizer.lr=fast"}),
               AllOf(HasSubstr("--set optimizer.lr=fast: optimizer.lr must be a number"), HasSubstr("\"fast\"")));
   EXPECT_THAT(message_of(minimal(), {"train.lr=1e-3"}),
@@ -211,7 +246,7 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"data.train", "3", "paths (strings), got 3"},
            BadValue{"data.train", "''", "empty path"},
            BadValue{"data.train", "[{ weight = 3 }]", "without a path"},
-           BadValue{"data.train", "[{ path = 'a', weight = 0 }]", "at least 1e-18 and at most 1e+18, got 0"},
+           BadValue{"data.train", "[{ path = 'a', weight = 0 }]", "at least 1e-300 and at most 1e+300, got 0"},
            BadValue{"data.held_out", "[3]", "paths (strings), got 3"},
            BadValue{"data.held_out_fraction", "1", "at least 0 and less than 1"},
            BadValue{"data.document_separator", "3", "a string, got 3"},
@@ -241,7 +276,7 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"optimizer.weight_decay", "1e39", "at most 1e+30"},
            BadValue{"optimizer.warmup_tokens", "1e308", "at most 1e+18"},
            BadValue{"optimizer.reference_batch", "9223372036854775807", "at most 16777216"},
-           BadValue{"data.train", "[{ path = 'a', weight = 1e308 }]", "at most 1e+18"},
+           BadValue{"data.train", "[{ path = 'a', weight = 1e308 }]", "at most 1e+300"},
            BadValue{"noise_scale.window_samples", "1e300", "at most 1e+18"},
            BadValue{"noise_scale.calibration", "1e308", "at most 1e+09"},
            BadValue{"noise_scale.calibration", "1e-320", "at least 1e-09"},

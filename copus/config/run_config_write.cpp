@@ -72,6 +72,12 @@ class Writer {
     visit_device(device, table);
     add_table(key, table);
   }
+  void field(const char* key, const CommunicatorCosts& costs) {
+    if (costs == CommunicatorCosts{}) return;
+    Writer table;
+    visit_communicators(costs, table);
+    add_table(key, table);
+  }
   void field(const char* key, const std::optional<ModelDescription>& model) {
     if (!model) return;
     Writer table;
@@ -112,6 +118,19 @@ class Writer {
   std::vector<WrittenField> fields_;
 };
 
+std::string to_toml(const std::vector<WrittenField>& fields) {
+  std::string text;
+  std::string section;
+  for (const WrittenField& field : fields) {
+    if (field.section != section) {
+      text += concat(section.empty() ? "" : "\n", "[", field.section, "]\n");
+      section = field.section;
+    }
+    text += concat(field.key, " = ", field.value, "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::string> run_config_keys() {
@@ -124,12 +143,7 @@ std::vector<std::string> run_config_keys() {
 
 std::vector<WrittenField> write_fields(const RunConfig& config) {
   Writer writer;
-  if (config.is_trained_elsewhere()) {
-    writer.section("model");
-    writer.field("architecture", config.model.architecture);
-  } else {
-    visit_model(config, writer);
-  }
+  visit_model(config, writer);
   visit_sections(config, writer);
   return writer.take();
 }
@@ -142,17 +156,12 @@ std::string to_toml(const ClusterDescription& cluster) {
   return text;
 }
 
-std::string to_toml(const RunConfig& config) {
-  std::string text;
-  std::string section;
-  for (const WrittenField& field : write_fields(config)) {
-    if (field.section != section) {
-      text += concat(section.empty() ? "" : "\n", "[", field.section, "]\n");
-      section = field.section;
-    }
-    text += concat(field.key, " = ", field.value, "\n");
-  }
-  return text;
+std::string to_toml(const RunConfig& config) { return to_toml(write_fields(config)); }
+
+std::string to_toml(const AdvisedConfig& config) {
+  Writer writer;
+  visit_job(config, writer);
+  return to_toml(writer.take());
 }
 
 std::vector<std::string> differing_keys(const RunConfig& one, const RunConfig& other) {

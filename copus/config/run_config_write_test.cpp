@@ -28,12 +28,12 @@ class RandomConfigs {
     config.train.max_tokens = whole(0, INT64_MAX);
     config.train.step_batch = whole(0, 1 << 24);
     config.train.max_seconds = coin() ? 0 : positive();
-    config.train.seed = static_cast<uint64_t>(whole(0, INT64_MAX));
-    config.train.precision = static_cast<Precision>(whole(0, 2));
+    config.execution.seed = static_cast<uint64_t>(whole(0, INT64_MAX));
+    config.execution.precision = static_cast<Precision>(whole(0, 2));
     config.parallel.recompute = static_cast<Recompute>(whole(0, 2));
     config.train.clip_norm = positive();
-    config.train.threads = whole(0, 64);
-    config.train.device = "device" + text();
+    config.execution.threads = whole(0, 64);
+    config.execution.device = "device" + text();
     config.optimizer.lr = positive();
     config.optimizer.min_lr_ratio = share();
     config.optimizer.beta1 = share();
@@ -196,6 +196,11 @@ class RandomConfigs {
     cluster.network_by_nodes = draw_curve();
     cluster.measured_nodes = whole(0, 1000);
     if (coin()) cluster.device = draw_device();
+    for (double* bytes : {&cluster.communicators.collective_bytes, &cluster.communicators.exchange_bytes,
+                          &cluster.communicators.message_bytes, &cluster.communicators.context_bytes}) {
+      if (coin()) *bytes = (share() + 1e-3) * 1e6;
+    }
+    if (coin()) cluster.communicators.split_seconds = (share() + 1e-3) * 1000 / 1e3;
     return cluster;
   }
 

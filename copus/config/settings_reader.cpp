@@ -294,18 +294,29 @@ void SettingsReader::field(const char* key, Curve& value) {
   if (setting) value = curve(*setting);
 }
 
-void SettingsReader::field(const char* key, Device& device) {
+// Reads a table that `visit` walks over.
+template <class Visit>
+void SettingsReader::table(const char* key, const char* example, const Visit& visit) {
   const Setting* setting = find(key);
   if (!setting) return;
   if (setting->kind != Setting::Kind::table) {
-    fail(*setting, "must be a table such as { memory_gigabytes = 80.0, matmul_teraflops = 400.0 }, got ",
-         copus::describe(*setting));
+    fail(*setting, "must be a table such as ", example, ", got ", copus::describe(*setting));
   }
   FieldKeys known;
-  visit_device(device, known);
+  visit(known);
   refuse_other_keys(*setting, known.keys());
-  SettingsReader table(*setting, concat(section_name_, section_name_.empty() ? "" : ".", key));
-  visit_device(device, table);
+  SettingsReader reader(*setting, concat(section_name_, section_name_.empty() ? "" : ".", key));
+  visit(reader);
+}
+
+void SettingsReader::field(const char* key, Device& device) {
+  table(key, "{ memory_gigabytes = 80.0, matmul_teraflops = 400.0 }",
+        [&](auto& visitor) { visit_device(device, visitor); });
+}
+
+void SettingsReader::field(const char* key, CommunicatorCosts& costs) {
+  table(key, "{ collective_megabytes = 600.0, split_milliseconds = 300.0 }",
+        [&](auto& visitor) { visit_communicators(costs, visitor); });
 }
 
 void SettingsReader::field(const char* key, std::optional<ModelDescription>& model) {

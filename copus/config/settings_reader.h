@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/float_names.h"
 #include "copus/base/text_distance.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings.h"
@@ -37,6 +38,7 @@ class SettingsReader {
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
   void field(const char* key, Device& device);
+  void field(const char* key, CommunicatorCosts& costs);
   // Read a description that is a table here, or the file or the shipped description that a text names.
   void field(const char* key, std::optional<ModelDescription>& model);
   void field(const char* key, std::optional<ClusterDescription>& cluster);
@@ -76,7 +78,8 @@ class SettingsReader {
   template <HasNames Enum>
   Enum one_of(const Setting& setting) const {
     if (setting.kind == Setting::Kind::text) {
-      if (const std::optional<Enum> value = find_value<Enum>(std::get<std::string>(setting.value))) return *value;
+      const std::string_view name = printed_float_name(std::get<std::string>(setting.value));
+      if (const std::optional<Enum> value = find_value<Enum>(name)) return *value;
     }
     const std::vector<std::string> names = all_names<Enum>();
     const std::optional<std::string> similar =
@@ -95,6 +98,8 @@ class SettingsReader {
   std::string path(const Setting& setting) const;
   DataSource data_source(const Setting& setting) const;
   Curve curve(const Setting& setting) const;
+  template <class Visit>
+  void table(const char* key, const char* example, const Visit& visit);
   double number_in(const Setting& table, const char* key, const Range<double>& range) const;
   void refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const;
 

@@ -8,7 +8,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/lower_case.h"
-#include "copus/data/utf8.h"
+#include "copus/base/utf8.h"
 
 namespace copus {
 namespace {

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "copus/base/error.h"
+#include "copus/base/utf8.h"
 #include "copus/data/file_format.h"
-#include "copus/data/utf8.h"
 
 namespace copus {
 namespace {

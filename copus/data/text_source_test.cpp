@@ -5,8 +5,8 @@
 
 #include <random>
 
+#include "copus/base/utf8.h"
 #include "copus/data/testing/test_corpus.h"
-#include "copus/data/utf8.h"
 
 namespace copus {
 namespace {

@@ -59,6 +59,20 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
+// Measured costs of the communicators that NCCL (or RCCL) opens between devices, one for each group of ranks and kind
+// of operation. 0: not measured.
+struct CommunicatorCosts {
+  // Device memory of one communicator on the rank where it takes most: for the collectives of a group, for exchanges
+  // between any of its members, for messages between two neighbours.
+  double collective_bytes = 0;
+  double exchange_bytes = 0;
+  double message_bytes = 0;
+  double context_bytes = 0;  // of a rank without communicators: the device's context, kernels and libraries
+  double split_seconds = 0;  // to open and connect one communicator; groups without a common rank open at once
+  bool are_measured() const { return collective_bytes > 0 || exchange_bytes > 0 || message_bytes > 0; }
+  bool operator==(const CommunicatorCosts&) const = default;
+};
+
 // Ranks 0 .. ranks_per_node - 1 are the first node, and so on.
 struct ClusterDescription {
   int64_t num_ranks = 0;  // in the whole cluster; 0: not said
@@ -74,6 +88,7 @@ struct ClusterDescription {
   int64_t measured_nodes = 0;   // on how many nodes the description was compared with measurements; 0: not said
   double flops_per_second = 0;  // a rank's speed on the virtual clock; 0: its thread's measured time counts
   Device device = {};
+  CommunicatorCosts communicators = {};
   bool operator==(const ClusterDescription&) const = default;
 };
 

@@ -1,6 +1,5 @@
 #include "copus/description/configuration_text.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "copus/base/text_distance.h"

@@ -3,7 +3,6 @@
 // Absent fields take the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, MistralConfig), so
 // that a file means the same model here and there. What we cannot train exactly is refused, never approximated.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -44,8 +43,6 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
       return {32768, 32};
     case Architecture::mistral:
       return {131072, 8};
-    case Architecture::other:
-      break;
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
@@ -404,8 +401,6 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
     case Architecture::mistral:
       config["sliding_window"] = nullptr;
       break;
-    case Architecture::other:
-      fail_check("known architecture", __FILE__, __LINE__, "");
   }
   return config.dump(2) + "\n";
 }

@@ -1,6 +1,5 @@
 // Which configurations a model allows. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and B, or
 // OTHER_KEY C": it ends with values to take for the key that it begins with, or for another one.
-#include <algorithm>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -144,43 +143,55 @@ Reason check_stages(const ModelDescription& model, const ParallelStrategy& strat
       Nearest(at_least_two(layers / chunks)).or_else("parallel.virtual_stages", at_least_two(layers / ranks)).text());
 }
 
-// The smallest global batch with this micro-batch; all others are multiples of it.
-int64_t smallest_global_batch(const ParallelStrategy& strategy, int64_t micro_batch) {
-  const bool interleaved = strategy.schedule == PipelineSchedule::interleaved_1f1b;
-  return micro_batch * strategy.data_parallel * (interleaved ? strategy.pipeline_parallel : 1);
-}
-
 bool rows_can_be_shared(const ParallelStrategy& strategy, int64_t micro_batch, int64_t sequence_length) {
   return !strategy.sequence_parallel || micro_batch * sequence_length % strategy.tensor_parallel == 0;
 }
 
+// Whether the batches make whole micro-batches, as many as the schedule accepts.
+bool batches_fit(const ParallelStrategy& strategy, int64_t global_batch, int64_t micro_batch,
+                 InterleavedRounds rounds) {
+  if (global_batch % smallest_global_batch(strategy, micro_batch, rounds) != 0) return false;
+  if (strategy.schedule != PipelineSchedule::interleaved_1f1b) return true;
+  const int64_t num_microbatches = global_batch / (strategy.data_parallel * micro_batch);
+  return num_microbatches % interleaved_rounds(num_microbatches, strategy.pipeline_parallel) == 0;
+}
+
 // The micro-batches nearest to the configuration's that fit everything else of it.
-std::vector<int64_t> nearest_micro_batches(const Configuration& configuration, int64_t sequence_length) {
+std::vector<int64_t> nearest_micro_batches(const Configuration& configuration, int64_t sequence_length,
+                                           InterleavedRounds rounds) {
   const ParallelStrategy& strategy = configuration.strategy;
-  const int64_t highest = configuration.global_batch / smallest_global_batch(strategy, 1);
+  const int64_t highest = configuration.global_batch / smallest_global_batch(strategy, 1, rounds);
   return nearest(configuration.micro_batch, {1, highest}, [&](int64_t micro_batch) {
-    return configuration.global_batch % smallest_global_batch(strategy, micro_batch) == 0 &&
+    return batches_fit(strategy, configuration.global_batch, micro_batch, rounds) &&
            rows_can_be_shared(strategy, micro_batch, sequence_length);
   });
 }
 
-Reason check_batches(const Configuration& configuration, int64_t sequence_length) {
+Reason check_batches(const Configuration& configuration, int64_t sequence_length, InterleavedRounds rounds) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t micro_batch = configuration.micro_batch, global_batch = configuration.global_batch;
-  const int64_t unit = smallest_global_batch(strategy, micro_batch);
-  if (global_batch % unit == 0) return std::nullopt;
+  if (batches_fit(strategy, global_batch, micro_batch, rounds)) return std::nullopt;
 
+  const int64_t unit = smallest_global_batch(strategy, micro_batch, rounds);
+  const auto fits = [&](int64_t batch) { return batches_fit(strategy, batch, micro_batch, rounds); };
   std::vector<int64_t> global_batches;
-  if (global_batch > unit) global_batches.push_back(global_batch / unit * unit);
-  global_batches.push_back((global_batch / unit + 1) * unit);
+  int64_t below = (global_batch - 1) / unit * unit, above = (global_batch / unit + 1) * unit;
+  while (below > 0 && !fits(below)) below -= unit;
+  while (!fits(above)) above += unit;
+  if (below > 0) global_batches.push_back(below);
+  global_batches.push_back(above);
   const std::string suggestion =
       Nearest(global_batches)
-          .or_else("train.micro_batch", nearest_micro_batches(configuration, sequence_length))
+          .or_else("train.micro_batch", nearest_micro_batches(configuration, sequence_length, rounds))
           .text();
-  const int64_t per_round = micro_batch * strategy.data_parallel;
-  if (global_batch % per_round == 0) {
-    return concat("train.global_batch ", global_batch, " makes ", global_batch / per_round,
-                  " micro-batches, no multiple of parallel.pipeline_parallel ", strategy.pipeline_parallel,
+  const int64_t step = micro_batch * strategy.data_parallel;
+  if (global_batch % step == 0) {
+    const int64_t num_microbatches = global_batch / step, ranks = strategy.pipeline_parallel;
+    const std::string refused =
+        rounds == InterleavedRounds::of_pipeline_ranks
+            ? concat("no multiple of parallel.pipeline_parallel ", ranks)
+            : concat("which do not make ", interleaved_rounds(num_microbatches, ranks), " equal rounds");
+    return concat("train.global_batch ", global_batch, " makes ", num_microbatches, " micro-batches, ", refused,
                   " as parallel.schedule \"interleaved\" needs it", suggestion);
   }
   return concat("train.global_batch ", global_batch, " is no multiple of train.micro_batch ", micro_batch,
@@ -188,7 +199,8 @@ Reason check_batches(const Configuration& configuration, int64_t sequence_length
                 suggestion);
 }
 
-Reason check_shared_rows(const ModelDescription& model, const Configuration& configuration, int64_t sequence_length) {
+Reason check_shared_rows(const ModelDescription& model, const Configuration& configuration, int64_t sequence_length,
+                         InterleavedRounds rounds) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t micro_batch = configuration.micro_batch;
   if (rows_can_be_shared(strategy, micro_batch, sequence_length)) return std::nullopt;
@@ -197,22 +209,39 @@ Reason check_shared_rows(const ModelDescription& model, const Configuration& con
                 " tokens cannot be shared evenly by parallel.tensor_parallel ", strategy.tensor_parallel,
                 " ranks as parallel.sequence_parallel needs it",
                 Nearest(nearest(sequence_length, {1, model.max_position_embeddings}, fits))
-                    .or_else("train.micro_batch", nearest_micro_batches(configuration, sequence_length))
+                    .or_else("train.micro_batch", nearest_micro_batches(configuration, sequence_length, rounds))
                     .text());
+}
+
+Reason check_strategy(const ParallelStrategy& strategy) {
+  const Reason reason = check_schedule_fits(strategy);
+  return reason ? reason : check_zero(strategy);
 }
 
 }  // namespace
 
+int64_t smallest_global_batch(const ParallelStrategy& strategy, int64_t micro_batch, InterleavedRounds rounds) {
+  const bool of_ranks =
+      strategy.schedule == PipelineSchedule::interleaved_1f1b && rounds == InterleavedRounds::of_pipeline_ranks;
+  return micro_batch * strategy.data_parallel * (of_ranks ? strategy.pipeline_parallel : 1);
+}
+
 std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
-                                             int64_t sequence_length) {
+                                             int64_t sequence_length, InterleavedRounds rounds) {
   const ParallelStrategy& strategy = configuration.strategy;
   Reason reason = check_ranges(configuration, sequence_length);
-  if (!reason) reason = check_schedule_fits(strategy);
-  if (!reason) reason = check_zero(strategy);
-  if (!reason && model.is_known()) reason = check_tensor_parallel(model, strategy);
-  if (!reason && model.is_known()) reason = check_stages(model, strategy);
-  if (!reason) reason = check_batches(configuration, sequence_length);
-  if (!reason) reason = check_shared_rows(model, configuration, sequence_length);
+  if (!reason) reason = check_strategy(strategy);
+  if (!reason) reason = check_tensor_parallel(model, strategy);
+  if (!reason) reason = check_stages(model, strategy);
+  if (!reason) reason = check_batches(configuration, sequence_length, rounds);
+  if (!reason) reason = check_shared_rows(model, configuration, sequence_length, rounds);
+  return reason;
+}
+
+std::optional<std::string> infeasible_reason(const Configuration& configuration, int64_t sequence_length) {
+  Reason reason = check_ranges(configuration, sequence_length);
+  if (!reason) reason = check_strategy(configuration.strategy);
+  if (!reason) reason = check_batches(configuration, sequence_length, InterleavedRounds::of_pipeline_ranks);
   return reason;
 }
 

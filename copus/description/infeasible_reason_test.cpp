@@ -280,6 +280,23 @@ bool everything_divides(const Attempt& attempt) {
   return heads && widths && stages && batches && rounds && rows && shares && shared_copies;
 }
 
+TEST(InfeasibleReason, EqualRoundsAreAllThatSomeProgramsAsk) {
+  const ModelDescription model = random_attempt(0).model;
+  const auto reason = [&](int64_t micro_batches) {
+    ParallelStrategy strategy{.data_parallel = 2, .pipeline_parallel = 4, .virtual_stages = 2};
+    strategy.schedule = PipelineSchedule::interleaved_1f1b;
+    ModelDescription deep = model;
+    deep.num_layers = 12;
+    const Configuration configuration{strategy, 2 * micro_batches, 1};
+    return infeasible_reason(deep, configuration, 64, InterleavedRounds::equal).value_or("feasible");
+  };
+  for (const int64_t fine : {1, 3, 4, 6, 7, 8, 10, 12, 15, 16, 20}) EXPECT_EQ(reason(fine), "feasible") << fine;
+  EXPECT_EQ(reason(9),
+            "train.global_batch 18 makes 9 micro-batches, which do not make 2 equal rounds as parallel.schedule "
+            "\"interleaved\" needs it; the nearest are 16 and 20, or train.micro_batch 3");
+  for (const int64_t refused : {11, 13, 14, 17, 18}) EXPECT_NE(reason(refused), "feasible") << refused;
+}
+
 TEST(InfeasibleReasonProperty, RefusesExactlyWhatDoesNotDivide) {
   int64_t feasible = 0;
   constexpr uint64_t trials = 20000;

@@ -3,6 +3,7 @@
 // other. It is Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -19,11 +20,26 @@ struct MeshCoordinates {
   bool operator==(const MeshCoordinates&) const = default;
 };
 
+// An axis of the mesh. configuration_fields.h says how people write its degree.
+struct MeshAxisInfo {
+  MeshAxis axis;
+  const char* name;  // of its groups
+  int64_t ParallelStrategy::* degree;
+  int64_t MeshCoordinates::* coordinate;
+};
+
+// All axes. Ranks along the first axis are neighbours; ranks along the last axis lie farthest apart.
+inline constexpr std::array<MeshAxisInfo, 3> mesh_axes = {{
+    {MeshAxis::tensor, "tensor", &ParallelStrategy::tensor_parallel, &MeshCoordinates::tensor},
+    {MeshAxis::data, "data", &ParallelStrategy::data_parallel, &MeshCoordinates::data},
+    {MeshAxis::pipeline, "pipeline", &ParallelStrategy::pipeline_parallel, &MeshCoordinates::pipeline},
+}};
+
 class Mesh {
  public:
   explicit Mesh(const ParallelStrategy& strategy);
 
-  int64_t size() const { return data_ * tensor_ * pipeline_; }
+  int64_t size() const;
   MeshCoordinates coordinates(int64_t rank) const;
   int64_t rank(const MeshCoordinates& coordinates) const;
 
@@ -31,7 +47,7 @@ class Mesh {
   std::vector<int64_t> group(int64_t rank, MeshAxis axis) const;
 
  private:
-  int64_t data_, tensor_, pipeline_;
+  std::array<int64_t, mesh_axes.size()> degrees_;  // in the order of mesh_axes
 };
 
 }  // namespace copus

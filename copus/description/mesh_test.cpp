@@ -50,6 +50,20 @@ TEST(Mesh, TheGroupsOfAnAxisShareOutTheRanks) {
   }
 }
 
+TEST(Mesh, TheTableNamesEveryAxisOnceWithItsDegreeAndCoordinate) {
+  std::vector<MeshAxis> axes;
+  std::vector<int64_t> degrees, coordinates;
+  const MeshCoordinates last = Mesh(two_by_four_by_three).coordinates(23);
+  for (const MeshAxisInfo& axis : mesh_axes) {
+    axes.push_back(axis.axis);
+    degrees.push_back(two_by_four_by_three.*axis.degree);
+    coordinates.push_back(last.*axis.coordinate);
+  }
+  EXPECT_THAT(axes, ElementsAre(MeshAxis::tensor, MeshAxis::data, MeshAxis::pipeline));
+  EXPECT_THAT(degrees, ElementsAre(4, 2, 3));
+  EXPECT_THAT(coordinates, ElementsAre(3, 1, 2));
+}
+
 TEST(Mesh, RanksOutsideAreOurMistake) {
   const Mesh mesh(two_by_four_by_three);
   EXPECT_THROW(mesh.coordinates(24), InternalError);

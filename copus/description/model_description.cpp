@@ -15,8 +15,6 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "Qwen2ForCausalLM";
     case Architecture::mistral:
       return "MistralForCausalLM";
-    case Architecture::other:
-      break;
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }

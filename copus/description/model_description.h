@@ -15,16 +15,11 @@ namespace copus {
 // The target of a position that carries no loss (PyTorch's ignore_index).
 inline constexpr int64_t ignored_target = -100;
 
-// other: a model that another program trains, of which nothing is known here.
-enum class Architecture { llama, qwen2, mistral, other };
-
-// The names are those of config.json's `model_type`, but for the last.
+// The names are those of config.json's `model_type`.
+enum class Architecture { llama, qwen2, mistral };
 template <>
-inline constexpr auto named_values<Architecture> =
-    std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
-                                             {Architecture::qwen2, "qwen2"},
-                                             {Architecture::mistral, "mistral"},
-                                             {Architecture::other, "other"}});
+inline constexpr auto named_values<Architecture> = std::to_array<NamedValue<Architecture>>(
+    {{Architecture::llama, "llama"}, {Architecture::qwen2, "qwen2"}, {Architecture::mistral, "mistral"}});
 
 // What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
@@ -55,8 +50,6 @@ struct ModelDescription {
   bool qkv_bias = false;
   double initializer_range = 0.02;
 
-  // Whether the fields say what the model is.
-  bool is_known() const { return architecture != Architecture::other; }
   bool operator==(const ModelDescription&) const = default;
 };
 

@@ -90,11 +90,28 @@ struct Configuration {
 std::string to_string(const ParallelStrategy& strategy);
 std::string to_string(const Configuration& configuration);
 
+// An interleaved schedule takes micro-batches in rounds of at least p: the micro-batches of a round pass one chunk of a
+// rank before they pass the next chunk.
+constexpr int64_t interleaved_rounds(int64_t num_microbatches, int64_t pipeline_parallel) {
+  return num_microbatches < pipeline_parallel ? 1 : num_microbatches / pipeline_parallel;
+}
+
+// Which numbers of micro-batches a program's interleaved schedule accepts.
+enum class InterleavedRounds {
+  of_pipeline_ranks,  // rounds of p micro-batches: Copus, Megatron-LM
+  equal,              // rounds of equal size: torch.distributed.pipelining
+};
+
+// Returns the smallest global batch with this micro-batch; all others are multiples of it.
+int64_t smallest_global_batch(const ParallelStrategy& strategy, int64_t micro_batch, InterleavedRounds rounds);
+
 // Says why `configuration` cannot train `model` on sequences of this length, by the keys of a run's configuration and
 // with the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x
-// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at. Of a model that is
-// not known only the batches count.
+// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at.
 std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
-                                             int64_t sequence_length);
+                                             int64_t sequence_length,
+                                             InterleavedRounds rounds = InterleavedRounds::of_pipeline_ranks);
+// Likewise of a model that is not known: its shape is left out.
+std::optional<std::string> infeasible_reason(const Configuration& configuration, int64_t sequence_length);
 
 }  // namespace copus

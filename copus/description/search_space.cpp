@@ -65,7 +65,7 @@ class Enumeration {
   // Whether the model allows it with the smallest batches.
   bool is_allowed(const ParallelStrategy& strategy) const {
     const int64_t batch = strategy.data_parallel * strategy.pipeline_parallel;
-    return !infeasible_reason(model_, {strategy, batch, 1}, sequence_length_);
+    return !infeasible_reason(model_, {strategy, batch, 1}, sequence_length_, space_.interleaved_rounds);
   }
 
   void add_schedules(ParallelStrategy strategy) {
@@ -130,14 +130,13 @@ class Enumeration {
   }
 
   void add_batches(const ParallelStrategy& strategy) {
-    const bool interleaved = strategy.schedule == PipelineSchedule::interleaved_1f1b;
-    const int64_t unit = strategy.data_parallel * (interleaved ? strategy.pipeline_parallel : 1);
+    const int64_t unit = smallest_global_batch(strategy, 1, space_.interleaved_rounds);
     for (const int64_t global_batch : space_.global_batches) {
       if (global_batch % unit != 0) continue;
       const auto add = [&](int64_t micro_batch) {
         if (micro_batch < 1 || global_batch / unit % micro_batch != 0) return;
         const Configuration configuration{strategy, global_batch, micro_batch};
-        if (infeasible_reason(model_, configuration, sequence_length_)) return;
+        if (infeasible_reason(model_, configuration, sequence_length_, space_.interleaved_rounds)) return;
         if (!space_.allows || space_.allows(configuration)) found_.push_back(configuration);
       };
       if (space_.micro_batches.empty()) {

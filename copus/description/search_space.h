@@ -14,6 +14,7 @@ struct SearchSpace {
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;  // empty: powers of two
   std::vector<PipelineSchedule> schedules = all_values<PipelineSchedule>();
+  InterleavedRounds interleaved_rounds = InterleavedRounds::of_pipeline_ranks;
   std::vector<int64_t> virtual_stages;  // for interleaved; empty: powers of two, and what cuts the layers evenly
   std::vector<Recompute> recomputes = all_values<Recompute>();
   std::vector<bool> sequence_parallel = {false, true};

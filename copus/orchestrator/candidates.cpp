@@ -26,18 +26,41 @@ void add_scaled(std::vector<int64_t>& batches, int64_t base, int64_t smallest, i
   for (; batch <= largest; batch *= 2) batches.push_back(batch);
 }
 
-// Batches for a program that shares them out in micro-batches of its own: only what comes from its batch, or from that
-// of its learning rate, by factors of two may be whole micro-batches of all ranks.
-std::vector<int64_t> scaled_batches(int64_t own, int64_t reference, int64_t smallest, int64_t largest) {
-  std::vector<int64_t> batches;
-  add_scaled(batches, own, smallest, largest);
-  add_scaled(batches, reference, smallest, largest);
-  std::sort(batches.begin(), batches.end());
-  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+// The batches of a job that names none reach from a quarter of the smaller of its batch and that of its learning rate
+// to 64 times its batch.
+struct BatchRange {
+  explicit BatchRange(const JobConfig& job)
+      : reference(reference_batch_of(job)),
+        smallest(std::max<int64_t>(1, std::min(job.train.global_batch, reference) / 4)),
+        largest(64 * job.train.global_batch) {}
+
+  int64_t reference, smallest, largest;
+};
+
+// Adds the job's own batch and those of a schedule.
+std::vector<int64_t> with_certain_batches(std::vector<int64_t> batches, const JobConfig& job) {
+  batches = chosen(batches, job.train.global_batch);
+  if (job.adapt.policy != PolicyKind::steps) return batches;
+  for (const auto& [begin, batch] : parse_step_schedule(job.adapt.schedule, job.train.sequence_length)) {
+    batches = chosen(batches, batch);
+  }
   return batches;
 }
 
 }  // namespace
+
+// Only what comes from the two batches by factors of two may be whole micro-batches of all ranks.
+std::vector<int64_t> batches_of(const AdvisedConfig& config) {
+  std::vector<int64_t> batches = config.adapt.global_batches;
+  if (batches.empty()) {
+    const BatchRange range(config);
+    add_scaled(batches, config.train.global_batch, range.smallest, range.largest);
+    add_scaled(batches, range.reference, range.smallest, range.largest);
+    std::sort(batches.begin(), batches.end());
+    batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  }
+  return with_certain_batches(std::move(batches), config);
+}
 
 SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> ranks) {
   const Configuration own = configuration_of(config);
@@ -46,20 +69,10 @@ SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> rank
   space.world_size = ranks.value_or(own.strategy.world_size());
   space.global_batches = adapt.global_batches;
   if (space.global_batches.empty()) {
-    const int64_t reference = reference_batch_of(config), largest = 64 * own.global_batch;
-    const int64_t smallest = std::max<int64_t>(1, std::min(own.global_batch, reference) / 4);
-    if (config.is_trained_elsewhere()) {
-      space.global_batches = scaled_batches(own.global_batch, reference, smallest, largest);
-    } else {
-      for (int64_t batch = smallest; batch <= largest; batch *= 2) space.global_batches.push_back(batch);
-    }
+    const BatchRange range(config);
+    for (int64_t batch = range.smallest; batch <= range.largest; batch *= 2) space.global_batches.push_back(batch);
   }
-  space.global_batches = chosen(space.global_batches, own.global_batch);
-  if (adapt.policy == PolicyKind::steps) {
-    for (const auto& [begin, batch] : parse_step_schedule(adapt.schedule, config.train.sequence_length)) {
-      space.global_batches = chosen(space.global_batches, batch);
-    }
-  }
+  space.global_batches = with_certain_batches(std::move(space.global_batches), config);
   space.micro_batches = adapt.micro_batches;
   if (!space.micro_batches.empty()) space.micro_batches = chosen(space.micro_batches, own.micro_batch);
   space.schedules = chosen(adapt.schedules, own.strategy.schedule);
@@ -89,7 +102,7 @@ PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowl
                     search_space_of(config, ranks), knowledge);
 }
 
-std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candidate& current, const RunConfig& config) {
+std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candidate& current, const JobConfig& config) {
   const bool measures = decides_by_noise_scale(config.adapt.policy);
   const auto is_measured_rarely = [&](const Configuration& configuration) {
     return config.noise_scale.split_interval > 1 && configuration.strategy.data_parallel == 1 &&

@@ -61,15 +61,14 @@ TEST(SearchSpaceOf, ReachesDownToTheBatchThatTheLearningRateIsFor) {
 }
 
 // A program of 3 ranks with micro-batches of 2 cannot take the powers of two.
-TEST(SearchSpaceOf, ScalesTheOwnBatchesOfAProgramThatTrainsElsewhere) {
-  RunConfig config = copus_run();
-  config.model.architecture = Architecture::other;
+TEST(BatchesOf, ScalesTheOwnBatchesOfAProgramThatTrainsElsewhere) {
+  AdvisedConfig config;
   config.train.global_batch = 12;
   config.optimizer.reference_batch = 12;
-  EXPECT_THAT(search_space_of(config).global_batches, ElementsAre(3, 6, 12, 24, 48, 96, 192, 384, 768));
+  EXPECT_THAT(batches_of(config), ElementsAre(3, 6, 12, 24, 48, 96, 192, 384, 768));
   config.train.global_batch = 10;
   config.optimizer.reference_batch = 4;
-  EXPECT_THAT(search_space_of(config).global_batches, testing::IsSupersetOf({1, 2, 4, 5, 8, 10, 20, 640}));
+  EXPECT_THAT(batches_of(config), testing::IsSupersetOf({1, 2, 4, 5, 8, 10, 20, 640}));
 }
 
 TEST(SearchSpaceOf, AddsTheRunItselfToWhatIsListed) {

@@ -29,38 +29,32 @@ Observation as_logged(Observation observation) {
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
 // The policy of the run; null where nobody decides.
-std::unique_ptr<Policy> policy_of(const RunConfig& config, const std::string& file) {
+std::unique_ptr<Policy> policy_of(const JobConfig& config, const std::string& file) {
   return config.adapt.policy == PolicyKind::none ? nullptr : make_policy(config, file);
-}
-
-// Whether step times can be predicted. Those of a job that another program trains are measured.
-bool predicts_steps(const RunConfig& config) {
-  return config.is_trained_elsewhere() || is_speed_known(config.cluster.as_timed());
 }
 
 }  // namespace
 
-Controller::Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
+Controller::Controller(const AnyConfig& config, const Configuration& initial, const Knowledge& knowledge,
                        const std::string& file, std::optional<double> rate_factor)
-    : config_(config),
-      policy_(policy_of(config, file)),
+    : config_(job_of(config)),
+      policy_(policy_of(config_, file)),
       job_(job_model_of(config, knowledge)),
-      table_(policy_ && (predicts_steps(config) || compares_step_times(config.adapt.policy))
+      table_(policy_ && (predicts_steps(config) || compares_step_times(config_.adapt.policy))
                  ? job_->table(knowledge, initial.strategy.world_size())
                  : PerformanceTable()),
       learner_(predicts_steps(config) ? std::optional<StepTimeLearner>(std::in_place, job_, initial, knowledge)
                                       : std::nullopt),
       current_(initial),
-      rate_cap_(rate_factor ? cap_of_factor(rate_rule_of(config), *rate_factor)
-                            : initial_rate_cap(config, initial.global_batch)),
-      rate_factor_(rate_factor.value_or(initial_rate_factor(config, initial.global_batch))),
+      rate_cap_(rate_factor ? cap_of_factor(rate_rule_of(config_), *rate_factor)
+                            : initial_rate_cap(config_, initial.global_batch)),
+      rate_factor_(rate_factor.value_or(initial_rate_factor(config_, initial.global_batch))),
       entered_({initial}),
-      outcomes_(config) {
+      outcomes_(config_) {
   list_candidates();
-  const PolicyKind policy = config.adapt.policy;
-  if (policy == PolicyKind::steps && !config.adapt.advise) check_schedule_fits();
-  // A job that another program trains is measured even where there is nothing to advise.
-  if (policy_ && candidates_.size() < 2 && !config.is_trained_elsewhere() && policy != PolicyKind::fixed &&
+  const PolicyKind policy = config_.adapt.policy;
+  if (policy == PolicyKind::steps && !config_.adapt.advise) check_schedule_fits();
+  if (policy_ && candidates_.size() < 2 && !job_->may_lack_choice() && policy != PolicyKind::fixed &&
       policy != PolicyKind::static_best && policy != PolicyKind::script && policy != PolicyKind::steps) {
     throw UserError(
         concat("adapt.policy \"", to_string(policy), "\" has nothing to choose among: ",
@@ -70,8 +64,8 @@ Controller::Controller(const RunConfig& config, const Configuration& initial, co
   }
 }
 
-bool Controller::learns_from_steps(const RunConfig& config) {
-  return config.adapt.policy != PolicyKind::none || predicts_steps(config);
+bool Controller::learns_from_steps(const AnyConfig& config) {
+  return job_of(config).adapt.policy != PolicyKind::none || predicts_steps(config);
 }
 
 // Throws UserError where a batch of the schedule needs more memory than there is: it is refused before training.
@@ -85,9 +79,47 @@ void Controller::check_schedule_fits() {
   }
 }
 
-// On the modelled clock nothing has to warm up: a resumed run decides as if it had never been interrupted.
 void Controller::resumed() {
-  if (learner_ && !config_.cluster.is_modelled()) learner_->resumed();
+  if (learner_ && job_->warms_up()) learner_->resumed();
+}
+
+std::vector<std::string> Controller::save_state() {
+  StateValues values;
+  visit_state(values);
+  inputs_.restart_from(inputs_.value());
+  return values.written();
+}
+
+void Controller::restore_state(const std::vector<std::string>& state) {
+  StateValues values(state);
+  visit_state(values);
+  values.require_end();
+}
+
+// Lists all members but those that follow from the settings, and from the others.
+void Controller::visit_state(StateValues& values) {
+  uint64_t hash = inputs_.value();
+  values(hash, current_, rate_cap_, rate_factor_, infeasible_, memory_refusal_, entered_, latest_, is_measured_,
+         decided_at_, switched_at_, decided_at_share_, switched_at_seconds_, steps_in_configuration_, updates_,
+         clipped_updates_, pinned_, under_way_, promise_, pauses_, outcomes_);
+  values.require(policy_ ? static_cast<int64_t>(config_.adapt.policy) : -1);
+  if (policy_) policy_->visit_state(values);
+  values.require(learner_.has_value() ? 1 : 0);
+  if (learner_) values(*learner_);
+  std::optional<int64_t> corrected_at = corrected_at_;
+  values(corrected_at, corrected_open_steps_);
+  bool is_regrouped = regrouped_with_.has_value();
+  values(is_regrouped);
+  if (is_regrouped) {
+    if (!regrouped_with_) regrouped_with_.emplace();
+    values.visit_knowledge(*regrouped_with_, job_->prior());
+  }
+  if (!values.is_reading()) return;
+  if (is_regrouped) table_ = job_->table(*regrouped_with_, current_.strategy.world_size());
+  list_candidates();
+  if (learner_ && corrected_at == learner_->revision()) correct_candidates(corrected_open_steps_);
+  corrected_at_ = corrected_at;
+  inputs_.restart_from(hash);
 }
 
 Reaction Controller::observe(const Observation& observation) {
@@ -212,8 +244,14 @@ void Controller::list_candidates() {
 // Corrects the candidates' step times by what was learned, unless nothing was learned since the last time.
 void Controller::correct_candidates() {
   if (!learner_ || corrected_at_ == learner_->revision()) return;
+  correct_candidates(learner_->open_steps());
+}
+
+// Likewise, as if only so many of the learner's open steps had been seen.
+void Controller::correct_candidates(int64_t open_steps) {
   corrected_at_ = learner_->revision();
-  const Knowledge knowledge = learner_->knowledge();
+  corrected_open_steps_ = open_steps;
+  const Knowledge knowledge = learner_->knowledge(open_steps);
   for (Candidate& candidate : candidates_) {
     const Corrected step = knowledge.correct(candidate.configuration, candidate.predicted);
     candidate.step_seconds = step.seconds;
@@ -316,7 +354,8 @@ void Controller::ranks_changed(const RanksChanged& change) {
   inputs_.add(change.to);
   inputs_.add(change.pause_seconds);
   if (policy_ && learner_ && change.to.strategy.world_size() != current_.strategy.world_size()) {
-    table_ = job_->table(knowledge(), change.to.strategy.world_size());
+    regrouped_with_ = knowledge();
+    table_ = job_->table(*regrouped_with_, change.to.strategy.world_size());
   }
   infeasible_.clear();  // what these ranks could not do the others may
   enter(change.to);

@@ -18,6 +18,7 @@
 #include "copus/orchestrator/observation.h"
 #include "copus/orchestrator/policy.h"
 #include "copus/orchestrator/run_mark.h"
+#include "copus/orchestrator/state_values.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/orchestrator/switch_outcomes.h"
 #include "copus/performance/learning.h"
@@ -74,12 +75,19 @@ class Controller {
   // named). `rate_factor` is the factor on the learning rate that the run has; empty: the one that a run begins with.
   // Throws UserError where a policy has nothing to choose among, a schedule has a batch that memory does not allow, or
   // nothing says how fast the cluster computes, and what make_policy throws; never where no policy decides.
-  Controller(const RunConfig& config, const Configuration& initial, const Knowledge& knowledge,
+  Controller(const AnyConfig& config, const Configuration& initial, const Knowledge& knowledge,
              const std::string& file = "", std::optional<double> rate_factor = std::nullopt);
 
   // Tells whether what the controller of such a run does depends on the steps that it observes: a policy decides, or
   // step times are predicted.
-  static bool learns_from_steps(const RunConfig& config);
+  static bool learns_from_steps(const AnyConfig& config);
+
+  // Returns everything that the controller has learned and noted since it was made, for one that is made alike to go on
+  // from. The hash of what follows begins anew here, in both.
+  std::vector<std::string> save_state();
+  // Goes on from a state. The controller must have been made as that one was. Throws UserError where the values are
+  // damaged, or the run's settings do not fit them.
+  void restore_state(const std::vector<std::string>& state);
 
   // Notes that the run goes on in a new process, whose first steps set up memory and caches and are not measured.
   // Decisions are due at the same steps as without, so that the learning rate follows as it would have.
@@ -126,6 +134,7 @@ class Controller {
   double pause_seconds(const ParallelStrategy& target);
 
  private:
+  void visit_state(StateValues& values);
   void check_schedule_fits();
   bool is_decision_due(bool has_counted) const;
   Decision decide();
@@ -138,6 +147,7 @@ class Controller {
   void note_refusal(const SwitchReport& report);
   void list_candidates();
   void correct_candidates();
+  void correct_candidates(int64_t open_steps);
   void enter(const Configuration& configuration);
   void restart_counting(double pause_seconds);
   void begin_switch(const SwitchIntent& intent, double predicted_gain);
@@ -145,23 +155,26 @@ class Controller {
   double critical_batch_at(double noise_scale) const;
   Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
 
-  RunConfig config_;
+  JobConfig config_;
   std::unique_ptr<Policy> policy_;  // null where nobody decides
   std::shared_ptr<JobModel> job_;
   // Uncorrected predictions, for the ranks that are used, as far as a policy needs them; the candidates are corrected.
   PerformanceTable table_;
+  std::optional<Knowledge> regrouped_with_;  // what table_ was made with, since the job got other ranks
   // Empty where step times are not predicted: nobody decides there, or a schedule that needs none.
   std::optional<StepTimeLearner> learner_;
   Configuration current_;
   double rate_cap_, rate_factor_;
   std::vector<Candidate> candidates_;
   std::optional<int64_t> corrected_at_;              // revision of the learner that corrected the candidates
+  int64_t corrected_open_steps_ = 0;                 // its open steps at that time
   std::map<Configuration, std::string> infeasible_;  // with the reason
   // Of the switches that were refused for want of memory, the one to the least predicted bytes.
   struct MemoryRefusal {
     Configuration configuration;
     double bytes = 0;
     std::string reason;
+    void visit_state(StateValues& values) { values(configuration, bytes, reason); }
   };
   std::optional<MemoryRefusal> memory_refusal_;
   std::set<Configuration> entered_;  // configurations that the run has been in
@@ -180,6 +193,7 @@ class Controller {
   struct Pause {
     double seconds;
     double planned;  // 0 where no state moved
+    void visit_state(StateValues& values) { values(seconds, planned); }
   };
   std::vector<Pause> pauses_;  // of the re-layouts so far
   InputHash inputs_;

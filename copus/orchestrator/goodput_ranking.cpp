@@ -22,7 +22,7 @@ class Worths {
     double at_value = 0, at_low = 0, at_high = 0;
   };
 
-  Worths(const RunConfig& config, const NoiseBelief& noise, const Situation& situation)
+  Worths(const JobConfig& config, const NoiseBelief& noise, const Situation& situation)
       : noise_(noise),
         rule_(rate_rule_of(config)),
         by_run_(config),
@@ -60,13 +60,13 @@ const Candidate& current_candidate(const Situation& situation) {
   return *found;
 }
 
-std::optional<std::string> dwell_reason(const RunConfig& config, const Situation& situation) {
+std::optional<std::string> dwell_reason(const JobConfig& config, const Situation& situation) {
   if (situation.samples_since_switch >= config.adapt.dwell_samples) return std::nullopt;
   return concat(situation.samples_since_switch, " of ", config.adapt.dwell_samples,
                 " samples since the last switch (adapt.dwell_samples)");
 }
 
-GoodputRanking::GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation)
+GoodputRanking::GoodputRanking(const JobConfig& config, const NoiseBelief& noise, const Situation& situation)
     : candidates_(situation.candidates), current_(current_candidate(situation)) {
   Worths worths(config, noise, situation);
   const Worths::Worth worth_now = worths.of(current_.configuration.global_batch);

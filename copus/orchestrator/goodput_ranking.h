@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/orchestrator/policy.h"
 #include "copus/orchestrator/rate_rule.h"
 
@@ -19,7 +19,7 @@ std::string percent(double fraction);
 const Candidate& current_candidate(const Situation& situation);
 
 // Explains why no switch may follow the latest one yet; empty where one may.
-std::optional<std::string> dwell_reason(const RunConfig& config, const Situation& situation);
+std::optional<std::string> dwell_reason(const JobConfig& config, const Situation& situation);
 
 class GoodputRanking {
  public:
@@ -30,7 +30,7 @@ class GoodputRanking {
 
   // Ranks by Goodput_alpha of adapt.alpha, with B_c as in record/batch_worth.h and the learning rate of each batch at
   // situation.rate_cap.
-  GoodputRanking(const RunConfig& config, const NoiseBelief& noise, const Situation& situation);
+  GoodputRanking(const JobConfig& config, const NoiseBelief& noise, const Situation& situation);
 
   // The candidate of the configuration that the run is in.
   const Candidate& current() const { return current_; }

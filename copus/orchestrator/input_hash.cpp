@@ -71,6 +71,11 @@ uint64_t InputHash::value() {
   return std::stoull(hasher_.hex().substr(0, 16), nullptr, 16);
 }
 
+void InputHash::restart_from(uint64_t value) {
+  hasher_ = Hasher();
+  words_ = {value};
+}
+
 void InputHash::flush() {
   hasher_.update(std::as_bytes(std::span(words_)));
   words_.clear();

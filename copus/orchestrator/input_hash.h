@@ -22,6 +22,9 @@ class InputHash {
 
   // Hash of everything so far.
   uint64_t value();
+  // Goes on from the hash of everything so far, so that no more than this number needs to be kept. The hashes that
+  // follow are others than without.
+  void restart_from(uint64_t value);
 
  private:
   void flush();

@@ -21,7 +21,10 @@ constexpr double copied_bytes_per_second = 4e9;
 RelayoutForecast relayout_forecast(const RunConfig& config) {
   const PredictedJob job = predicted_job(config);
   const bool are_links_shown = config.cluster.clock != ClockKind::real;
-  return {job.model, job.sequence_length, config.cluster.description, training_system_of(config),
+  ClusterDescription cluster = config.cluster.description;
+  // Ranks on a CPU open no communicators, whatever GPUs the description is of.
+  if (!config.cluster.is_modelled() && processor_of(config) == Processor::cpu) cluster.communicators = {};
+  return {job.model, job.sequence_length, std::move(cluster), training_system_of(config),
           are_links_shown ? 0 : copied_bytes_per_second};
 }
 
@@ -38,8 +41,7 @@ class OwnJob : public JobModel {
   explicit OwnJob(RunConfig config) : config_(std::move(config)) {}
 
   std::optional<std::string> infeasible_reason(const Configuration& configuration) const override {
-    const PredictedJob job = predicted_job(config_);
-    return copus::infeasible_reason(job.model, configuration, job.sequence_length);
+    return copus::infeasible_reason(config_, configuration);
   }
 
   std::optional<std::string> out_of_memory_reason(const Configuration& configuration) override {
@@ -71,6 +73,11 @@ class OwnJob : public JobModel {
     return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
   }
 
+  // On the modelled clock nothing has to warm up: a resumed run decides as if it had never been interrupted.
+  bool warms_up() const override { return !config_.cluster.is_modelled(); }
+
+  bool may_lack_choice() const override { return false; }
+
  private:
   MemoryModel& memory() {
     if (!memory_) memory_.emplace(memory_model_of(config_));
@@ -85,16 +92,16 @@ class OwnJob : public JobModel {
 
 // A job that another program trains. It stays in its layout and micro-batch, whose memory it has: batches are what can
 // be chosen. It need not tell its loss.
-class ForeignJob : public JobModel {
+class AdvisedJobModel : public JobModel {
  public:
-  ForeignJob(RunConfig config, AccumulationTime time) : config_(std::move(config)), time_(time) {}
+  AdvisedJobModel(AdvisedConfig config, AccumulationTime time) : config_(std::move(config)), time_(time) {}
 
   std::optional<std::string> infeasible_reason(const Configuration& configuration) const override {
     const Configuration own = configuration_of(config_);
     if (configuration.strategy != own.strategy || configuration.micro_batch != own.micro_batch) {
       return concat(to_string(configuration), " has another layout or micro-batch than the program that trains");
     }
-    return copus::infeasible_reason(config_.model, configuration, config_.train.sequence_length);
+    return copus::infeasible_reason(config_, configuration);
   }
 
   std::optional<std::string> out_of_memory_reason(const Configuration& /*configuration*/) override {
@@ -107,11 +114,11 @@ class ForeignJob : public JobModel {
 
   FactorPrior prior() const override { return accumulation_prior; }
 
-  PerformanceTable table(const Knowledge& known, int64_t ranks) override {
+  PerformanceTable table(const Knowledge& known, int64_t /*ranks*/) override {
     const Knowledge knowledge = known.under(prior());
     const Configuration own = configuration_of(config_);
     PerformanceTable table;
-    for (const int64_t batch : search_space_of(config_, ranks).global_batches) {
+    for (const int64_t batch : batches_of(config_)) {
       Configuration configuration = own;
       configuration.global_batch = batch;
       if (infeasible_reason(configuration) || may_be_blind(configuration, own)) continue;
@@ -129,6 +136,10 @@ class ForeignJob : public JobModel {
 
   bool is_finite(const Observation& step) const override { return std::isfinite(step.grad_norm); }
 
+  bool warms_up() const override { return true; }
+
+  bool may_lack_choice() const override { return true; }
+
  private:
   // A step of one micro-batch shows the noise scale only where its reduction is watched. Whoever lists such a batch, or
   // begins in it, knows that.
@@ -136,19 +147,28 @@ class ForeignJob : public JobModel {
     return configuration.num_microbatches() == 1 && own.num_microbatches() > 1 && config_.adapt.global_batches.empty();
   }
 
-  RunConfig config_;
+  AdvisedConfig config_;
   AccumulationTime time_;
 };
 
 }  // namespace
 
-std::unique_ptr<JobModel> job_model_of(const RunConfig& config, const Knowledge& known) {
-  if (!config.is_trained_elsewhere()) return std::make_unique<OwnJob>(config);
+bool predicts_steps(const RunConfig& config) { return is_speed_known(config.cluster.as_timed()); }
+
+bool predicts_steps(const AnyConfig& config) {
+  const auto* own = std::get_if<RunConfig>(&config);
+  return !own || predicts_steps(*own);
+}
+
+std::unique_ptr<JobModel> job_model_of(const RunConfig& config) { return std::make_unique<OwnJob>(config); }
+
+std::unique_ptr<JobModel> job_model_of(const AnyConfig& config, const Knowledge& known) {
+  if (const auto* own = std::get_if<RunConfig>(&config)) return job_model_of(*own);
   const std::optional<AccumulationTime> time = AccumulationTime::of(known);
   if (!time) {
     throw UserError("no step of the job was measured, and nothing else says how long steps of another program take");
   }
-  return std::make_unique<ForeignJob>(config, *time);
+  return std::make_unique<AdvisedJobModel>(std::get<AdvisedConfig>(config), *time);
 }
 
 }  // namespace copus

@@ -36,10 +36,19 @@ class JobModel {
   virtual double move_seconds(const ParallelStrategy& from, const ParallelStrategy& to) = 0;
   // Tells whether a step was one as others: with finite numbers, of those that the job tells.
   virtual bool is_finite(const Observation& step) const = 0;
+  // Tells whether the first steps of a process take longer than those that follow.
+  virtual bool warms_up() const = 0;
+  // Tells whether the job is observed even where a policy has nothing to choose among.
+  virtual bool may_lack_choice() const = 0;
 };
+
+// Tells whether the steps of a job are predicted: its cluster's speed is described, or its own steps are measured.
+bool predicts_steps(const RunConfig& config);
+bool predicts_steps(const AnyConfig& config);
 
 // The model of the job that a configuration describes. That of a job that another program trains takes its guess of the
 // step time from `known`, which has a measurement; throws UserError where it has none.
-std::unique_ptr<JobModel> job_model_of(const RunConfig& config, const Knowledge& known);
+std::unique_ptr<JobModel> job_model_of(const RunConfig& config);
+std::unique_ptr<JobModel> job_model_of(const AnyConfig& config, const Knowledge& known);
 
 }  // namespace copus

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 
 namespace copus {
 

@@ -9,7 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "copus/config/run_config.h"
+#include "copus/base/named_values.h"
+#include "copus/config/job_config.h"
 #include "copus/description/parallel_strategy.h"
 #include "copus/record/step_record.h"
 
@@ -80,6 +81,12 @@ struct RanksChanged {
   std::string reason;        // which ranks were lost, and how, or have come
 };
 
+template <>
+inline constexpr auto named_values<SwitchReport::Outcome> =
+    std::to_array<NamedValue<SwitchReport::Outcome>>({{SwitchReport::Outcome::moved, "moved"},
+                                                      {SwitchReport::Outcome::vetoed, "vetoed"},
+                                                      {SwitchReport::Outcome::rolled_back, "rolled back"}});
+
 // A user's command to a running job (copus ctl).
 struct Command {
   enum class Kind {
@@ -91,5 +98,12 @@ struct Command {
   } kind = Kind::pin;
   std::optional<Configuration> target;  // set for `force` alone
 };
+template <>
+inline constexpr auto named_values<Command::Kind> =
+    std::to_array<NamedValue<Command::Kind>>({{Command::Kind::pin, "pin"},
+                                              {Command::Kind::unpin, "unpin"},
+                                              {Command::Kind::pause, "pause"},
+                                              {Command::Kind::resume, "resume"},
+                                              {Command::Kind::force, "force"}});
 
 }  // namespace copus

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/orchestrator/policy.h"
 
 namespace copus {
@@ -21,15 +21,15 @@ using NoiseTrace = std::vector<std::pair<double, double>>;
 NoiseTrace parse_noise_trace(std::string_view text, const std::string& source);
 
 // Makes the policy of Copus; with `truth` the oracle.
-std::unique_ptr<Policy> make_goodput_policy(const RunConfig& config, std::optional<NoiseTrace> truth);
+std::unique_ptr<Policy> make_goodput_policy(const JobConfig& config, std::optional<NoiseTrace> truth);
 // Makes one of the policies that set the batch by what is measured, or the one that never moves, by
 // config.adapt.policy.
-std::unique_ptr<Policy> make_batch_policy(const RunConfig& config);
+std::unique_ptr<Policy> make_batch_policy(const JobConfig& config);
 // Makes one of the policies whose batches are a schedule, by config.adapt.policy.
-std::unique_ptr<Policy> make_schedule_policy(const RunConfig& config);
-std::unique_ptr<Policy> make_cona_policy(const RunConfig& config);
-std::unique_ptr<Policy> make_paper_policy(const RunConfig& config);
-std::unique_ptr<Policy> make_script_policy(const RunConfig& config, std::string_view script);
+std::unique_ptr<Policy> make_schedule_policy(const JobConfig& config);
+std::unique_ptr<Policy> make_cona_policy(const JobConfig& config);
+std::unique_ptr<Policy> make_paper_policy(const JobConfig& config);
+std::unique_ptr<Policy> make_script_policy(const JobConfig& config, std::string_view script);
 
 using CandidateFilter = std::function<bool(const Candidate&)>;
 CandidateFilter layout_is(const ParallelStrategy& strategy);
@@ -38,12 +38,12 @@ CandidateFilter layout_is(const ParallelStrategy& strategy);
 // the decision of their own rule.
 class BaselinePolicy : public Policy {
  public:
-  explicit BaselinePolicy(RunConfig config) : config_(std::move(config)) {}
+  explicit BaselinePolicy(JobConfig config) : config_(std::move(config)) {}
 
   Choice choose(const Situation& situation) final;
 
  protected:
-  const RunConfig& config() const { return config_; }
+  const JobConfig& config() const { return config_; }
 
   // Returns target and reason; the rest of the choice is filled in.
   virtual Choice decide(const Situation& situation) = 0;
@@ -61,7 +61,7 @@ class BaselinePolicy : public Policy {
   std::optional<Choice> dwell(const Situation& situation) const;
 
  private:
-  RunConfig config_;
+  JobConfig config_;
 };
 
 // Finds the candidate in this configuration; null where there is none.

@@ -12,7 +12,7 @@
 
 namespace copus {
 
-std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view file_text) {
+std::unique_ptr<Policy> make_policy(const JobConfig& config, std::string_view file_text) {
   const AdaptConfig& adapt = config.adapt;
   switch (adapt.policy) {
     case PolicyKind::none:

@@ -10,9 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/orchestrator/observation.h"
 #include "copus/orchestrator/rate_rule.h"
+#include "copus/orchestrator/state_values.h"
 #include "copus/performance/step_time.h"
 
 namespace copus {
@@ -78,11 +79,13 @@ class Policy {
   virtual Choice choose(const Situation& situation) = 0;
   // The belief about the noise scale that the learning rate's cap follows.
   virtual NoiseBelief belief(const Observation& latest) const { return believed_noise(latest); }
+  // Lists what the policy remembers.
+  virtual void visit_state(StateValues& /*values*/) {}
 };
 
 // Makes the policy that adapt.policy names; PolicyKind::none names none. `file_text` is the content of adapt.file, for
 // those that need it: "oracle" (lines "consumed_samples noise_scale", linear in between; # begins a comment) and
 // "script" (policy_script.cpp). Throws UserError where its settings contradict each other or cannot be read.
-std::unique_ptr<Policy> make_policy(const RunConfig& config, std::string_view file_text = {});
+std::unique_ptr<Policy> make_policy(const JobConfig& config, std::string_view file_text = {});
 
 }  // namespace copus

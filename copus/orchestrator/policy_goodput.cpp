@@ -57,7 +57,7 @@ double noise_at(const NoiseTrace& trace, double consumed_samples) {
 
 class GoodputPolicy : public Policy {
  public:
-  GoodputPolicy(RunConfig config, std::optional<NoiseTrace> truth)
+  GoodputPolicy(JobConfig config, std::optional<NoiseTrace> truth)
       : config_(std::move(config)), truth_(std::move(truth)) {}
 
   Choice choose(const Situation& situation) override {
@@ -89,6 +89,10 @@ class GoodputPolicy : public Policy {
       explain_hold(choice, ranking, noise, situation);
     }
     return choice;
+  }
+
+  void visit_state(StateValues& values) override {
+    values(last_, direction_, batch_switched_at_, batch_seen_at_, turns_);
   }
 
   NoiseBelief belief(const Observation& latest) const override {
@@ -395,7 +399,7 @@ class GoodputPolicy : public Policy {
         concat("holds: best is ", to_string(best), "; ", why.value_or("others would save more without their pauses"));
   }
 
-  RunConfig config_;
+  JobConfig config_;
   std::optional<NoiseTrace> truth_;
   std::optional<Configuration> last_;  // configuration at the decision before
   int direction_ = 0;                  // sign of the latest change of batch
@@ -435,7 +439,7 @@ NoiseTrace parse_noise_trace(std::string_view text, const std::string& source) {
   return trace;
 }
 
-std::unique_ptr<Policy> make_goodput_policy(const RunConfig& config, std::optional<NoiseTrace> truth) {
+std::unique_ptr<Policy> make_goodput_policy(const JobConfig& config, std::optional<NoiseTrace> truth) {
   return std::make_unique<GoodputPolicy>(config, std::move(truth));
 }
 

@@ -53,6 +53,7 @@ struct ScriptedSwitch {
   int64_t after_step = 0;  // the step boundary
   Configuration configuration;
   std::optional<double> rate_factor;  // on the learning rate from there on; empty: as [optimizer] says
+  void visit_state(StateValues& values) { values(after_step, configuration, rate_factor); }
 };
 
 // A change of the learning rate's factor without a switch, from the update of the step after `after_step` on.
@@ -182,7 +183,7 @@ const Configuration& nearest(const Situation& situation, const Configuration& wa
 
 class ScriptPolicy : public Policy {
  public:
-  ScriptPolicy(const RunConfig& config, std::string_view script)
+  ScriptPolicy(const JobConfig& config, std::string_view script)
       : config_(config), current_(configuration_of(config)), script_(parse_script(script, config.adapt.file)) {}
 
   bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
@@ -199,6 +200,8 @@ class ScriptPolicy : public Policy {
     choice.predicted_gain = ranking.gain_of(choice.target.value_or(choice.best.front().configuration));
     return choice;
   }
+
+  void visit_state(StateValues& values) override { values(current_, awaited_, announced_, rated_, rate_factor_); }
 
  private:
   // Brings the factor up to date. It is for one batch: where a switch has failed, or has led to another batch than that
@@ -268,7 +271,7 @@ class ScriptPolicy : public Policy {
     return choice;
   }
 
-  RunConfig config_;
+  JobConfig config_;
   Configuration current_;                  // at the latest decision
   std::optional<ScriptedSwitch> awaited_;  // announced by it
   Script script_;
@@ -278,7 +281,7 @@ class ScriptPolicy : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_script_policy(const RunConfig& config, std::string_view script) {
+std::unique_ptr<Policy> make_script_policy(const JobConfig& config, std::string_view script) {
   return std::make_unique<ScriptPolicy>(config, script);
 }
 

@@ -43,28 +43,28 @@ std::string describe(const NoiseBelief& noise) {
   return "noise scale not measured";
 }
 
-RateRule rate_rule_of(const RunConfig& config) {
+RateRule rate_rule_of(const JobConfig& config) {
   return {.exponent = exponent_of(config.optimizer.batch_scaling),
           .reference_batch = static_cast<double>(reference_batch_of(config)),
           .is_capped = config.adapt.policy != PolicyKind::copus_paper};
 }
 
-double initial_rate_cap(const RunConfig& config, int64_t batch) {
+double initial_rate_cap(const JobConfig& config, int64_t batch) {
   return static_cast<double>(std::max(batch, reference_batch_of(config)));
 }
 
-double initial_rate_factor(const RunConfig& config, int64_t batch) {
+double initial_rate_factor(const JobConfig& config, int64_t batch) {
   return rate_factor(rate_rule_of(config), static_cast<double>(batch), initial_rate_cap(config, batch));
 }
 
-double rate_cap_by_noise(const RunConfig& config, double cap, const NoiseBelief& noise, double consumed_samples) {
+double rate_cap_by_noise(const JobConfig& config, double cap, const NoiseBelief& noise, double consumed_samples) {
   const BatchWorth worth(config);
   const double believed = worth.critical_batch(noise.value, consumed_samples);
   const double at_most = worth.critical_batch(noise.high, consumed_samples);
   return noise.is_bounded() ? believed : std::min(std::max(cap, believed), at_most);
 }
 
-double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
+double follow_critical_batch(const JobConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
                              double consumed_samples) {
   return cap_towards(rate_rule_of(config), static_cast<double>(batch), cap,
                      rate_cap_by_noise(config, cap, noise, consumed_samples));

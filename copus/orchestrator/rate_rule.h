@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/orchestrator/observation.h"
 #include "copus/statistics/learning_rate_scaling.h"
 
@@ -28,21 +28,21 @@ NoiseBelief believed_noise(const Observation& observation);
 std::string describe(const NoiseBelief& noise);
 
 // The rule by which the run's learning rate follows its batch.
-RateRule rate_rule_of(const RunConfig& config);
+RateRule rate_rule_of(const JobConfig& config);
 
 // The cap of the learning rate with which a run begins in a batch of so many samples. Nothing is known of the critical
 // batch yet, so the rate is the one that the rule gives for this batch, and no larger batch gets a larger one.
-double initial_rate_cap(const RunConfig& config, int64_t batch);
+double initial_rate_cap(const JobConfig& config, int64_t batch);
 
 // The factor on the learning rate with which a run begins in a batch of so many samples.
-double initial_rate_factor(const RunConfig& config, int64_t batch);
+double initial_rate_factor(const JobConfig& config, int64_t batch);
 
 // The cap that the critical batch asks for after so many samples, in a run that has counted with `cap`. A lower bound
 // may raise it and never lowers it, and where nothing is known it stays.
-double rate_cap_by_noise(const RunConfig& config, double cap, const NoiseBelief& noise, double consumed_samples);
+double rate_cap_by_noise(const JobConfig& config, double cap, const NoiseBelief& noise, double consumed_samples);
 
 // The cap to count with from a decision on: it follows that of rate_cap_by_noise as cap_towards allows.
-double follow_critical_batch(const RunConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
+double follow_critical_batch(const JobConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
                              double consumed_samples);
 
 }  // namespace copus

@@ -24,6 +24,8 @@ class RunMark {
     return share_ && share_done && *share_done - *share_ >= share;
   }
 
+  void visit_state(auto& values) { values(share_); }
+
  private:
   std::optional<double> share_ = 0;
 };

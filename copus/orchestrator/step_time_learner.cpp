@@ -15,19 +15,29 @@ std::string describe(const Corrected& step) {
                 format_number("%.0f %%", 100 * step.relative_deviation));
 }
 
+TrainingSystem system_of(const RunConfig& config, bool is_bf16, Processor processor) {
+  TrainingSystem system = is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor);
+  system.memory.communicators = config.cluster.description.communicators;
+  return system;
+}
+
 }  // namespace
 
 Processor processor_of(const RunConfig& config) {
-  return config.train.device == "cpu" ? Processor::cpu : Processor::gpu;
+  return config.execution.device == "cpu" ? Processor::cpu : Processor::gpu;
 }
 
 TrainingSystem training_system_of(const RunConfig& config) {
   const Precision precision = predicted_job(config).precision;
   COPUS_CHECK(precision != Precision::automatic, "not resolved");
   const bool is_bf16 = precision == Precision::bf16;
-  if (config.cluster.is_modelled()) return is_bf16 ? copus_in_bf16() : copus_in_fp32();  // as `copus plan` predicts
-  const Processor processor = processor_of(config);
-  return is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor);
+  // On the modelled clock as `copus plan` predicts.
+  const Processor planned = is_bf16 ? Processor::gpu : Processor::cpu;
+  return system_of(config, is_bf16, config.cluster.is_modelled() ? planned : processor_of(config));
+}
+
+TrainingSystem executed_system_of(const RunConfig& config) {
+  return system_of(config, config.execution.precision == Precision::bf16, processor_of(config));
 }
 
 MemoryModel memory_model_of(const RunConfig& config) {
@@ -36,7 +46,7 @@ MemoryModel memory_model_of(const RunConfig& config) {
 }
 
 StepTimeLearner::StepTimeLearner(const RunConfig& config, const Configuration& initial, const Knowledge& known)
-    : StepTimeLearner(job_model_of(config, known), initial, known) {}
+    : StepTimeLearner(job_model_of(config), initial, known) {}
 
 StepTimeLearner::StepTimeLearner(std::shared_ptr<JobModel> job, const Configuration& initial, const Knowledge& known)
     : job_(std::move(job)),
@@ -77,8 +87,16 @@ void StepTimeLearner::begin_anew() {
   ++revision_;
 }
 
-Knowledge StepTimeLearner::knowledge() const {
-  return window_.empty() ? known_before_ : observe(known_before_, configuration_, parts_, measurement_of(window_));
+void StepTimeLearner::visit_state(StateValues& values) {
+  values(configuration_, expected_at_first_, expected_, steps_, revision_, window_);
+  values.visit_knowledge(known_before_, job_->prior());
+  parts_ = job_->predict_step(configuration_);
+}
+
+Knowledge StepTimeLearner::knowledge(int64_t open_steps) const {
+  if (open_steps == 0) return known_before_;
+  const std::vector<double> seconds(window_.begin(), window_.begin() + open_steps);
+  return observe(known_before_, configuration_, parts_, measurement_of(seconds));
 }
 
 std::string StepTimeLearner::introduction() const { return describe(expected_); }

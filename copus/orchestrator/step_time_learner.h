@@ -11,6 +11,7 @@
 
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/job_model.h"
+#include "copus/orchestrator/state_values.h"
 #include "copus/performance/learning.h"
 #include "copus/performance/memory.h"
 #include "copus/performance/step_time.h"
@@ -23,6 +24,10 @@ Processor processor_of(const RunConfig& config);
 
 // The training system of the job that is predicted (predicted_job), whose precision is not automatic.
 TrainingSystem training_system_of(const RunConfig& config);
+
+// The training system of the processes that train, whatever job a modelled clock stands for. An automatic precision
+// counts as fp32.
+TrainingSystem executed_system_of(const RunConfig& config);
 
 // Predicts the memory of the job that the run is, or stands for.
 MemoryModel memory_model_of(const RunConfig& config);
@@ -52,8 +57,13 @@ class StepTimeLearner {
   void change_configuration(const Configuration& configuration);
   void resumed();
 
+  void visit_state(StateValues& values);
+
   // Knowledge after all steps so far.
-  Knowledge knowledge() const;
+  Knowledge knowledge() const { return knowledge(open_steps()); }
+  // Number of steps that no whole measurement counts yet, and the knowledge after only so many of them.
+  int64_t open_steps() const { return std::ssize(window_); }
+  Knowledge knowledge(int64_t open_steps) const;
   // Number of steps of this process and configuration that were measured.
   int64_t counted_steps() const { return std::max<int64_t>(0, steps_ - warm_up_steps); }
 

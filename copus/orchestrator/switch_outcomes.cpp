@@ -6,7 +6,6 @@
 
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
-#include "copus/orchestrator/rate_rule.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/record/batch_worth.h"
 #include "copus/statistics/student_t.h"

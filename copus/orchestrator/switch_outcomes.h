@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/orchestrator/observation.h"
+#include "copus/orchestrator/state_values.h"
 #include "copus/performance/learning.h"
 
 namespace copus {
@@ -43,12 +44,13 @@ LossTrend loss_trend(const std::vector<LossPoint>& points);
 
 class SwitchOutcomes {
  public:
-  explicit SwitchOutcomes(RunConfig config) : config_(std::move(config)) {}
+  explicit SwitchOutcomes(JobConfig config) : config_(std::move(config)) {}
 
   struct Promise {
     Realised switched;  // the prediction; nothing is realised yet
     double from_step_seconds = 0;
     double from_rate_factor = 1, to_rate_factor = 1;  // on the learning rate, before and after the switch
+    void visit_state(StateValues& values) { values(switched, from_step_seconds, from_rate_factor, to_rate_factor); }
   };
 
   // Adds a step that was not skipped. `counts`: it is no step of a warm-up.
@@ -61,12 +63,16 @@ class SwitchOutcomes {
   bool is_due() const;
   std::vector<Realised> take(const Knowledge& knowledge);
 
+  void visit_state(StateValues& values) {
+    values(open_, moved_at_, consumed_samples_, losses_, before_, step_seconds_, noise_sum_, noise_count_, concluded_);
+  }
+
  private:
   void conclude(const Knowledge& knowledge);
   bool has_enough_steps() const;
   bool is_complete() const;
 
-  RunConfig config_;
+  JobConfig config_;
   std::optional<Promise> open_;  // the latest switch, until it is concluded
   int64_t moved_at_ = 0;         // in consumed samples
   int64_t consumed_samples_ = 0;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "copus/performance/block_elements.h"
 #include "copus/performance/link_cost.h"
-#include "copus/placement/sharding.h"
 #include "copus/placement/stages.h"
 
 namespace copus {
@@ -34,7 +34,8 @@ class BlockCalculation {
         system_(system),
         shape_(shape),
         sequence_length_(sequence_length),
-        held_(count_local_elements(model, shape.tensor_parallel, shape.sequence_parallel)),
+        held_(BlockCounter(model).of(
+            {.tensor_parallel = shape.tensor_parallel, .sequence_parallel = shape.sequence_parallel})),
         ranks_(static_cast<double>(shape.tensor_parallel)),
         rows_(static_cast<double>(shape.micro_batch * sequence_length)),
         hidden_(static_cast<double>(model.hidden_size)),
@@ -102,7 +103,7 @@ class BlockCalculation {
   const TrainingSystem& system_;
   const BlockShape& shape_;
   const int64_t sequence_length_;
-  const LocalElements held_;
+  const BlockElements held_;
   const double ranks_, rows_, hidden_, stream_bytes_;
   const Link link_;
   const TensorCollectives collectives_;
@@ -178,8 +179,9 @@ BlockCost BlockCalculation::layer_cost() const {
       if (!system_.recomputes_down_projection) input += {-down.forward, -reduce};
       break;
   }
-  layer.backward_weight = {
-      qkv.weight + output.weight + gate_up.weight + down.weight + moved(held_.layer * system_.accumulation_bytes), 0};
+  layer.backward_weight = {qkv.weight + output.weight + gate_up.weight + down.weight +
+                               moved(held_.layer.gradients * system_.accumulation_bytes),
+                           0};
   // Launches of the backward pass are compared with the whole of it, since the host may be ahead in one part and behind
   // in another.
   const double all_launches = backward_launches + (shape_.recompute == Recompute::none ? 0 : forward_launches);
@@ -194,14 +196,14 @@ BlockCosts BlockCalculation::device_costs() const {
   // The look-up writes the stream; its gradient reads the stream and adds to the table.
   costs.embedding.forward = {moved(2 * stream_bytes_), reduce};
   costs.embedding.backward_weight = {moved(stream_bytes_ + rows_ * hidden_ * 2 * system_.gradient_bytes) +
-                                         moved(held_.embedding * system_.dense_embedding_bytes),
+                                         moved(held_.embedding.gradients * system_.dense_embedding_bytes),
                                      gather};
   const double vocabulary = static_cast<double>(model_.vocab_size) / ranks_;
   const Product head = product(vocabulary, hidden_);
   costs.head.backward_input = {head.forward + head.input + moved(rows_ * vocabulary * system_.logit_bytes) +
                                    moved(6 * stream_bytes_ / (shape_.sequence_parallel ? ranks_ : 1)),
                                gather + reduce + loss_statistics()};
-  costs.head.backward_weight = {head.weight + moved(held_.head * system_.accumulation_bytes), 0};
+  costs.head.backward_weight = {head.weight + moved(held_.head.gradients * system_.accumulation_bytes), 0};
   return costs;
 }
 

@@ -82,7 +82,27 @@ ClusterDescription describe_machine(const MachineMeasurements& measurements) {
   device.attention_forward = forward;
   device.attention_backward = backward;
   device.launch_seconds = measurements.launch_seconds;
+  machine.communicators = measurements.communicators;
   return machine;
+}
+
+std::string measured_device_name(std::string_view device, std::string_view precision) {
+  return concat(device, ", ", precision);
+}
+
+std::optional<std::string_view> measured_precision(const Device& device) {
+  for (const std::string_view precision : {"fp32", "bf16"}) {
+    if (device.name.ends_with(measured_device_name("", precision))) return precision;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> warning_of_precision(const Device& device, std::string_view precision) {
+  const auto measured = measured_precision(device);
+  if (!measured || measured == precision) return std::nullopt;
+  return concat("the cluster's description was measured in ", *measured, ", and the job trains in ", precision,
+                ": predicted times will be off. copus profile --machine FILE --precision ", precision,
+                " measures this machine in that precision");
 }
 
 }  // namespace copus

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "copus/description/cluster_description.h"
@@ -38,6 +40,7 @@ struct MachineMeasurements {
   std::vector<Attention> attentions;   // in ascending order of sequence lengths
   int64_t ranks = 2;                   // number of ranks in the collectives
   std::vector<AllReduce> all_reduces;  // in ascending order of bytes, two at least
+  CommunicatorCosts communicators;     // between GPUs that each have a rank
 };
 
 // The largest number of ranks that one machine is expected to run.
@@ -47,5 +50,15 @@ inline constexpr int64_t most_ranks_of_machine = 64;
 // Its latency is that of the smallest all-reduce by the ring's formula (link_cost.h), its bandwidth the best that a
 // larger one reaches beyond the latency.
 ClusterDescription describe_machine(const MachineMeasurements& measurements);
+
+// Returns MachineMeasurements::name for a device that was measured in `precision`, "fp32" or "bf16". The name ends with
+// the precision, so that cluster files keep it.
+std::string measured_device_name(std::string_view device, std::string_view precision);
+
+// Returns the precision with which the device's name ends, "fp32" or "bf16"; empty where it ends otherwise.
+std::optional<std::string_view> measured_precision(const Device& device);
+
+// Returns a warning where measured_precision() is known and not the job's.
+std::optional<std::string> warning_of_precision(const Device& device, std::string_view precision);
 
 }  // namespace copus

@@ -64,6 +64,19 @@ TEST(DescribeMachine, IsOneNodeWhoseRanksShareItsDevices) {
   EXPECT_EQ(machine.device.peak_flops_per_second, 0);
 }
 
+TEST(MeasuredDeviceName, AJobInAnotherPrecisionIsWarned) {
+  Device device;
+  device.name = measured_device_name("EPYC, one core", "bf16");
+  EXPECT_EQ(device.name, "EPYC, one core, bf16");
+  ASSERT_TRUE(warning_of_precision(device, "fp32"));
+  EXPECT_NE(warning_of_precision(device, "fp32")->find("measured in bf16, and the job trains in fp32"),
+            std::string::npos);
+  EXPECT_FALSE(warning_of_precision(device, "bf16"));
+  device.name = "H100 SXM 80GB";  // says nothing
+  EXPECT_FALSE(warning_of_precision(device, "fp32"));
+  EXPECT_FALSE(warning_of_precision(device, "bf16"));
+}
+
 }  // namespace
 
 }  // namespace copus

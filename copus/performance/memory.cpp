@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/performance/communicators.h"
 #include "copus/placement/attention_workspace.h"
-#include "copus/placement/sharding.h"
 #include "copus/placement/stages.h"
 #include "copus/schedule/schedule.h"
 
@@ -15,8 +15,8 @@ namespace copus {
 
 namespace {
 
-// The parameters that a pipeline rank holds, in elements: a bucket for the head, as many as there are layers, and one
-// for the embedding; 0 where it lies on another rank.
+// The elements that a pipeline rank holds of one role: a bucket for the head, as many as there are layers, and one for
+// the embedding; 0 where it lies on another rank.
 struct RankBuckets {
   double head = 0, layer = 0, num_layers = 0, embedding = 0;
 
@@ -36,7 +36,7 @@ struct Moment {
 class ConfigurationMemory {
  public:
   ConfigurationMemory(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system,
-                      const LocalElements& elements, const std::vector<double>& layers,
+                      const BlockElements& elements, const std::vector<double>& layers,
                       const Configuration& configuration)
       : model_(model),
         system_(system),
@@ -74,7 +74,7 @@ class ConfigurationMemory {
     }
     if (is_last(rank)) parts.logits = head_bytes();
     // The head's logits are gone when a layer's backward pass needs room for scores.
-    parts.workspace = working_ + use_.fixed_bytes + std::max(0.0, score_gradient_bytes() - parts.logits);
+    parts.workspace = working_ + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
     return strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
   }
 
@@ -127,16 +127,21 @@ class ConfigurationMemory {
     return static_cast<double>(attention_workspace_bytes(micro_batch_, heads, sequence_length_));
   }
 
+  // What a device holds beside tensors.
+  double fixed_bytes(int64_t rank) const {
+    const CommunicatorCosts& costs = use_.communicators;
+    if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
+    return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) +
+           communicator_bytes(count_communicators(model_, strategy_, rank), costs);
+  }
+
   bool is_last(int64_t rank) const { return rank == strategy_.pipeline_parallel - 1; }
 
-  // Whether the rank has a tied head beside its embedding: then it has no weights of its own, and at most a gradient.
-  bool head_shares_weights(int64_t rank) const { return model_.tie_word_embeddings && rank == 0 && is_last(rank); }
-
-  RankBuckets buckets(int64_t rank) const {
-    return {.head = is_last(rank) ? elements_.head : 0,
-            .layer = elements_.layer,
+  RankBuckets buckets(int64_t rank, double RoleElements::* role) const {
+    return {.head = is_last(rank) ? elements_.head.*role : 0,
+            .layer = elements_.layer.*role,
             .num_layers = layers_[rank],
-            .embedding = rank == 0 ? elements_.embedding : 0};
+            .embedding = rank == 0 ? elements_.embedding.*role : 0};
   }
 
   double num_shares() const {
@@ -145,14 +150,13 @@ class ConfigurationMemory {
 
   // Adds weights, gradients and optimizer state: what ZeRO shares out, and all that it does not.
   void add_state(int64_t rank, MemoryParts& parts) const {
-    const double shared_weights = head_shares_weights(rank) ? elements_.embedding : 0;
-    const double elements = buckets(rank).sum() - shared_weights;
-    const double gradients_alone = use_.separate_tied_gradient ? shared_weights : 0;
+    const double weights = buckets(rank, &RoleElements::weights).sum();
+    const double gradients = use_.separate_tied_gradient ? buckets(rank, &RoleElements::gradients).sum() : weights;
     const auto share_from = [&](int64_t stage) { return strategy_.zero_stage >= stage ? num_shares() : 1; };
-    parts.weights = elements * system_.weight_bytes / share_from(3);
-    parts.gradients = (elements + gradients_alone) * system_.gradient_bytes / share_from(2) +
-                      elements * use_.gradient_copy_bytes / share_from(2);
-    parts.optimizer = elements * system_.optimizer_bytes / share_from(1);
+    parts.weights = weights * system_.weight_bytes / share_from(3);
+    parts.gradients =
+        gradients * system_.gradient_bytes / share_from(2) + weights * use_.gradient_copy_bytes / share_from(2);
+    parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 
   // Adds to a rank's parts what is whole for a while, at the moment that needs most with it. Other moments keep more
@@ -165,10 +169,10 @@ class ConfigurationMemory {
       then.gradients += system_.reduced_bytes * moment.gradients;
       then.activations -= std::min(then.activations, moment.layers_done * kept_);
       if (moment.in_head) {
-        then.workspace = use_.fixed_bytes;
+        then.workspace = fixed_bytes(rank);
       } else {
         then.logits = 0;
-        then.workspace = working_ + use_.fixed_bytes + score_gradient_bytes();
+        then.workspace = working_ + fixed_bytes(rank) + score_gradient_bytes();
       }
       if (then.total() > most.total()) most = then;
     }
@@ -179,14 +183,14 @@ class ConfigurationMemory {
   // is reduced, which the next layer's hides: two of them, or three where neighbouring ranks add some of the gradients
   // first. Beside the weights in use the next ones are gathered; those that are not resharded are all there.
   std::vector<Moment> moments(int64_t rank) const {
-    const RankBuckets whole = buckets(rank);
+    const RankBuckets whole = buckets(rank, &RoleElements::gradients);
     const bool adds_first = strategy_.tensor_parallel > 1 &&
                             (strategy_.sequence_parallel || model_.num_kv_heads < strategy_.tensor_parallel);
     const double at_once = adds_first ? 3 : 2;
     // A tied head's gradient is reduced with the embedding's, at the end of the only backward pass; with several
     // micro-batches every one is, and what was reduced is added from a buffer.
     const bool several = shape_.num_microbatches > 1;
-    const double tied = !several && model_.tie_word_embeddings && is_last(rank) ? elements_.embedding : 0;
+    const double tied = !several && model_.tie_word_embeddings && is_last(rank) ? elements_.embedding.gradients : 0;
     const double always = tied + (several ? whole.largest() / num_shares() : 0);
     const double head = whole.head - tied;
     const double chunk = whole.num_layers / static_cast<double>(strategy_.virtual_stages);
@@ -207,8 +211,7 @@ class ConfigurationMemory {
     }
     for (Moment& moment : moments) {
       moment.gradients += always;
-      if (!strategy_.reshard_after_forward)
-        moment.weights = whole.sum() - (head_shares_weights(rank) ? elements_.embedding : 0);
+      if (!strategy_.reshard_after_forward) moment.weights = buckets(rank, &RoleElements::weights).sum();
     }
     return moments;
   }
@@ -216,7 +219,7 @@ class ConfigurationMemory {
   const ModelDescription& model_;
   const TrainingSystem& system_;
   const MemoryUse& use_;
-  const LocalElements& elements_;
+  const BlockElements& elements_;
   const std::vector<double>& layers_;
   const ParallelStrategy& strategy_;
   const Schedule shape_;  // its numbers only; the lists stay empty
@@ -227,12 +230,6 @@ class ConfigurationMemory {
 };
 
 }  // namespace
-
-const LocalElements& MemoryModel::elements(int64_t tensor_parallel) {
-  const auto [found, is_new] = elements_.try_emplace(tensor_parallel);
-  if (is_new) found->second = count_local_elements(model_, tensor_parallel, false);
-  return found->second;
-}
 
 const std::vector<double>& MemoryModel::layers(const ParallelStrategy& strategy) {
   const auto [found, is_new] = layers_.try_emplace({strategy.pipeline_parallel, strategy.virtual_stages});
@@ -255,8 +252,8 @@ MemoryPrediction MemoryModel::predict(const Configuration& configuration) {
 
 std::vector<MemoryParts> MemoryModel::predict_every_rank(const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
-  const ConfigurationMemory memory(model_, sequence_length_, system_, elements(strategy.tensor_parallel),
-                                   layers(strategy), configuration);
+  const ConfigurationMemory memory(model_, sequence_length_, system_, elements_.of(strategy), layers(strategy),
+                                   configuration);
   std::vector<MemoryParts> ranks;
   for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) ranks.push_back(memory.of_rank(rank));
   return ranks;

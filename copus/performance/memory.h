@@ -10,8 +10,8 @@
 
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
+#include "copus/performance/block_elements.h"
 #include "copus/performance/training_system.h"
-#include "copus/placement/sharding.h"
 
 namespace copus {
 
@@ -37,7 +37,7 @@ struct MemoryPrediction {
 class MemoryModel {
  public:
   MemoryModel(const ModelDescription& model, int64_t sequence_length, TrainingSystem system)
-      : model_(model), sequence_length_(sequence_length), system_(std::move(system)) {}
+      : model_(model), sequence_length_(sequence_length), system_(std::move(system)), elements_(model) {}
 
   // Predicts a configuration that infeasible_reason allows.
   MemoryPrediction predict(const Configuration& configuration);
@@ -45,13 +45,12 @@ class MemoryModel {
   std::vector<MemoryParts> predict_every_rank(const Configuration& configuration);
 
  private:
-  const LocalElements& elements(int64_t tensor_parallel);
   const std::vector<double>& layers(const ParallelStrategy& strategy);
 
   ModelDescription model_;
   int64_t sequence_length_;
   TrainingSystem system_;
-  std::map<int64_t, LocalElements> elements_;                          // by t
+  BlockCounter elements_;
   std::map<std::pair<int64_t, int64_t>, std::vector<double>> layers_;  // layers of each pipeline rank, by p and v
 };
 

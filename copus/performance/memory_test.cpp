@@ -8,37 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "copus/performance/other_systems.h"
+#include "copus/performance/testing/predicted_memory.h"
 #include "copus/placement/sharding.h"
 
 namespace copus {
 namespace {
-
-constexpr int64_t sequence = 128;
-
-// A model of 8 layers, with 8 heads of 16 and 4 key-value heads.
-ModelDescription grouped_query_model() {
-  ModelDescription model;
-  model.vocab_size = 1024;
-  model.hidden_size = 128;
-  model.intermediate_size = 256;
-  model.num_layers = 8;
-  model.num_heads = 8;
-  model.num_kv_heads = 4;
-  model.head_dim = 16;
-  return model;
-}
-
-Configuration batches_of(const ParallelStrategy& strategy, int64_t micro_batch = 2, int64_t num_microbatches = 8) {
-  return {.strategy = strategy,
-          .global_batch = strategy.data_parallel * micro_batch * num_microbatches,
-          .micro_batch = micro_batch};
-}
-
-MemoryParts parts_of(const Configuration& configuration, const TrainingSystem& system = copus_in_bf16(),
-                     const ModelDescription& model = grouped_query_model()) {
-  return MemoryModel(model, sequence, system).predict(configuration).parts;
-}
 
 TEST(Memory, OneRankCountedByHand) {
   const ModelDescription model = grouped_query_model();
@@ -253,7 +227,7 @@ TEST(Memory, ThePeakIsWhereActivationsAndWholeBucketsMeet) {
 
 TEST(Memory, SumsOverTensorParallelNeighboursKeepOneBucketMore) {
   const auto layers_whole = [](const ParallelStrategy& strategy) {
-    const double layer = count_local_elements(grouped_query_model(), strategy.tensor_parallel, false).layer;
+    const double layer = BlockCounter(grouped_query_model()).of(strategy).layer.weights;
     return whole_elements(grouped_query_model(), strategy, 1, 0).first / layer;
   };
   ParallelStrategy strategy{.data_parallel = 2, .tensor_parallel = 4};
@@ -349,51 +323,6 @@ TEST(Memory, RecomputedInputsStayGathered) {
   EXPECT_EQ(inputs(Recompute::none), 0);
   EXPECT_EQ(inputs(Recompute::attention), 1);
   EXPECT_EQ(inputs(Recompute::full), 2);
-}
-
-// A layer 512 wide, with 16 heads of 32, 8 key-value heads and a feed-forward of 1792, as bench/trainers measures those
-// of other trainers on sequences of 256.
-ModelDescription measured_layer() {
-  ModelDescription model = grouped_query_model();
-  model.hidden_size = 512;
-  model.intermediate_size = 1792;
-  model.num_layers = 1;
-  model.num_heads = 16;
-  model.num_kv_heads = 8;
-  model.head_dim = 32;
-  return model;
-}
-
-// Bytes that each trainer's own layer kept from its forward to its backward pass under a fake process group of t ranks
-// (bench/trainers), those of torchtitan compiled.
-TEST(Memory, TrainersKeepWhatTheirOwnLayersKept) {
-  using Measured = std::map<int64_t, double>;  // by t
-  const std::vector<std::pair<TrainingSystem, Measured>> trainers = {
-      {torchtitan(TorchtitanVersion::v0_2), {{1, 4605952}, {2, 2565120}, {4, 1544704}, {8, 1034496}}},
-      {torchtitan(TorchtitanVersion::v0_3), {{1, 4614144}, {2, 2573312}, {4, 1552896}, {8, 1042688}}},
-      {megatron(), {{1, 4999168}, {2, 2499584}, {4, 1249792}, {8, 624896}}}};
-  for (const auto& [system, measured] : trainers) {
-    MemoryModel memory(measured_layer(), 256, system);
-    for (const auto& [t, bytes] : measured) {
-      ParallelStrategy strategy{.tensor_parallel = t, .sequence_parallel = t > 1};
-      EXPECT_NEAR(memory.predict(batches_of(strategy, 1, 1)).parts.activations / bytes, 1, 0.03) << system.name << t;
-      strategy.recompute = Recompute::full;
-      EXPECT_EQ(memory.predict(batches_of(strategy, 1, 1)).parts.activations, static_cast<double>(256 * 512 * 2 / t));
-    }
-  }
-}
-
-// The head of 0.3 works on eighths of a micro-batch; sequence-parallel ranks gather its input whole.
-TEST(Memory, TorchtitansHeadWorksOnPiecesSinceVersion3) {
-  const ModelDescription model = grouped_query_model();
-  const auto head = [&](TorchtitanVersion version, int64_t t) {
-    const ParallelStrategy strategy{.tensor_parallel = t, .sequence_parallel = t > 1};
-    return parts_of(batches_of(strategy, 2, 1), torchtitan(version), model).logits;
-  };
-  const double logits = 256.0 * 1024 * 16, tensor = 256.0 * 128 * 2;
-  EXPECT_EQ(head(TorchtitanVersion::v0_2, 1), logits + 2 * tensor);
-  EXPECT_EQ(head(TorchtitanVersion::v0_2, 4), logits / 4 + 2 * tensor);
-  EXPECT_EQ(head(TorchtitanVersion::v0_3, 1), logits / 8 + 4 * tensor);
 }
 
 TEST(Memory, RecomputeKeepsLessAndNeverNeedsMore) {

@@ -314,6 +314,8 @@ struct PipelineTimes::Memo {
   // counted by p micro-batches, since slow messages make a pipeline that holds up to p of them repeat every p.
   double seconds(Entry& entry, int64_t num_microbatches) {
     const int64_t ranks = entry.pipeline.ranks;
+    // Shorter replays of larger rounds would have rounds of another size.
+    if (entry.pipeline.chunks > 1 && num_microbatches % ranks != 0) return replayed(entry, num_microbatches);
     const int64_t all_rounds = num_microbatches / ranks;
     const auto after = [&](int64_t rounds) { return replayed(entry, rounds * ranks + num_microbatches % ranks); };
     const double busiest = entry.busiest * static_cast<double>(ranks);

@@ -26,9 +26,10 @@ class PipelineTimes {
   ~PipelineTimes();
 
   // Returns what time_schedule gives for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them):
-  // exactly with less than 5 p micro-batches (gpipe: always), to 1 % from there on. There it is nearly affine in m, so
-  // that a few shorter replays suffice, which are shared by candidates that differ in m alone. (Of 20,000 pipelines
-  // with stages that differ at random, some of them twofold, 9 were off by more than 1 %, the worst by 3.3 %.)
+  // exactly with less than 5 p micro-batches (gpipe and interleaved rounds that are larger than p: always), to 1 % from
+  // there on. There it is nearly affine in m, so that a few shorter replays suffice, which are shared by candidates
+  // that differ in m alone. (Of 20,000 pipelines with stages that differ at random, some of them twofold, 9 were off by
+  // more than 1 %, the worst by 3.3 %.)
   double seconds(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages, int64_t num_microbatches,
                  const std::vector<StageSeconds>& stages);
 

@@ -85,6 +85,15 @@ TEST(PipelineTime, IsThatOfTheReplay) {
   RecordProperty("worst_relative_error", concat(worst));
 }
 
+TEST(PipelineTime, IsThatOfTheReplayForRoundsThatAreLargerThanThePipeline) {
+  PipelineTimes times;
+  RandomStages random(4);
+  for (const auto& [p, m] : {std::pair{4, 3}, {4, 6}, {4, 10}, {8, 63}, {16, 255}}) {
+    const Stages stages = random.draw(2 * p);
+    EXPECT_LE(relative_error(times, {PipelineSchedule::interleaved_1f1b, p, 2, m}, stages), 1e-12) << p << " " << m;
+  }
+}
+
 TEST(PipelineTime, HoldsForManyMicroBatches) {
   PipelineTimes times;
   RandomStages random(2);

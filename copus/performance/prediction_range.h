@@ -33,14 +33,6 @@ int64_t nodes_of(const ClusterDescription& cluster, int64_t ranks);
 PredictionDoubt doubt_of(const ClusterDescription& cluster, const TrainingSystem& system,
                          const Configuration& configuration);
 
-// By how much predictions of memory were off from what published runs took, in the median; found by `copus bench model`
-// (docs/performance-model.md).
-struct PublishedMemoryError {
-  int64_t runs = 0;
-  double median = 0;  // relative
-};
-inline constexpr PublishedMemoryError published_memory_error{.runs = 1516, .median = 0.076};
-
 // Returns one standard deviation of the logarithm of what a prediction is off by on `nodes` nodes because no more than
 // `measured_nodes` were measured (0: not said): 0.05 for each doubling, and 0 up to there.
 double extrapolation_deviation(int64_t nodes, int64_t measured_nodes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "copus/performance/communicators.h"
 #include "copus/placement/relayout_plan.h"
 
 namespace copus {
@@ -34,7 +35,8 @@ double RelayoutForecast::seconds(const ParallelStrategy& from, const ParallelStr
   if (begin == end) return 0;
   const auto known = seconds_.find({begin, end});
   if (known != seconds_.end()) return known->second;
-  const double seconds = end.world_size() < many_ranks ? planned_seconds(begin, end) : receiving_seconds(to);
+  const double moving = end.world_size() < many_ranks ? planned_seconds(begin, end) : receiving_seconds(to);
+  const double seconds = moving + opening_seconds(model_, begin, end, cluster_.communicators);
   return seconds_.emplace(std::pair(begin, end), seconds).first->second;
 }
 

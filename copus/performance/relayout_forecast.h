@@ -25,7 +25,8 @@ class RelayoutForecast {
   // of its plan on the cluster's links (copus::relayout_seconds), or of copying its bytes. From many_ranks on, where
   // the plan would take seconds to make, those in which a rank takes its whole new state over its link between nodes
   // (within the node if there is one alone), or copies it. No plan asks more of a receiver; a rank that many others
-  // take from may take longer. 0 where no state moves: where only schedule, recompute or sequence parallelism change.
+  // take from may take longer. With them count those in which communicators open, where the cluster says how long one
+  // takes. 0 where no state moves: where only schedule, recompute or sequence parallelism change.
   double seconds(const ParallelStrategy& from, const ParallelStrategy& to);
   static constexpr int64_t many_ranks = 512;
 

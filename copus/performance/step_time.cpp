@@ -41,6 +41,7 @@ StepTimeModel::StepTimeModel(const ModelDescription& model, int64_t sequence_len
       sequence_length_(sequence_length),
       cluster_(cluster),
       system_(system),
+      elements_(model),
       memory_(model, sequence_length, system) {
   COPUS_CHECK(is_speed_known(cluster), "the cluster's description does not say how fast its devices are");
 }
@@ -183,7 +184,8 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
   if (model_.tie_word_embeddings && p > 1) {
     const Link tie = link_of(cluster_, RankSeries{0, strategy.world_size() / p * (p - 1), 2});
     const bool adds_shares = strategy.cuts_gradients() && configuration.num_microbatches() > 1;
-    const double added = elements(strategy).embedding / (adds_shares ? as_double(strategy.zero_shards()) : 1);
+    const double added =
+        elements_.of(strategy).embedding.gradients / (adds_shares ? as_double(strategy.zero_shards()) : 1);
     seconds += turns(strategy, strategy.world_size()) *
                all_reduce_seconds(tie, 2, static_cast<int64_t>(added * system_.reduced_bytes));
   }
@@ -197,7 +199,7 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
 // rows alone, and of key-value heads that several ranks hold.
 double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy) {
   double seconds = 0;
-  for (const auto& [ranks, elements_of_layer] : elements(strategy).partial) {
+  for (const auto& [ranks, elements_of_layer] : elements_.of(strategy).partial) {
     const auto bytes = static_cast<int64_t>(elements_of_layer * system_.reduced_bytes);
     seconds += turns(strategy, ranks) * all_reduce_seconds(link_of(cluster_, RankSeries{0, 1, ranks}), ranks, bytes);
   }
@@ -231,8 +233,8 @@ StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& s
     bucket.reduce_replicas = share * replica_turns * all_reduce_seconds(replica_link, replicas, reduced / sharers);
     return bucket;
   };
-  const LocalElements& held = elements(strategy);
-  BucketCosts costs{cost(held.layer), cost(held.embedding), add_partial_seconds(strategy)};
+  const BlockElements& held = elements_.of(strategy);
+  BucketCosts costs{cost(held.layer.gradients), cost(held.embedding.gradients), add_partial_seconds(strategy)};
   if (sharers > 1) {
     costs.layer.gather += as_double(sharers) * system_.gather_launches * cluster_.device.launch_seconds;
   }
@@ -359,15 +361,14 @@ double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
 }
 
 double StepTimeModel::held_parameters(const ParallelStrategy& strategy, int64_t pipeline_rank) {
-  const LocalElements& of = elements(strategy);
+  const BlockElements& of = elements_.of(strategy);
   const int64_t num_stages = strategy.num_stages();
   const std::vector<LayerRange>& ranges = stages(num_stages);
   double held = 0;
   for (int64_t stage = pipeline_rank; stage < num_stages; stage += strategy.pipeline_parallel) {
-    held += as_double(ranges[stage].end - ranges[stage].begin) * of.layer;
-    const bool is_first = stage == 0, is_last = stage + 1 == num_stages;
-    if (is_first) held += of.embedding;
-    if (is_last) held += of.head - (is_first && model_.tie_word_embeddings ? of.embedding : 0);
+    held += as_double(ranges[stage].end - ranges[stage].begin) * of.layer.weights;
+    if (stage == 0) held += of.embedding.weights;
+    if (stage + 1 == num_stages) held += of.head.weights;
   }
   return held;
 }
@@ -464,12 +465,6 @@ const BlockCosts& StepTimeModel::blocks(const Configuration& configuration) {
       .defers_weights = strategy.schedule == PipelineSchedule::zb_h1};
   const auto [found, is_new] = blocks_.try_emplace(shape);
   if (is_new) found->second = cost_blocks(model_, sequence_length_, cluster_, system_, shape);
-  return found->second;
-}
-
-const LocalElements& StepTimeModel::elements(const ParallelStrategy& strategy) {
-  const auto [found, is_new] = elements_.try_emplace({strategy.tensor_parallel, strategy.sequence_parallel});
-  if (is_new) found->second = count_local_elements(model_, strategy.tensor_parallel, strategy.sequence_parallel);
   return found->second;
 }
 

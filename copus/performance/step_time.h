@@ -9,6 +9,7 @@
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
+#include "copus/performance/block_elements.h"
 #include "copus/performance/block_time.h"
 #include "copus/performance/link_cost.h"
 #include "copus/performance/memory.h"
@@ -56,7 +57,6 @@ class StepTimeModel {
   struct Stages;
   struct BucketCosts;
   const BlockCosts& blocks(const Configuration& configuration);
-  const LocalElements& elements(const ParallelStrategy& strategy);
   const std::vector<LayerRange>& stages(int64_t num_stages);
   Stages cost_stages(const Configuration& configuration);
   void add_pipeline(const Configuration& configuration, const Stages& costs, StepTimeParts& parts);
@@ -87,7 +87,7 @@ class StepTimeModel {
   int64_t sequence_length_;
   ClusterDescription cluster_;
   TrainingSystem system_;
-  std::map<std::pair<int64_t, bool>, LocalElements> elements_;  // by t and sequence parallelism
+  BlockCounter elements_;
   std::map<BlockShape, BlockCosts> blocks_;
   std::map<int64_t, std::vector<LayerRange>> stages_;  // by number of stages
   PipelineTimes pipeline_times_;

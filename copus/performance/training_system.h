@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
 #include "copus/placement/stages.h"
@@ -49,6 +50,8 @@ struct MemoryUse {
   double gradient_copy_bytes = 0;       // bytes per parameter of a micro-batch's own gradients, before they are added
   bool separate_tied_gradient = false;  // whether a tied head's gradient has its own buffer beside its embedding
   double fixed_bytes = 0;               // the device's runtime, communicators and their buffers
+  // Measured, in place of fixed_bytes where there are any; without context_bytes the context counts as fixed_bytes.
+  CommunicatorCosts communicators = {};
 
   bool operator==(const MemoryUse&) const = default;
 };

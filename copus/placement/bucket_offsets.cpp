@@ -1,34 +1,14 @@
 #include "copus/placement/bucket_offsets.h"
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <numeric>
-#include <string>
-#include <string_view>
 
 #include "copus/base/error.h"
 #include "copus/base/round_up.h"
+#include "copus/placement/parameter_rules.h"
 
 namespace copus {
 namespace {
-
-// Groups of parameters of linear layers that read the same input. The members of a group lie back to back in a bucket.
-constexpr std::array<std::array<std::string_view, 3>, 3> joined_groups = {{
-    {"q_proj.weight", "k_proj.weight", "v_proj.weight"},
-    {"q_proj.bias", "k_proj.bias", "v_proj.bias"},
-    {"gate_proj.weight", "up_proj.weight", ""},
-}};
-
-// Returns the index of the joined group that the parameter belongs to, or -1.
-int64_t joined_group(const std::string& name) {
-  for (size_t group = 0; group < joined_groups.size(); ++group) {
-    for (const std::string_view member : joined_groups[group]) {
-      if (!member.empty() && name.ends_with(member)) return static_cast<int64_t>(group);
-    }
-  }
-  return -1;
-}
 
 int64_t align(int64_t elements) { return round_up(elements, bucket_alignment); }
 
@@ -41,22 +21,21 @@ int64_t bucket_key(const LocalParameter& parameter) {
 
 // Orders the bucket's entries, sets their offsets and the bucket's size.
 void arrange(const std::vector<LocalParameter>& parameters, BucketOffsets& bucket) {
-  const auto name = [&](int64_t index) -> const std::string& { return parameters[index].info.name; };
-  // Members of a joined group move up behind the group's first member; other parameters keep their canonical order.
-  std::map<int64_t, int64_t> first_of_group;
-  const auto rank = [&](int64_t index) {
-    const int64_t group = joined_group(name(index));
-    return group < 0 ? index : first_of_group.try_emplace(group, index).first->second;
+  const auto info = [&](const BucketOffsets::Entry& entry) -> const ParameterInfo& {
+    return parameters[entry.parameter].info;
   };
-  for (const BucketOffsets::Entry& entry : bucket.entries) rank(entry.parameter);
-  std::stable_sort(bucket.entries.begin(), bucket.entries.end(),
-                   [&](const auto& a, const auto& b) { return rank(a.parameter) < rank(b.parameter); });
-  int64_t previous_group = -1;
+  // Parameters move up behind the first one that they are joined with; the others keep their canonical order.
+  for (auto first = bucket.entries.begin(); first != bucket.entries.end();) {
+    first = std::stable_partition(first + 1, bucket.entries.end(), [&, &leader = info(*first)](const auto& entry) {
+      return are_joined(leader, info(entry));
+    });
+  }
+  const ParameterInfo* previous = nullptr;
   for (BucketOffsets::Entry& entry : bucket.entries) {
-    const int64_t group = joined_group(name(entry.parameter));
-    entry.offset = group >= 0 && group == previous_group ? bucket.size : align(bucket.size);
+    const bool joined = previous != nullptr && are_joined(*previous, info(entry));
+    entry.offset = joined ? bucket.size : align(bucket.size);
     bucket.size = entry.offset + parameters[entry.parameter].box.num_elements();
-    previous_group = group;
+    previous = &info(entry);
   }
   bucket.size = align(bucket.size);
 }
@@ -94,6 +73,8 @@ std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& pa
     const LocalParameter& first = parameters[bucket.entries.front().parameter];
     bucket.gradient_only = lies_beside_its_embedding(parameters, first);
     const ParallelStrategy& strategy = placement.strategy;
+    // NCCL reduces and gathers equal shares by one kernel, and unequal ones by one for each rank.
+    if (strategy.cuts_optimizer()) bucket.size = round_up(bucket.size, bucket_alignment * strategy.zero_shards());
     const Stretch whole{0, bucket.size};
     const Stretch share = share_of(bucket.size, strategy, placement.here.data);
     bucket.kept_gradients = strategy.cuts_gradients() ? share : whole;

@@ -29,7 +29,9 @@ struct BucketOffsets {
   };
   std::vector<Entry> entries;  // by offset
   int64_t chunk = 0;           // chunk of this pipeline rank
-  int64_t size = 0;            // elements, padded to a multiple of bucket_alignment
+  // Elements, padded to a multiple of bucket_alignment; with ZeRO to a multiple of bucket_alignment * zero_shards(), so
+  // that all shares are equal.
+  int64_t size = 0;
   // The elements that this rank updates: all, with ZeRO its share, and none where the bucket has only a gradient.
   int64_t shard_begin = 0, shard_end = 0;
   // The elements of compute weights and gradients that this rank keeps from step to step: all; its share of gradients

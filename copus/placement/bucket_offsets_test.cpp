@@ -139,6 +139,22 @@ TEST(BucketOffsets, ShardsOfTheDataParallelRanksFollowEachOther) {
   }
 }
 
+// Buckets of one size cut into shares of several, so that NCCL has equal ones.
+TEST(BucketOffsets, SharesAreEqualBecauseBucketsArePadded) {
+  for (const int64_t stage : {1, 2, 3}) {
+    for (const int64_t data : {2, 3, 5, 8}) {
+      const ParallelStrategy strategy{.data_parallel = data, .zero_stage = stage};
+      for (const BucketOffsets& bucket : arrange(odd_model(), strategy, 0).buckets) {
+        EXPECT_THAT(shard_sizes(bucket.size, data), testing::Each(bucket.size / data));
+      }
+    }
+  }
+  const ParallelStrategy with_copies{.data_parallel = 6, .zero_stage = 1, .zero_replicas = 2};
+  for (const BucketOffsets& bucket : arrange(odd_model(), with_copies, 0).buckets) {
+    EXPECT_THAT(shard_sizes(bucket.size, 3), testing::Each(bucket.size / 3));
+  }
+}
+
 TEST(BucketOffsets, ShardsCoverABucketInTheOrderOfTheRanks) {
   EXPECT_THAT(shard_sizes(7 * bucket_alignment, 3), ElementsAre(128, 128, 192));
   EXPECT_THROW(shard_sizes(bucket_alignment + 1, 2), InternalError);

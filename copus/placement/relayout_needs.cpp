@@ -25,8 +25,8 @@ std::vector<Need> Needs::find(StateKind kind, ContentKind content, const MeshCoo
   std::map<std::tuple<int64_t, int64_t, std::vector<int64_t>>, Need> needs;
   for (size_t i = 0; i < entries.size(); ++i) {
     const Region wanted = entries[i].inside(stretch);
-    const Sharding& old = from_.shape(content, 0).entries.at(i).sharding;
-    COPUS_CHECK(from_.shape(content, 0).entries[i].name == entries[i].name);
+    const Entry& old = from_.shape(content, 0).entries.at(i);
+    COPUS_CHECK(old.name == entries[i].name);
     for (int64_t part = 0; part < old.parts && wanted.count > 0; ++part) {
       const int64_t first_tensor = part * old.replicas;
       const Entry& held = from_.shape(content, first_tensor).entries[i];

@@ -142,8 +142,9 @@ void Planner::find_kept() {
     for (const ContentKind content : {embedding_content, layer_content, head_content}) {
       kept_[process][content] =
           equal(from_.shape(content, old_at.tensor), to_.shape(content, new_at.tensor)) &&
-          from_.stretch(StateKind::weights, content, old_at) == to_.stretch(StateKind::weights, content, new_at) &&
-          from_.stretch(StateKind::exp_avg, content, old_at) == to_.stretch(StateKind::exp_avg, content, new_at);
+          std::ranges::all_of(from_.buffers(), [&](const StateBuffer& buffer) {
+            return from_.stretch(buffer.kind, content, old_at) == to_.stretch(buffer.kind, content, new_at);
+          });
     }
   }
 }
@@ -296,7 +297,6 @@ template <class Visit, class Miss>
 void Planner::for_deliveries(Visit visit, Miss miss) const {
   Needs needs(from_, to_, !request_.lost.empty() || !request_.gone.empty());
   Choice choice{std::vector<int64_t>(processes_.count(), 0), {}};
-  const StateKind weights = request_.weights_are_master ? StateKind::weights : StateKind::master;
   for (size_t round = 0; round < rounds_.size(); ++round) {
     for (const size_t index : rounds_[round]) {
       const Move& move = moves_[index];
@@ -304,7 +304,9 @@ void Planner::for_deliveries(Visit visit, Miss miss) const {
       for (const Change& allocated : move.allocated) {
         const int64_t receiver = allocated.process;
         const MeshCoordinates here = after(receiver);
-        for (const StateKind kind : {weights, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+        for (const StateBuffer& buffer : from_.buffers()) {
+          if (!buffer.moves) continue;
+          const StateKind kind = buffer.kind;
           choice.senders.clear();
           for (const Need& need : needs.of(kind, content_kind, here)) {
             const auto give = [&](int64_t sender, int64_t elements) {

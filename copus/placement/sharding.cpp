@@ -2,24 +2,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <initializer_list>
 #include <numeric>
-#include <string_view>
 
 #include "copus/base/error.h"
+#include "copus/placement/parameter_rules.h"
 
 namespace copus {
 namespace {
-
-// Returns the module that a parameter belongs to: "q_proj" of "model.layers.3.self_attn.q_proj.weight".
-std::string_view module_of(std::string_view name) {
-  const std::string_view path = name.substr(0, name.rfind('.'));
-  return path.substr(path.rfind('.') + 1);
-}
-
-bool is_in(std::string_view module, std::initializer_list<std::string_view> modules) {
-  return std::find(modules.begin(), modules.end(), module) != modules.end();
-}
 
 int64_t stage_of(const Placement& placement, const ParameterInfo& parameter, bool is_embedding) {
   if (is_embedding) return 0;
@@ -52,22 +41,12 @@ int64_t part_begin(int64_t total, int64_t parts, int64_t part) { return total * 
 
 Sharding shard(const ModelDescription& model, const Placement& placement, const ParameterInfo& parameter) {
   const int64_t ranks = placement.strategy.tensor_parallel;
-  const std::string_view module = module_of(parameter.name);
   const bool is_embedding = parameter.kind == ParameterKind::embedding;
+  const ParameterRule rule = rule_of(parameter);
 
-  Sharding sharding;
-  if (parameter.kind == ParameterKind::norm) {
-    sharding.partial = placement.strategy.sequence_parallel && ranks > 1;
-  } else if (is_in(module, {"k_proj", "v_proj"})) {
-    sharding.parts = std::min(ranks, model.num_kv_heads);
-    sharding.partial = ranks > sharding.parts;
-  } else if (is_in(module, {"o_proj", "down_proj"})) {
-    sharding.axis = 1;
-    sharding.parts = ranks;
-  } else {
-    COPUS_CHECK(is_in(module, {"embed_tokens", "lm_head", "q_proj", "gate_proj", "up_proj"}), parameter.name);
-    sharding.parts = ranks;
-  }
+  Sharding sharding{.axis = rule.dimension, .parts = rule.parts(model, ranks)};
+  sharding.partial = parameter.kind == ParameterKind::norm ? placement.strategy.sequence_parallel && ranks > 1
+                                                           : ranks > sharding.parts;
   COPUS_CHECK(ranks % sharding.parts == 0, parameter.name, " in ", sharding.parts, " parts on ", ranks, " ranks");
   sharding.replicas = ranks / sharding.parts;
   sharding.stage = stage_of(placement, parameter, is_embedding);
@@ -102,23 +81,6 @@ std::vector<LocalParameter> list_local_parameters(const ModelDescription& model,
     held.insert(held.end(), tied_copies.begin(), tied_copies.end());
   }
   return held;
-}
-
-LocalElements count_local_elements(const ModelDescription& model, int64_t tensor_parallel, bool sequence_parallel) {
-  ModelDescription one_layer = model;
-  one_layer.num_layers = 1;
-  Placement placement = whole_model(one_layer);
-  placement.strategy.tensor_parallel = tensor_parallel;
-  placement.strategy.sequence_parallel = sequence_parallel;
-  placement.here.tensor = tensor_parallel - 1;  // the last ranks hold the remainder of an uneven cut
-  LocalElements elements;
-  for (const LocalParameter& held : list_local_parameters(one_layer, placement)) {
-    const bool is_embedding = held.info.kind == ParameterKind::embedding && !held.tied_copy;
-    const auto number = static_cast<double>(held.box.num_elements());
-    (held.info.layer >= 0 ? elements.layer : is_embedding ? elements.embedding : elements.head) += number;
-    if (held.info.layer >= 0 && held.sharding.partial) elements.partial[held.sharding.replicas] += number;
-  }
-  return elements;
 }
 
 }  // namespace copus

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "copus/description/mesh.h"
@@ -91,17 +90,5 @@ struct LocalParameter {
 
 // Lists the parameters of the rank of `placement`: chunk by chunk, in canonical order within a chunk.
 std::vector<LocalParameter> list_local_parameters(const ModelDescription& model, const Placement& placement);
-
-// Numbers of parameter elements that one tensor-parallel rank holds, as the models of time and of memory count them;
-// where the vocabulary is not cut evenly, of the rank that holds most.
-struct LocalElements {
-  double layer = 0;
-  double embedding = 0;
-  double head = 0;  // final norm and head; a tied head is the embedding's copy
-  // Elements of a layer whose gradients differ among neighbouring ranks and have to be added, by the number of these
-  // ranks.
-  std::map<int64_t, double> partial;
-};
-LocalElements count_local_elements(const ModelDescription& model, int64_t tensor_parallel, bool sequence_parallel);
 
 }  // namespace copus

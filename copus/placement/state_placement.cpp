@@ -6,6 +6,18 @@
 
 namespace copus::relayout {
 
+namespace {
+
+StateKind state_kind(const PlacedTensor& tensor) {
+  if (tensor.role == TensorRole::weight) return StateKind::weights;
+  if (tensor.slot == "master") return StateKind::master;
+  if (tensor.slot == "exp_avg") return StateKind::exp_avg;
+  COPUS_CHECK(tensor.slot == "exp_avg_sq", tensor.slot);
+  return StateKind::exp_avg_sq;
+}
+
+}  // namespace
+
 Region Entry::inside(const Stretch& stretch) const {
   const int64_t width = box.columns();
   const int64_t from = std::max<int64_t>(0, stretch.begin - offset);
@@ -38,9 +50,9 @@ bool equal(const BucketShape& a, const BucketShape& b) {
 }
 
 StatePlacement::StatePlacement(const RelayoutRequest& request, const ParallelStrategy& strategy)
-    : mesh(strategy), strategy_(strategy), weights_are_master_(request.weights_are_master) {
+    : mesh(strategy), strategy_(strategy) {
   find_places(request);
-  find_shapes(request.model);
+  find_shapes(request.model, request.weights_are_master);
 }
 
 const Place* StatePlacement::find_place(int64_t content, int64_t pipeline) const {
@@ -48,6 +60,12 @@ const Place* StatePlacement::find_place(int64_t content, int64_t pipeline) const
     if (place.pipeline == pipeline) return &place;
   }
   return nullptr;
+}
+
+bool StatePlacement::is_cut(StateKind kind) const {
+  const auto buffer = std::ranges::find(buffers_, kind, &StateBuffer::kind);
+  COPUS_CHECK(buffer != buffers_.end(), "buckets have no buffer ", static_cast<int64_t>(kind));
+  return buffer->is_cut;
 }
 
 Stretch StatePlacement::stretch(StateKind kind, ContentKind content, const MeshCoordinates& at) const {
@@ -67,48 +85,76 @@ int64_t StatePlacement::share_of(ContentKind content, int64_t tensor, int64_t el
 }
 
 int64_t StatePlacement::state_bytes(ContentKind content, const MeshCoordinates& at) const {
-  const int64_t weights = stretch(weights_are_master_ ? StateKind::weights : StateKind::master, content, at).size();
-  return bytes_per_element * (weights + 2 * stretch(StateKind::exp_avg, content, at).size());
+  int64_t bytes = 0;
+  for (const StateBuffer& buffer : buffers_) {
+    if (buffer.moves) bytes += buffer.bytes_per_element * stretch(buffer.kind, content, at).size();
+  }
+  return bytes;
 }
 
 void StatePlacement::find_places(const RelayoutRequest& request) {
   places_.resize(request.model.num_layers + 2);
-  Placement placement = place(request.model, strategy_, request.sequence_length, 0);
-  for (int64_t pipeline = 0; pipeline < strategy_.pipeline_parallel; ++pipeline) {
-    placement.here.pipeline = pipeline;
-    const std::vector<LocalParameter> parameters = list_local_parameters(request.model, placement);
-    const std::vector<BucketOffsets> buckets = arrange_buckets(parameters, placement);
-    for (size_t i = 0; i < buckets.size(); ++i) {
-      if (buckets[i].gradient_only) continue;
-      const ParameterInfo& info = parameters[buckets[i].entries.front().parameter].info;
-      const auto content = info.layer >= 0                         ? info.layer + 1
-                           : info.kind == ParameterKind::embedding ? 0
-                                                                   : num_contents() - 1;
-      places_[content].push_back({.pipeline = pipeline, .bucket = static_cast<int64_t>(i)});
-    }
+  // Which buckets a rank has does not depend on what the optimizer keeps of them.
+  const PlacedState state =
+      place_state(request.model, strategy_,
+                  balance_stages(request.model, request.sequence_length, strategy_.num_stages()), {.slots = {}});
+  std::vector<int64_t> num_buckets(strategy_.pipeline_parallel, 0);
+  int64_t previous = -1;
+  for (const PlacedTensor& tensor : state.tensors) {
+    if (tensor.bucket == previous) continue;
+    previous = tensor.bucket;
+    const int64_t pipeline = state.buckets[tensor.bucket].stage % strategy_.pipeline_parallel;
+    const int64_t bucket = num_buckets[pipeline]++;
+    if (tensor.role != TensorRole::weight) continue;  // a bucket without weights has a gradient alone
+    const ParameterInfo& info = tensor.parameter;
+    const auto content = info.layer >= 0                         ? info.layer + 1
+                         : info.kind == ParameterKind::embedding ? 0
+                                                                 : num_contents() - 1;
+    places_[content].push_back({.pipeline = pipeline, .bucket = bucket});
   }
 }
 
-// Shapes depend on tensor parallelism alone, so they are taken from a model with one layer, without a pipeline.
-void StatePlacement::find_shapes(ModelDescription model) {
+// Shapes depend on tensor parallelism and the number of shares alone, so they are taken from a model with one layer,
+// without a pipeline.
+void StatePlacement::find_shapes(ModelDescription model, bool weights_are_master) {
   model.num_layers = 1;
-  Placement placement = whole_model(model);
-  placement.strategy.tensor_parallel = strategy_.tensor_parallel;
-  for (int64_t tensor = 0; tensor < strategy_.tensor_parallel; ++tensor) {
-    placement.here.tensor = tensor;
-    const std::vector<LocalParameter> parameters = list_local_parameters(model, placement);
-    const std::vector<BucketOffsets> buckets = arrange_buckets(parameters, placement);
-    COPUS_CHECK(buckets.size() >= num_content_kinds);
-    for (size_t content = 0; content < num_content_kinds; ++content) {
-      BucketShape& shape = shapes_[content].emplace_back();
-      shape.size = buckets[content].size;
-      for (const auto& [index, offset] : buckets[content].entries) {
-        const LocalParameter& parameter = parameters[index];
-        shape.entries.push_back({parameter.info.name, parameter.sharding, rectangle_of(parameter.box), offset});
-      }
+  const ParallelStrategy strategy{.data_parallel = strategy_.data_parallel,
+                                  .tensor_parallel = strategy_.tensor_parallel,
+                                  .zero_stage = strategy_.zero_stage,
+                                  .zero_replicas = strategy_.zero_replicas};
+  const StateRecipe recipe = adamw_state(weights_are_master ? DType::f32 : DType::bf16);
+  const PlacedState state = place_state(model, strategy, {{0, 1}}, recipe);
+  COPUS_CHECK(state.buckets.size() >= num_content_kinds);
+  for (size_t content = 0; content < num_content_kinds; ++content) {
+    for (const int64_t size : state.buckets[content].sizes) {
+      shapes_[content].push_back({.entries = {}, .size = size});
       std::vector<int64_t>& cuts = cuts_[content].emplace_back(1, 0);
-      for (const int64_t size : shard_sizes(shape.size, strategy_.zero_shards())) cuts.push_back(cuts.back() + size);
+      for (const int64_t share : shard_sizes(size, strategy_.zero_shards())) cuts.push_back(cuts.back() + share);
     }
+  }
+  const std::string& first = state.tensors.front().parameter.name;
+  for (const PlacedTensor& tensor : state.tensors) {
+    if (tensor.parameter.name == first && !tensor.tied_copy) add_buffer(tensor, weights_are_master);
+    if (tensor.role == TensorRole::weight) add_entries(tensor);
+  }
+}
+
+void StatePlacement::add_buffer(const PlacedTensor& tensor, bool weights_are_master) {
+  if (tensor.role == TensorRole::gradient) return;
+  buffers_.push_back({.kind = state_kind(tensor),
+                      .bytes_per_element = size_of(tensor.dtype),
+                      .is_cut = tensor.along(MeshAxis::data).flat_shards > 1,
+                      .moves = weights_are_master || tensor.role == TensorRole::optimizer_slot});
+}
+
+void StatePlacement::add_entries(const PlacedTensor& tensor) {
+  const int64_t ranks = strategy_.tensor_parallel, replicas = tensor.tensor_replicas();
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    shapes_[tensor.bucket][rank].entries.push_back({.name = tensor.parameter.name,
+                                                    .parts = ranks / replicas,
+                                                    .replicas = replicas,
+                                                    .box = rectangle_of(tensor.boxes(rank).front()),
+                                                    .offset = tensor.offsets[rank]});
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "copus/placement/bucket_offsets.h"
+#include "copus/placement/placed_tensors.h"
 #include "copus/placement/relayout_plan.h"
 
 namespace copus::relayout {
@@ -69,7 +70,8 @@ void for_overlaps(const Region& a, const Region& b, Visit visit) {
 // The place of a parameter in a bucket: `box` row-major from `offset` on.
 struct Entry {
   std::string name;
-  Sharding sharding;
+  int64_t parts = 1;     // over the tensor-parallel ranks
+  int64_t replicas = 1;  // neighbouring tensor-parallel ranks that hold the same part
   Rectangle box;
   int64_t offset = 0;
 
@@ -92,6 +94,14 @@ struct BucketShape {
 };
 
 bool equal(const BucketShape& a, const BucketShape& b);
+
+// A flat buffer that every bucket has.
+struct StateBuffer {
+  StateKind kind = StateKind::weights;
+  int64_t bytes_per_element = 0;
+  bool is_cut = false;  // each data-parallel rank has only its share
+  bool moves = false;   // otherwise it is derived from the others after the move
+};
 
 // A pipeline rank that holds a content, and the bucket's index there.
 struct Place {
@@ -120,25 +130,26 @@ class StatePlacement {
   int64_t zero_shards() const { return strategy_.zero_shards(); }
   int64_t tensor_parallel() const { return strategy_.tensor_parallel; }
 
+  const std::vector<StateBuffer>& buffers() const { return buffers_; }
   // Tells whether each data-parallel rank's buffer of that kind is only its share.
-  bool is_cut(StateKind kind) const {
-    return kind == StateKind::weights ? strategy_.cuts_weights() : strategy_.cuts_optimizer();
-  }
+  bool is_cut(StateKind kind) const;
   // Returns the elements of the bucket that the buffer holds.
   Stretch stretch(StateKind kind, ContentKind content, const MeshCoordinates& at) const;
   Stretch share(ContentKind content, int64_t tensor, int64_t data) const;
   // Returns the index of the share that contains an element.
   int64_t share_of(ContentKind content, int64_t tensor, int64_t element) const;
 
-  // Returns the bytes of every kind of state of one bucket together.
+  // Returns the bytes of the buffers of one bucket that move.
   int64_t state_bytes(ContentKind content, const MeshCoordinates& at) const;
 
  private:
   void find_places(const RelayoutRequest& request);
-  void find_shapes(ModelDescription model);
+  void find_shapes(ModelDescription model, bool weights_are_master);
+  void add_buffer(const PlacedTensor& tensor, bool weights_are_master);
+  void add_entries(const PlacedTensor& tensor);
 
   ParallelStrategy strategy_;
-  bool weights_are_master_;
+  std::vector<StateBuffer> buffers_;
   std::vector<std::vector<Place>> places_;  // by content
   // Indexed by tensor-parallel rank: shapes, and the bounds of the shares.
   std::array<std::vector<BucketShape>, num_content_kinds> shapes_;

@@ -39,14 +39,19 @@ std::vector<PasteText> for_copus(const PlanQuestion& question, const Configurati
   return {{"a run's TOML file", concat(parallel, "\n", train)}};
 }
 
-// Nodes are filled alike: ranks of a node divide those of the job.
+// Nodes are full but for the last one, as the plan places groups.
 std::string torchrun(const PlanQuestion& question, const ParallelStrategy& strategy) {
-  const int64_t ranks = strategy.world_size();
-  int64_t on_node = std::min(ranks, question.cluster.ranks_per_node);
-  while (ranks % on_node != 0) --on_node;
-  if (on_node == ranks) return concat("torchrun --nproc-per-node ", ranks);
-  return concat("torchrun --nnodes ", ranks / on_node, " --nproc-per-node ", on_node,
+  const int64_t ranks = strategy.world_size(), on_node = question.cluster.ranks_per_node;
+  if (ranks <= on_node) return concat("torchrun --nproc-per-node ", ranks);
+  return concat("torchrun --nnodes ", (ranks + on_node - 1) / on_node, " --nproc-per-node ", on_node,
                 " --rdzv-backend c10d --rdzv-endpoint \"$HEAD_NODE:29500\"");
+}
+
+// "16 GPUs", and what a last node that is not full runs instead.
+std::string gpus_in_words(const PlanQuestion& question, const ParallelStrategy& strategy) {
+  const int64_t ranks = strategy.world_size(), left = ranks % question.cluster.ranks_per_node;
+  if (ranks < question.cluster.ranks_per_node || left == 0) return concat(ranks, " GPUs");
+  return concat(ranks, " GPUs (on the last node, which has ", left, ", with --nproc-per-node ", left, ")");
 }
 
 // Megatron-LM and nanotron overlap tensor-parallel communication by the order of launches, before Blackwell.
@@ -106,10 +111,24 @@ std::vector<PasteText> for_megatron(const PlanQuestion& question, const Configur
   flags.emplace_back("--bf16");
   flags.push_back(concat("--tokenizer-type NullTokenizer --vocab-size ", model.vocab_size,
                          " --mock-data --train-iters 100 --lr 1e-4"));
-  return {{concat("a shell in Megatron-LM's folder, on ", strategy.world_size(),
-                  " GPUs (data, steps and rate in the last line are for you to choose)"),
+  return {{concat("a shell in Megatron-LM's folder, on ", gpus_in_words(question, strategy),
+                  "; data, steps and rate in the last line are for you to choose"),
            join(flags, " \\\n") + "\n"}};
 }
+
+// What nanotron's configuration needs beside the plan's: made-up data, and steps and rate as Megatron-LM's command has
+// them.
+constexpr std::string_view nanotron_needs =
+    "general:\n  project: planned\n"
+    "tokenizer:\n  tokenizer_name_or_path: null\n"
+    "data_stages:\n- name: stage\n  start_training_step: 1\n  data:\n    dataset: null\n    seed: 42\n"
+    "    num_loading_workers: 1\n"
+    "checkpoints:\n  checkpoints_path: checkpoints\n  checkpoint_interval: 1000\n";
+constexpr std::string_view nanotron_optimizer =
+    "\n  weight_decay: 0.1\n  clip_grad: 1.0\n  optimizer_factory:\n    name: adamW\n    adam_beta1: 0.9\n"
+    "    adam_beta2: 0.95\n    adam_eps: 1.0e-08\n    torch_adam_is_fused: true\n"
+    "  learning_rate_scheduler:\n    learning_rate: 0.0001\n    lr_warmup_steps: 2\n    lr_warmup_style: linear\n"
+    "    lr_decay_style: cosine\n    lr_decay_steps: 98\n    min_decay_lr: 1.0e-05\n";
 
 // Every row-parallel product of some of its models refuses asynchronous communication with all-reduces. A model of
 // Mistral's form is Llama's to it.
@@ -135,19 +154,25 @@ std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configur
              "\n    max_position_embeddings: ", model.max_position_embeddings,
              "\n    rms_norm_eps: ", format_number("%.9f", model.rms_norm_eps),
              "\n    rope_theta: ", format_number("%.1f", model.rope_theta), "\n    rope_scaling: ", scaling,
-             "\n    tie_word_embeddings: ", truth(model.tie_word_embeddings), "\n    hidden_act: silu\n");
-  return {{"nanotron's YAML file",
-           concat(yaml, "parallelism:\n  dp: ", strategy.data_parallel, "\n  tp: ", strategy.tensor_parallel,
-                  "\n  pp: ", strategy.pipeline_parallel, "\n  pp_engine: ", all_forward_first ? "afab" : "1f1b",
+             model.rope_scaling ? "  # read, but not applied: nanotron rotates by rope_theta alone" : "",
+             "\n    tie_word_embeddings: ", truth(model.tie_word_embeddings),
+             "\n    hidden_act: silu\n  init_method:\n    std: ", number(model.initializer_range), "\n");
+  return {{"nanotron's YAML file (data, steps and rate are for you to choose)",
+           concat(nanotron_needs, yaml, "parallelism:\n  dp: ", strategy.data_parallel,
+                  "\n  tp: ", strategy.tensor_parallel, "\n  pp: ", strategy.pipeline_parallel,
+                  "\n  pp_engine: ", all_forward_first ? "afab" : "1f1b",
                   "\n  tp_mode: ", strategy.sequence_parallel ? "REDUCE_SCATTER" : "ALL_REDUCE",
                   "\n  tp_linear_async_communication: ", toml_value(strategy.sequence_parallel),
                   "\n  recompute_layer: ", toml_value(strategy.recompute == Recompute::full),
                   "\noptimizer:\n  zero_stage: ", strategy.zero_stage, "\n  accumulate_grad_in_fp32: true",
-                  "\ntokens:\n  micro_batch_size: ", configuration.micro_batch, "\n  batch_accumulation_per_replica: ",
-                  configuration.num_microbatches(), "\n  sequence_length: ", question.sequence_length, "\n")},
-          {concat("a shell in nanotron's folder, on ", strategy.world_size(), " GPUs"),
+                  nanotron_optimizer, "tokens:\n  train_steps: 100\n  val_check_interval: -1\n  micro_batch_size: ",
+                  configuration.micro_batch, "\n  batch_accumulation_per_replica: ", configuration.num_microbatches(),
+                  "\n  sequence_length: ", question.sequence_length, "\n")},
+          {concat("a shell in nanotron's folder, on ", gpus_in_words(question, strategy)),
            concat(one_connection(strategy), torchrun(question, strategy), " run_train.py --config-file RUN.yaml\n")}};
 }
+
+constexpr double torchtitan_norm_eps = 1e-5;  // where nothing else is said
 
 // The sizes that torchtitan's llama3 comes in.
 struct Flavor {
@@ -160,9 +185,11 @@ constexpr std::array flavors = {Flavor{"1B", 16, 2048, 8192, 32, 8, true}, Flavo
                                 Flavor{"70B", 80, 8192, 28672, 64, 8, false},
                                 Flavor{"405B", 126, 16384, 53248, 128, 8, false}};
 
-// Returns nothing where the model has none of these sizes.
+// Returns nothing where the model has none of these sizes, or another rotation than they all have.
 std::optional<std::string_view> flavor_of(const ModelDescription& model) {
   constexpr int64_t vocabulary = 128256;
+  const bool has_rotation = model.rope_theta == 500000 && model.rope_scaling == Llama3RopeScaling{};
+  if (!has_rotation || model.rms_norm_eps != torchtitan_norm_eps) return std::nullopt;
   for (const Flavor& flavor : flavors) {
     const bool same = flavor.num_layers == model.num_layers && flavor.hidden_size == model.hidden_size &&
                       flavor.intermediate_size == model.intermediate_size && flavor.num_heads == model.num_heads &&
@@ -173,14 +200,51 @@ std::optional<std::string_view> flavor_of(const ModelDescription& model) {
   return std::nullopt;
 }
 
+// As keyword arguments of both versions. A factor of 1 scales nothing.
+std::string torchtitan_scaling(const Llama3RopeScaling& scaling) {
+  return concat("scaling_factor=", number(scaling.factor), ", low_freq_factor=", number(scaling.low_frequency_factor),
+                ", high_freq_factor=", number(scaling.high_frequency_factor),
+                ", original_max_position_embeddings=", scaling.original_max_position_embeddings);
+}
+
 // Says how 0.2 comes to know a model of a size of its own. Its feed-forward is as wide as the multiple that it is
-// rounded up to, of anything smaller.
+// rounded up to, of anything smaller. It scales positions where nothing else is said.
 std::string torchtitan_arguments(const ModelDescription& model) {
   return concat("TransformerModelArgs(dim=", model.hidden_size, ", n_layers=", model.num_layers,
                 ", n_heads=", model.num_heads, ", n_kv_heads=", model.num_kv_heads, ", vocab_size=", model.vocab_size,
                 ", multiple_of=", model.intermediate_size,
                 ", ffn_dim_multiplier=0.1, norm_eps=", number(model.rms_norm_eps),
-                ", rope_theta=", number(model.rope_theta), ")");
+                ", rope_theta=", number(model.rope_theta), ", rope_scaling_args=RoPEScalingArgs(",
+                torchtitan_scaling(model.rope_scaling.value_or(Llama3RopeScaling{.factor = 1})), "))");
+}
+
+// The lines of a configuration function of 0.3 that make a model of a size of its own.
+std::string torchtitan_model(const ModelDescription& model) {
+  const bool tied = model.tie_word_embeddings;
+  std::string lines = concat(
+      "    from dataclasses import replace\n\n    from torchtitan.models import llama3\n\n"
+      "    rope = llama3.ComplexRoPE.Config(dim=",
+      model.head_dim, ", max_seq_len=", model.max_position_embeddings, ", theta=", number(model.rope_theta),
+      model.rope_scaling ? concat(", scaling=\"llama\", ", torchtitan_scaling(*model.rope_scaling)) : "",
+      ")\n    layers = llama3._build_llama3_layers(n_layers=", model.num_layers, ", dim=", model.hidden_size,
+      ", n_heads=", model.num_heads, ", n_kv_heads=", model.num_kv_heads, ", hidden_dim=", model.intermediate_size,
+      ", rope=rope, attn_backend=\"flex\")\n    model = llama3.Llama3Model.Config(\n        dim=", model.hidden_size,
+      ", vocab_size=", model.vocab_size, ", enable_weight_tying=", tied ? "True" : "False",
+      ", layers=layers,\n        tok_embeddings=llama3.Embedding.Config(num_embeddings=", model.vocab_size,
+      ", embedding_dim=", model.hidden_size, ", param_init=llama3.", tied ? "_EMBEDDING_SKIP_INIT" : "_EMBEDDING_INIT",
+      "),\n        norm=llama3.RMSNorm.Config(normalized_shape=", model.hidden_size,
+      ", param_init=llama3._NORM_INIT),\n        lm_head=llama3.Linear.Config(in_features=", model.hidden_size,
+      ", out_features=", model.vocab_size, ", param_init=llama3._output_linear_init(", model.hidden_size, ")))\n");
+  if (model.rms_norm_eps != torchtitan_norm_eps) {
+    lines += concat(
+        "    for norm in [model.norm, *(n for layer in layers for n in (layer.attention_norm, layer.ffn_norm))]:\n"
+        "        norm.eps = ",
+        number(model.rms_norm_eps), "\n");
+  }
+  return lines + concat(
+                     "    config.model_spec = replace(config.model_spec, flavor=\"planned\", model=model)\n"
+                     "    config.loss.loss_fn.global_vocab_size = ",
+                     model.vocab_size, "\n");
 }
 
 std::string_view torchtitan_schedule(PipelineSchedule schedule) {
@@ -223,16 +287,19 @@ std::vector<PasteText> for_torchtitan(const PlanQuestion& question, const Config
   const std::string_view name = flavor.value_or("planned");
   std::string toml = concat("[model]\nname = \"llama3\"\nflavor = ", in_quotes(name), "\n");
   if (!flavor)
-    toml += concat("# In torchtitan/models/llama3/__init__.py: llama3_args[\"planned\"] = ",
-                   torchtitan_arguments(question.model), "\n");
+    toml += concat(
+        "# At the end of torchtitan/models/llama3/__init__.py:\n# from .model.args import RoPEScalingArgs\n"
+        "# llama3_args[\"planned\"] = ",
+        torchtitan_arguments(question.model), "\n");
   toml += '\n';
-  std::string python = flavor ? concat("config.model_spec = model_registry(", in_quotes(name), ")\n")
-                              : "# model_spec: none of llama3's sizes is this model's; give it one of your own.\n";
+  std::string python = "def planned() -> Trainer.Config:\n    config = llama3_8b()  # with its data, steps and rate\n";
+  python += flavor ? concat("    config.model_spec = model_registry(", in_quotes(name), ")\n")
+                   : torchtitan_model(question.model);
   const auto write = [&](const char* section, const Settings& settings) {
     toml += concat("[", section, "]\n");
     for (const auto& [key, value] : settings) {
       toml += concat(key, " = ", value, "\n");
-      python += concat("config.", section, ".", key, " = ", value, "\n");
+      python += concat("    config.", section, ".", key, " = ", value, "\n");
     }
     toml += '\n';
   };
@@ -240,15 +307,16 @@ std::vector<PasteText> for_torchtitan(const PlanQuestion& question, const Config
   write("training", training);
   toml += concat("[activation_checkpoint]\nmode = ", in_quotes(recomputes ? "full" : "none"),
                  "\n\n[compile]\nenable = true\n");
-  python += concat("config.activation_checkpoint = ", recomputes ? "FullAC.Config()" : "None",
-                   "\nconfig.compile.enable = True\n");
-  const std::string shell = concat("a shell, on ", strategy.world_size(), " GPUs");
+  python += concat("    config.activation_checkpoint = ", recomputes ? "FullAC.Config()" : "None",
+                   "\n    config.compile.enable = True\n    return config\n");
+  const std::string shell = concat("a shell in torchtitan's folder, on ", gpus_in_words(question, strategy));
   const std::string start = concat(torchrun(question, strategy), " -m torchtitan.train ");
   if (question.program == PlannedSystem::torchtitan) {
-    return {{"the TOML file of torchtitan 0.2", toml}, {shell, concat(start, "--job.config_file RUN.toml\n")}};
+    return {{"the TOML file of torchtitan 0.2 (data, steps and rate are for you to choose)", toml},
+            {shell, concat(start, "--job.config_file RUN.toml\n")}};
   }
-  return {{"a configuration function of torchtitan 0.3, in models/llama3/config_registry.py", python},
-          {shell, concat(start, "--module llama3 --config YOUR_FUNCTION\n")}};
+  return {{"the end of torchtitan 0.3's models/llama3/config_registry.py", python},
+          {shell, concat(start, "--module llama3 --config planned\n")}};
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 PlanQuestion question_for(PlannedSystem program) {
   PlanQuestion question = small_question({64});
@@ -97,28 +98,39 @@ TEST(PasteText, MegatronCountsTheEndsThatMakeItsStagesEven) {
 }
 
 TEST(PasteText, NanotronTakesYamlAndAModel) {
-  EXPECT_THAT(texts(PlannedSystem::nanotron, {{.data_parallel = 2,
-                                               .tensor_parallel = 2,
-                                               .pipeline_parallel = 2,
-                                               .schedule = PipelineSchedule::gpipe,
-                                               .sequence_parallel = true,
-                                               .zero_stage = 1,
-                                               .recompute = Recompute::full},
-                                              64,
-                                              4}),
-              ElementsAre("model:\n  dtype: bfloat16\n  make_vocab_size_divisible_by: 1\n  model_config:\n"
-                          "    is_llama_config: true\n    vocab_size: 32000\n    hidden_size: 2048\n"
-                          "    intermediate_size: 5632\n    num_hidden_layers: 20\n    num_attention_heads: 16\n"
-                          "    num_key_value_heads: 16\n    attention_bias: false\n    max_position_embeddings: 2048\n"
-                          "    rms_norm_eps: 0.000001000\n    rope_theta: 10000.0\n    rope_scaling: null\n"
-                          "    tie_word_embeddings: false\n    hidden_act: silu\n"
-                          "parallelism:\n  dp: 2\n  tp: 2\n  pp: 2\n  pp_engine: afab\n  tp_mode: REDUCE_SCATTER\n"
-                          "  tp_linear_async_communication: true\n  recompute_layer: true\n"
-                          "optimizer:\n  zero_stage: 1\n  accumulate_grad_in_fp32: true\n"
-                          "tokens:\n  micro_batch_size: 4\n  batch_accumulation_per_replica: 8\n"
-                          "  sequence_length: 1024\n",
-                          "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d "
-                          "--rdzv-endpoint \"$HEAD_NODE:29500\" run_train.py --config-file RUN.yaml\n"));
+  EXPECT_THAT(
+      texts(PlannedSystem::nanotron, {{.data_parallel = 2,
+                                       .tensor_parallel = 2,
+                                       .pipeline_parallel = 2,
+                                       .schedule = PipelineSchedule::gpipe,
+                                       .sequence_parallel = true,
+                                       .zero_stage = 1,
+                                       .recompute = Recompute::full},
+                                      64,
+                                      4}),
+      ElementsAre(
+          "general:\n  project: planned\ntokenizer:\n  tokenizer_name_or_path: null\n"
+          "data_stages:\n- name: stage\n  start_training_step: 1\n  data:\n    dataset: null\n    seed: 42\n"
+          "    num_loading_workers: 1\ncheckpoints:\n  checkpoints_path: checkpoints\n"
+          "  checkpoint_interval: 1000\nmodel:\n  dtype: bfloat16\n  make_vocab_size_divisible_by: 1\n  model_config:\n"
+          "    is_llama_config: true\n    vocab_size: 32000\n    hidden_size: 2048\n"
+          "    intermediate_size: 5632\n    num_hidden_layers: 20\n    num_attention_heads: 16\n"
+          "    num_key_value_heads: 16\n    attention_bias: false\n    max_position_embeddings: 2048\n"
+          "    rms_norm_eps: 0.000001000\n    rope_theta: 10000.0\n    rope_scaling: null\n"
+          "    tie_word_embeddings: false\n    hidden_act: silu\n  init_method:\n    std: 0.02\n"
+          "parallelism:\n  dp: 2\n  tp: 2\n  pp: 2\n  pp_engine: afab\n  tp_mode: REDUCE_SCATTER\n"
+          "  tp_linear_async_communication: true\n  recompute_layer: true\n"
+          "optimizer:\n  zero_stage: 1\n  accumulate_grad_in_fp32: true\n  weight_decay: 0.1\n"
+          "  clip_grad: 1.0\n  optimizer_factory:\n    name: adamW\n    adam_beta1: 0.9\n"
+          "    adam_beta2: 0.95\n    adam_eps: 1.0e-08\n    torch_adam_is_fused: true\n"
+          "  learning_rate_scheduler:\n    learning_rate: 0.0001\n    lr_warmup_steps: 2\n"
+          "    lr_warmup_style: linear\n    lr_decay_style: cosine\n    lr_decay_steps: 98\n"
+          "    min_decay_lr: 1.0e-05\n"
+          "tokens:\n  train_steps: 100\n  val_check_interval: -1\n  micro_batch_size: 4\n  "
+          "batch_accumulation_per_replica: 8\n"
+          "  sequence_length: 1024\n",
+          "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d "
+          "--rdzv-endpoint \"$HEAD_NODE:29500\" run_train.py --config-file RUN.yaml\n"));
   EXPECT_THAT(texts(PlannedSystem::nanotron, {{.tensor_parallel = 4, .pipeline_parallel = 2}, 64, 1}).front(),
               AllOf(HasSubstr("pp_engine: 1f1b\n  tp_mode: ALL_REDUCE\n"),
                     HasSubstr("tp_linear_async_communication: false\n  recompute_layer: false"),
@@ -142,13 +154,17 @@ TEST(PasteText, TorchtitanTakesTomlOrPython) {
                   HasSubstr("-m torchtitan.train --job.config_file RUN.toml\n")));
   EXPECT_THAT(
       texts(PlannedSystem::torchtitan_0_3, no_pipeline),
-      ElementsAre(HasSubstr("config.parallelism.data_parallel_replicate_degree = 2\n"
-                            "config.parallelism.data_parallel_shard_degree = 2\n"
-                            "config.parallelism.fsdp_reshard_after_forward = \"always\"\n"
-                            "config.parallelism.tensor_parallel_degree = 2\n"
-                            "config.parallelism.pipeline_parallel_degree = 1\nconfig.training.local_batch_size = 4\n"
-                            "config.training.global_batch_size = 64\nconfig.training.seq_len = 1024\n"
-                            "config.activation_checkpoint = None\nconfig.compile.enable = True\n"),
+      ElementsAre(AllOf(StartsWith("def planned() -> Trainer.Config:\n    config = llama3_8b()"),
+                        HasSubstr("n_layers=20, dim=2048, n_heads=16, n_kv_heads=16, hidden_dim=5632, rope=rope"),
+                        HasSubstr("    config.parallelism.data_parallel_replicate_degree = 2\n"
+                                  "    config.parallelism.data_parallel_shard_degree = 2\n"
+                                  "    config.parallelism.fsdp_reshard_after_forward = \"always\"\n"
+                                  "    config.parallelism.tensor_parallel_degree = 2\n"
+                                  "    config.parallelism.pipeline_parallel_degree = 1\n"
+                                  "    config.training.local_batch_size = 4\n"
+                                  "    config.training.global_batch_size = 64\n    config.training.seq_len = 1024\n"
+                                  "    config.activation_checkpoint = None\n    config.compile.enable = True\n"
+                                  "    return config\n")),
                   HasSubstr("torchrun --nnodes 2 --nproc-per-node 4 ")));
   const Configuration pipeline = {{.data_parallel = 2,
                                    .pipeline_parallel = 4,
@@ -177,12 +193,43 @@ TEST(PasteText, TorchtitanHasItsOwnNamesForItsOwnSizes) {
                     .num_heads = 32,
                     .num_kv_heads = 8,
                     .head_dim = 128,
-                    .rope_scaling = std::nullopt};
+                    .rms_norm_eps = 1e-5,
+                    .rope_theta = 500000,
+                    .rope_scaling = Llama3RopeScaling{}};
   const Configuration configuration = {{.data_parallel = 8, .zero_stage = 3}, 64, 1};
   EXPECT_THAT(paste_texts(question, configuration).front().text,
               AllOf(HasSubstr("flavor = \"8B\"\n"), Not(HasSubstr("llama3_args"))));
   question.program = PlannedSystem::torchtitan_0_3;
   EXPECT_THAT(paste_texts(question, configuration).front().text, HasSubstr("model_registry(\"8B\")\n"));
+}
+
+// Llama 3 has the sizes of 3.1 without its scaling, which both versions apply where nothing else is said.
+TEST(PasteText, TorchtitanIsToldHowPositionsAreScaled) {
+  const Configuration configuration = {{.data_parallel = 8, .zero_stage = 3}, 64, 1};
+  const auto text = [&](PlannedSystem program, const std::optional<Llama3RopeScaling>& scaling) {
+    PlanQuestion question = question_for(program);
+    question.model.rope_scaling = scaling;
+    return paste_texts(question, configuration).front().text;
+  };
+  const Llama3RopeScaling by_32{.factor = 32};
+  EXPECT_THAT(text(PlannedSystem::torchtitan, std::nullopt), HasSubstr("RoPEScalingArgs(scaling_factor=1, "));
+  EXPECT_THAT(text(PlannedSystem::torchtitan, by_32), HasSubstr("RoPEScalingArgs(scaling_factor=32, "));
+  EXPECT_THAT(text(PlannedSystem::torchtitan_0_3, std::nullopt), Not(HasSubstr("scaling")));
+  EXPECT_THAT(text(PlannedSystem::torchtitan_0_3, by_32), HasSubstr("scaling=\"llama\", scaling_factor=32, "));
+  EXPECT_THAT(text(PlannedSystem::nanotron, by_32), HasSubstr("# read, but not applied"));
+  EXPECT_THAT(text(PlannedSystem::nanotron, std::nullopt), Not(HasSubstr("not applied")));
+}
+
+// Ranks of a layout are placed on full nodes; only the last one has fewer.
+TEST(PasteText, ALastNodeThatIsNotFullIsToldHowManyItRuns) {
+  PlanQuestion question = question_for(PlannedSystem::megatron);
+  const auto text = [&](int64_t data_parallel) {
+    return paste_texts(question, {{.data_parallel = data_parallel, .tensor_parallel = 2}, 60, 1}).front();
+  };
+  EXPECT_THAT(text(3).text, HasSubstr("torchrun --nnodes 2 --nproc-per-node 4 "));
+  EXPECT_THAT(text(3).where, HasSubstr("6 GPUs (on the last node, which has 2, with --nproc-per-node 2)"));
+  EXPECT_THAT(text(1).text, HasSubstr("torchrun --nproc-per-node 2 "));
+  EXPECT_THAT(text(4).where, HasSubstr("on 8 GPUs;"));
 }
 
 TEST(PasteText, CopusTakesEveryKey) {

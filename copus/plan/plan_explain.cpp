@@ -25,7 +25,9 @@ Configuration completed(const PlanQuestion& question, const ConfigurationChange&
 }
 
 std::optional<std::string> why_impossible(const PlanQuestion& question, const Configuration& configuration) {
-  if (auto reason = infeasible_reason(question.model, configuration, question.sequence_length)) return reason;
+  if (auto reason =
+          infeasible_reason(question.model, configuration, question.sequence_length, question.space.interleaved_rounds))
+    return reason;
   return unable_reason(question.program, question.model, configuration, question.sequence_length);
 }
 

@@ -1,11 +1,9 @@
 // A plan as JSON.
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "copus/base/json_text.h"
 #include "copus/description/configuration_fields.h"
-#include "copus/performance/prediction_range.h"
 #include "copus/plan/paste_text.h"
 #include "copus/plan/plan_report.h"
 #include "copus/plan/published_slowdown.h"

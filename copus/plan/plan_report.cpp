@@ -8,6 +8,7 @@
 #include "copus/base/text_table.h"
 #include "copus/base/units.h"
 #include "copus/description/configuration_text.h"
+#include "copus/performance/machine.h"
 #include "copus/performance/prediction_range.h"
 #include "copus/plan/paste_text.h"
 #include "copus/plan/published_slowdown.h"
@@ -63,10 +64,18 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
     text += concat("Nodes of ", node, " are not all full: the last one has ", ranks % node,
                    " of the ranks, and groups are placed as on full nodes.\n");
   }
-  if (question.precision == "fp32") {
+  if (const auto warning = warning_of_precision(question.cluster.device, question.precision)) {
+    text += concat("Warning: ", *warning, ".\n");
+  } else if (question.precision == "fp32" && !measured_precision(question.cluster.device)) {
     text += "Computing is taken to be as fast as the cluster's description says: see that it describes fp32.\n";
   }
   return text;
+}
+
+// Whether the layout may not fit: it would not if its prediction were too low by the median error of published runs.
+bool may_not_fit(const PlanQuestion& question, const PlannedConfiguration& row) {
+  const double available = question.cluster.device.memory_bytes;
+  return available > 0 && row.memory.parts.total() * (1 + published_memory_error.median) > available;
 }
 
 std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, int64_t top) {
@@ -92,11 +101,14 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
                 gibibytes(parts.total()), std::to_string(row.memory.pipeline_rank)});
   }
   const double available = question.cluster.device.memory_bytes;
+  const size_t tight = std::count_if(batch.layouts.begin(), batch.layouts.begin() + static_cast<std::ptrdiff_t>(count),
+                                     [&](const PlannedConfiguration& row) { return may_not_fit(question, row); });
   return concat("\nGlobal batch ", batch.global_batch, ": ", count, " of ", batch.layouts.size(),
                 " layouts, each at its fastest; time by part in percent of the step\n", times.text(),
                 doubt_about_times(question), "\n\nMemory of the rank that needs most, GiB",
                 available > 0 ? concat(", of ", gibibytes(available)) : std::string(), "\n", memory.text(),
-                doubt_about_memory(), "\n");
+                doubt_about_memory(),
+                tight == 0 ? "" : concat("; with such an error ", tight, " of these layouts would not fit"), "\n");
 }
 
 // How long the whole training takes: in the first layouts of one batch, or in the fastest of each of several.
@@ -123,6 +135,13 @@ std::string pasted(const PlanQuestion& question, const char* what, const Configu
     text += concat("\n", what, ", for ", paste.where, ":\n\n", paste.text);
   }
   return text;
+}
+
+std::string warning_of_memory(const PlanQuestion& question, const PlannedConfiguration& row) {
+  if (!may_not_fit(question, row)) return "";
+  return concat("\nThe first layout fills ", percent(row.memory.parts.total() / question.cluster.device.memory_bytes),
+                " of the memory and may run out of it: have the next one ready, or plan with room "
+                "(a smaller memory_gigabytes).\n");
 }
 
 std::string sweep_text(const PlanQuestion& question, const Plan& plan) {
@@ -210,7 +229,7 @@ std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top)
   const std::string training = question.tokens > 0 ? training_time_text(question, plan, top) : "";
   if (plan.batches.size() > 1) return begin + sweep_text(question, plan) + training;
   const BatchPlan& batch = plan.batches.front();
-  return concat(begin, ranking_text(question, batch, top), training,
+  return concat(begin, ranking_text(question, batch, top), training, warning_of_memory(question, batch.layouts.front()),
                 pasted(question, "The first layout", batch.layouts.front().configuration));
 }
 

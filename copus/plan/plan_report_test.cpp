@@ -34,6 +34,18 @@ TEST(PlanReport, OneBatchIsRanked) {
               AllOf(HasSubstr("1 of 2 layouts"), Not(HasSubstr("1.25 s"))));
 }
 
+// 10.5 GB are 11.3 with the error of half the published runs.
+TEST(PlanReport, WarnsOfLayoutsThatNearlyFillTheMemory) {
+  PlanQuestion question = small_question({16});
+  EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("would not fit")));
+  question.cluster.device.memory_bytes = 11e9;
+  EXPECT_THAT(to_text(question, one_batch(), 10),
+              AllOf(HasSubstr("; with such an error 2 of these layouts would not fit\n"),
+                    HasSubstr("The first layout fills 95 % of the memory and may run out of it")));
+  question.cluster.device.memory_bytes = 0;
+  EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("would not fit")));
+}
+
 TEST(PlanReport, SeveralBatchesShowTheFastestOfEachAndItsChanges) {
   const std::string text = to_text(small_question({16, 32, 64, 128}), written_down_plan(), 10);
   EXPECT_THAT(text, HasSubstr("d=2,t=4,p=1"));
@@ -151,6 +163,10 @@ TEST(PlanReport, OfAnotherPrecisionItNamesWhatItTakesForGranted) {
   EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("fp32")));
   question.precision = "fp32";
   EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("see that it describes fp32"));
+  question.cluster.device.name = "EPYC, one core, fp32";
+  EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("see that it describes fp32")));
+  question.cluster.device.name = "EPYC, one core, bf16";
+  EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("Warning: the cluster's description was measured in bf16"));
 }
 
 TEST(PlanReport, SlowStepsKeepTheirDigits) {

@@ -9,7 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/text_distance.h"
-#include "copus/performance/other_systems.h"
+#include "copus/plan/other_systems.h"
 
 namespace copus {
 
@@ -175,6 +175,7 @@ SearchSpace abilities(PlannedSystem system) {
     case PlannedSystem::torchtitan:
     case PlannedSystem::torchtitan_0_3:
       known.schedules = {gpipe, one_f_one_b, interleaved_1f1b};
+      known.interleaved_rounds = InterleavedRounds::equal;
       known.virtual_stages = {2};
       known.sequence_parallel = {true};
       known.zero_stages = {1, 3};

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -90,6 +91,26 @@ TEST(PlannedSystem, TorchtitanSharesByFsdp) {
   EXPECT_THAT(unable(torchtitan, {pipeline, 6, 1}), HasSubstr("needs 4 micro-batches"));
   EXPECT_EQ(unable(torchtitan, {interleaved(pipeline, 2), 64, 1}), "able");
   EXPECT_THAT(unable(torchtitan, {interleaved(pipeline, 5), 64, 1}), HasSubstr("virtual stages 5 (it does with 2)"));
+}
+
+// Six micro-batches in four stages are one round to PyTorch; Megatron-LM takes multiples of four.
+TEST(PlannedSystem, TorchtitanInterleavesInEqualRounds) {
+  PlanQuestion question = small_question({12});  // d=2,p=4,b=1: six micro-batches
+  const auto interleaves = [&](PlannedSystem system) {
+    question.program = system;
+    question.system = describe(system);
+    question.space = question.whole_space();
+    question.space.schedules = {PipelineSchedule::interleaved_1f1b};
+    question.space.virtual_stages = {system == PlannedSystem::megatron ? 5 : 2};
+    const Plan plan = make_plan(question);
+    const auto& layouts = plan.batches.front().layouts;
+    return std::any_of(layouts.begin(), layouts.end(), [](const PlannedConfiguration& layout) {
+      return layout.configuration.strategy.pipeline_parallel == 4 && layout.configuration.num_microbatches() == 6;
+    });
+  };
+  EXPECT_TRUE(interleaves(PlannedSystem::torchtitan));
+  EXPECT_TRUE(interleaves(PlannedSystem::torchtitan_0_3));
+  EXPECT_FALSE(interleaves(PlannedSystem::megatron));
 }
 
 TEST(PlannedSystem, TorchtitansLossTakesSequencesInEightPieces) {

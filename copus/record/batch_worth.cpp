@@ -2,7 +2,7 @@
 
 namespace copus {
 
-BatchWorth::BatchWorth(const RunConfig& config)
+BatchWorth::BatchWorth(const JobConfig& config)
     : rule_{.calibration = config.noise_scale.calibration, .updates = config.noise_scale.critical_updates},
       reference_batch_(static_cast<double>(reference_batch_of(config))),
       alpha_(config.adapt.alpha) {}

@@ -3,14 +3,14 @@
 
 #include <cstdint>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/statistics/efficiency.h"
 
 namespace copus {
 
 class BatchWorth {
  public:
-  explicit BatchWorth(const RunConfig& config);
+  explicit BatchWorth(const JobConfig& config);
 
   // The critical batch, in samples, at this noise scale, in samples, after so many samples.
   double critical_batch(double noise_scale, double consumed_samples) const;

@@ -8,7 +8,7 @@ namespace copus {
 namespace {
 
 TEST(BatchWorth, FollowsFromTheRunsConfiguration) {
-  RunConfig config;
+  JobConfig config;
   config.noise_scale.calibration = 3;
   config.noise_scale.critical_updates = 0;
   config.train.global_batch = 10;

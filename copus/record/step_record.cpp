@@ -8,7 +8,7 @@
 
 namespace copus {
 
-void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record) {
+void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepRecord& record) {
   const std::optional<NoiseScale> noise = noise_scale(average);
   if (!noise) return;
   record.noise_scale = noise->value;

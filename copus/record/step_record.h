@@ -77,7 +77,7 @@ struct StepRecord {
 
 // Adds to a step's record what the averages after it tell: noise scale, critical batch, statistical efficiency,
 // Goodput.
-void add_noise_scale(const RunConfig& config, const NoiseAverage& average, StepRecord& record);
+void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepRecord& record);
 
 // Tells whether the held-out loss is evaluated after the step: every evaluate.interval steps, and where the consumed
 // tokens have reached another multiple of evaluate.interval_tokens.

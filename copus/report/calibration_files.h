@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "copus/report/line_log.h"
-#include "copus/statistics/branch_calibration.h"
+#include "copus/statistics/compared/branch_calibration.h"
 
 namespace copus {
 

@@ -3,10 +3,11 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <span>
 #include <type_traits>
-#include <utility>
 
 #include "copus/base/error.h"
+#include "copus/base/hash.h"
 #include "copus/base/json_text.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/json_fields.h"
@@ -28,23 +29,13 @@ struct ConstHashField {
 HashField hash_field(uint64_t& value) { return {value}; }
 ConstHashField hash_field(const uint64_t& value) { return {value}; }
 
-constexpr std::array<std::pair<SwitchReport::Outcome, const char*>, 3> outcomes = {
-    {{SwitchReport::Outcome::moved, "moved"},
-     {SwitchReport::Outcome::vetoed, "vetoed"},
-     {SwitchReport::Outcome::rolled_back, "rolled back"}}};
-
-constexpr std::array<std::pair<Command::Kind, const char*>, 5> commands = {{{Command::Kind::pin, "pin"},
-                                                                            {Command::Kind::unpin, "unpin"},
-                                                                            {Command::Kind::pause, "pause"},
-                                                                            {Command::Kind::resume, "resume"},
-                                                                            {Command::Kind::force, "force"}}};
-
-template <class Enum, size_t Count>
-const char* name_of(Enum value, const std::array<std::pair<Enum, const char*>, Count>& names) {
-  for (const auto& [known, name] : names) {
-    if (known == value) return name;
+std::string checksum_of(const std::vector<std::string>& values) {
+  Hasher hasher;
+  for (const std::string& value : values) {
+    hasher.update(std::as_bytes(std::span(value)));
+    hasher.update(std::as_bytes(std::span("\n", 1)));
   }
-  fail_check("a known value", __FILE__, __LINE__, "");
+  return hasher.hex();
 }
 
 template <class Candidate, class Visitor>
@@ -56,25 +47,16 @@ void ranked_fields(Candidate& candidate, Visitor&& visit) {
   visit("gain_high", candidate.gain_high);
 }
 
-class Writer {
+class Writer : public JsonFieldWriter {
  public:
-  template <class Value>
-  void operator()(const char* name, const Value& value) {
-    writer_(name, value);
-  }
-  template <class Value, class Number>
-  void operator()(const char* name, const Value& value, const Range<Number>& /*the reader's concern*/) {
-    writer_(name, value);
-  }
-  void operator()(const char* name, const Knowledge& value) { writer_(name, to_json(value)); }
-  void operator()(const char* name, SwitchReport::Outcome value) { writer_(name, name_of(value, outcomes)); }
-  void operator()(const char* name, Command::Kind value) { writer_(name, name_of(value, commands)); }
+  using JsonFieldWriter::operator();
+  void operator()(const char* name, const Knowledge& value) { (*this)(name, to_json(value)); }
   void operator()(const char* name, const ConstHashField& hash) {
     std::string text(16, '0');
     std::array<char, 16> digits;
     const auto end = std::to_chars(digits.begin(), digits.end(), hash.value, 16).ptr;
     std::copy(digits.begin(), end, text.end() - (end - digits.begin()));
-    writer_(name, text);
+    (*this)(name, text);
   }
   void operator()(const char* name, const std::vector<RankedCandidate>& candidates) {
     OrderedJson list = OrderedJson::array();
@@ -83,27 +65,26 @@ class Writer {
       ranked_fields(candidate, writer);
       list.push_back(writer.object());
     }
-    writer_(name, list);
+    (*this)(name, list);
   }
 
-  const OrderedJson& object() const { return writer_.object(); }
-
- private:
-  JsonFieldWriter writer_;
+  // Writes the values of a state behind their checksum: whoever edits one cannot know what follows from it.
+  void operator()(const char* name, const std::vector<std::string>& values) {
+    if (values.empty()) {
+      (*this)(name, nullptr);
+      return;
+    }
+    OrderedJson list = OrderedJson::array({checksum_of(values)});
+    for (const std::string& value : values) list.push_back(value);
+    (*this)(name, list);
+  }
 };
 
-class Reader {
+class Reader : public JsonFieldReader {
  public:
-  explicit Reader(const Json& object) : object_(object), reader_(object) {}
+  explicit Reader(const Json& object) : JsonFieldReader(object), object_(object) {}
 
-  template <class Value>
-  void operator()(const char* name, Value& value) const {
-    reader_(name, value);
-  }
-  template <class Value, class Number>
-  void operator()(const char* name, Value& value, const Range<Number>& range) const {
-    reader_(name, value, range);
-  }
+  using JsonFieldReader::operator();
   void operator()(const char* name, std::map<std::string, double>& values) const {
     const Json& field = json_member(object_, name);
     if (!field.is_object()) throw UserError(concat("\"", name, "\" is not an object"));
@@ -112,11 +93,9 @@ class Reader {
     for (const auto& [key, value] : field.items()) read(key.c_str(), values[key]);
   }
   void operator()(const char* name, Knowledge& value) const { value = knowledge_from_json(json_member(object_, name)); }
-  void operator()(const char* name, SwitchReport::Outcome& value) const { value = one_of(name, outcomes); }
-  void operator()(const char* name, Command::Kind& value) const { value = one_of(name, commands); }
   void operator()(const char* name, const HashField& hash) const {
     std::string text;
-    reader_(name, text);
+    (*this)(name, text);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash.value, 16);
     if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) {
       throw UserError(concat("\"", name, "\" is not 16 hexadecimal digits"));
@@ -128,20 +107,24 @@ class Reader {
     candidates.clear();
     for (const Json& element : list) ranked_fields(candidates.emplace_back(), Reader(element));
   }
-
- private:
-  template <class Enum, size_t Count>
-  Enum one_of(const char* field, const std::array<std::pair<Enum, const char*>, Count>& names) const {
-    std::string text;
-    reader_(field, text);
-    for (const auto& [value, name] : names) {
-      if (text == name) return value;
+  void operator()(const char* name, std::vector<std::string>& values) const {
+    values.clear();
+    const auto field = object_.find(name);
+    if (field == object_.end() || field->is_null()) return;
+    std::string checksum;
+    if (field->is_array()) {
+      for (const Json& value : *field) {
+        if (!value.is_string()) throw UserError(concat("\"", name, "\" is not a list of strings"));
+        (checksum.empty() ? checksum : values.emplace_back()) = value.get<std::string>();
+      }
     }
-    throw UserError(concat("\"", field, "\" is \"", text, "\", which is not known"));
+    if (values.empty() || checksum != checksum_of(values)) {
+      throw UserError(concat("\"", name, "\" does not fit its checksum"));
+    }
   }
 
+ private:
   const Json& object_;
-  JsonFieldReader reader_;
 };
 
 // Visits the fields of an event, which is const when it is written.
@@ -159,6 +142,18 @@ struct Fields<ControllerBegin> {
     visitor("rate_factor", event.rate_factor, json_positive);
     visitor("file", event.file);
     visitor("knowledge", event.knowledge);
+    visitor("state", event.state);
+  }
+};
+
+template <>
+struct Fields<ControllerState> {
+  static constexpr const char* name = "state";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("step", event.step, json_count);
+    visitor("begin_step", event.begin_step, json_count);
+    visitor("configuration", event.configuration);
+    visitor("values", event.values);
   }
 };
 

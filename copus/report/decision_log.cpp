@@ -1,9 +1,11 @@
 #include "copus/report/decision_log.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/report/line_search.h"
 
 namespace copus {
 namespace {
@@ -16,9 +18,34 @@ DecisionEvent event_from_line(const std::string& line) {
   }
 }
 
+// Tells a decision to hold from the text of its line. One that is written otherwise than by Copus counts as another
+// event.
+bool is_held(std::string_view line) {
+  return line.starts_with(R"({"event":"decision",)") && line.find(R"(,"moves":false,)") != std::string_view::npos;
+}
+
+bool is_state(std::string_view line) { return line.starts_with(R"({"event":"state",)"); }
+
+bool is_begin(std::string_view line) { return line.starts_with(R"({"event":"begin",)"); }
+
+// Empty where the line is damaged, which whoever reads all lines says.
+std::optional<ControllerState> whole_state_in(const std::string& line) {
+  try {
+    return std::get<ControllerState>(event_from_line(line));
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+// The step boundary of an event, from the text of its line; empty where it is written otherwise than by Copus.
+std::optional<int64_t> boundary_in(std::string_view line) {
+  const auto step = number_in(line, "step");
+  return step ? step : number_in(line, "after_step");
+}
+
 }  // namespace
 
-std::string policy_file_text(const RunConfig& config) {
+std::string policy_file_text(const JobConfig& config) {
   return config.adapt.file.empty() ? "" : read_text_file(config.adapt.file);
 }
 
@@ -43,7 +70,7 @@ DecisionLog::DecisionLog(const std::filesystem::path& run_dir, std::optional<int
             order.add(step);
             return step;
           },
-          LineLog::Lock::none) {}
+          LineLog::Lock::none, boundary_in) {}
 
 void DecisionLog::append(const DecisionEvent& event) {
   lines_.append(to_line(event), concat("what happened after step ", step_of(event)));
@@ -60,6 +87,78 @@ std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path, 
     events.push_back(std::move(event));
     return true;
   });
+  return events;
+}
+
+std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step) {
+  constexpr int64_t places_looked_at = 4;  // a run that was resumed or that lost ranks there may lack a state
+  if (!std::filesystem::exists(path)) return {};
+  LineSearch search(path);
+  const auto latest_at = [&](int64_t boundary, const auto& is_wanted) {
+    std::optional<LineSearch::Line> latest;
+    auto line = search.line_from(search.first_at_least(boundary, boundary_in));
+    for (; line && boundary_in(line->text) == boundary; line = search.line_from(line->end())) {
+      if (is_wanted(line->text)) latest = line;
+    }
+    return latest;
+  };
+  const int64_t last_place = last_step / steps_between_states;
+  for (int64_t place = last_place; place > std::max<int64_t>(0, last_place - places_looked_at); --place) {
+    const auto line = latest_at(place * steps_between_states, is_state);
+    if (!line) continue;
+    const std::optional<ControllerState> state = whole_state_in(line->text);
+    if (!state) continue;
+    const auto begin = latest_at(state->begin_step, is_begin);
+    if (!begin) continue;
+    std::vector<DecisionEvent> events{event_from_line(begin->text)};
+    StepOrder order(StepOrder::Lines::any_number_a_step, state->step);
+    for_each_line_from(line->begin, path, [&](const std::string& text) {
+      DecisionEvent event = event_from_line(text);
+      order.add(step_of(event));
+      if (step_of(event) > last_step) return false;
+      events.push_back(std::move(event));
+      return true;
+    });
+    return events;
+  }
+  return read_decision_log(path, last_step);
+}
+
+std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& path, size_t most_held) {
+  constexpr uint64_t most_bytes_parsed_whole = uint64_t{16} << 20;
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  if (error || bytes <= most_bytes_parsed_whole) return read_decision_log(path);
+  struct Line {
+    std::string text;
+    bool is_held = false;
+  };
+  // Keeps every stride-th line that holds. Where there come to be twice as many as are wanted, every other one goes.
+  std::vector<Line> lines;
+  size_t seen = 0, kept = 0, stride = 1;
+  for_each_line(path, [&](const std::string& text) {
+    if (is_state(text)) return true;
+    const bool holds = is_held(text);
+    if (holds && seen++ % stride != 0) return true;
+    lines.push_back({text, holds});
+    kept += holds ? 1 : 0;
+    if (kept <= 2 * most_held) return true;
+    size_t index = 0;
+    std::erase_if(lines, [&](const Line& line) { return line.is_held && index++ % 2 != 0; });
+    kept = (kept + 1) / 2;
+    stride *= 2;
+    return true;
+  });
+  std::vector<DecisionEvent> events;
+  StepOrder order(StepOrder::Lines::any_number_a_step);
+  for (const Line& line : lines) {
+    try {
+      events.push_back(event_from_line(line.text));
+      order.add(step_of(events.back()));
+    } catch (const UserError& damage) {
+      throw UserError(concat(path.string(), ": damaged: ", damage.what()));
+    }
+  }
   return events;
 }
 

@@ -29,15 +29,29 @@ struct ControllerBegin {
   std::string file;  // the text of adapt.file
   // The factor on the learning rate that the run has. Empty: the one that a run begins with in this configuration.
   std::optional<double> rate_factor = {};
+  // The state that the controller begins with (Controller::restore_state), where it knows what the one before knew and
+  // other settings hold from here on. Empty: it knows nothing else.
+  std::vector<std::string> state = {};
 };
 
 // Reads adapt.file for a controller; empty where none is named. Throws UserError where it cannot be read.
-std::string policy_file_text(const RunConfig& config);
+std::string policy_file_text(const JobConfig& config);
 
 // The resumption of a run by a new process, whose controller knows what the one before it knew.
 struct ControllerResumed {
   int64_t step = 0;  // the step after which it goes on
 };
+
+// The state of a controller (Controller::save_state), so that a resumed run repeats the steps after it alone.
+struct ControllerState {
+  int64_t step = 0;        // the step after which the controller was in it
+  int64_t begin_step = 0;  // of the controller's ControllerBegin
+  Configuration configuration;
+  std::vector<std::string> values;
+};
+
+// A state is logged after every so many steps.
+inline constexpr int64_t steps_between_states = 1000;
 
 struct LoggedRealised {
   int64_t step = 0;  // the step after which it was known
@@ -55,8 +69,8 @@ struct Unmeasured {
   std::string reason;  // for people
 };
 
-using DecisionEvent = std::variant<ControllerBegin, ControllerResumed, Decision, SwitchReport, LoggedRealised,
-                                   LoggedCommand, RanksChanged, Unmeasured>;
+using DecisionEvent = std::variant<ControllerBegin, ControllerResumed, ControllerState, Decision, SwitchReport,
+                                   LoggedRealised, LoggedCommand, RanksChanged, Unmeasured>;
 
 // The step boundary at which an event happened: after the observation of that step.
 int64_t step_of(const DecisionEvent& event);
@@ -91,6 +105,15 @@ class DecisionLog {
 // line end is left out. Throws UserError naming a line that is damaged, or of an earlier step than the line before it.
 std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path,
                                              int64_t last_step = std::numeric_limits<int64_t>::max());
+
+// The events that bring a controller up to date at the boundary `last_step` (bring_up_to_date): where a recent state is
+// logged, its beginning, the state and the events after it, found without reading the rest; otherwise all of them.
+std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step);
+
+// The same for people, who see no states and few of the decisions that hold: of a log of more than 16 MiB, so that its
+// size hardly counts, only twice `most_held` of these at most are parsed, evenly over the run. All other events are
+// there.
+std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& path, size_t most_held = 2000);
 
 // Writes the page of a run, whose events these are, into its directory.
 using PageWriter = std::function<void(const std::filesystem::path& directory, std::vector<DecisionEvent> events)>;

@@ -247,7 +247,8 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
     for (const auto& [name, value] : json.items()) names += name + ' ';
     return names;
   };
-  EXPECT_EQ(fields(begin_event()), "event version step policy advise configuration rate_factor file knowledge ");
+  EXPECT_EQ(fields(begin_event()), "event version step policy advise configuration rate_factor file knowledge state ");
+  EXPECT_EQ(fields(ControllerState{}), "event step begin_step configuration values ");
   EXPECT_EQ(fields(ControllerResumed{}), "event step ");
   EXPECT_EQ(fields(Unmeasured{}), "event step reason ");
   EXPECT_EQ(fields(decision_event()),
@@ -356,6 +357,36 @@ TEST_F(DecisionLogTest, EventsOutOfOrderAreNamed) {
   EXPECT_EQ(read_decision_log(path, 3).size(), 1) << "what is going to be cut may be anything";
   DecisionLog(directory_, 3).append(ControllerResumed{3});
   EXPECT_EQ(read_text_file(path), line(3) + line(3));
+}
+
+TEST_F(DecisionLogTest, OfALongLogPeopleAreShownAFewDecisionsThatHoldAndAllElse) {
+  const std::filesystem::path path = directory_ / "decisions.jsonl";
+  std::string text;
+  int64_t held = 0;
+  SwitchReport report;
+  report.from = report.to = configuration(8);
+  Decision hold = decision_event();
+  hold.moves = false;
+  hold.choice.reason = std::string(8000, 'x');
+  for (int64_t step = 1; text.size() < (size_t{17} << 20); ++step) {
+    hold.step = report.after_step = step;
+    text += to_line(hold) + '\n';
+    if (step % 100 == 0) text += to_line(report) + '\n';
+    held = step;
+  }
+  write_file_durably(path, text);
+  const std::vector<DecisionEvent> events = read_decisions_to_show(path, 100);
+  std::vector<int64_t> steps;
+  for (const DecisionEvent& event : events) {
+    if (std::holds_alternative<Decision>(event)) steps.push_back(step_of(event));
+  }
+  EXPECT_EQ(std::ssize(events) - std::ssize(steps), held / 100);
+  EXPECT_GE(std::ssize(steps), 100);
+  EXPECT_LE(std::ssize(steps), 201);
+  for (size_t i = 1; i < steps.size(); ++i) EXPECT_EQ(steps[i] - steps[i - 1], steps[1] - steps[0]);
+  EXPECT_GE(steps.back(), held - (steps[1] - steps[0]));
+  write_file_durably(path, text + to_line(report).replace(0, 1, "") + '\n');
+  EXPECT_THAT(user_error([&] { read_decisions_to_show(path, 100); }), HasSubstr("damaged"));
 }
 
 TEST_F(DecisionLogTest, TextThatIsNotUtf8IsWrittenAllTheSame) {

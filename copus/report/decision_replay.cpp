@@ -1,6 +1,7 @@
 #include "copus/report/decision_replay.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -42,29 +43,30 @@ EventIterator latest_begin(const Events& events, int64_t until_step) {
 }
 
 // Throws UserError where the run cannot have been in this configuration. `event` says where in the log it stands.
-void check_possible(const RunConfig& config, const Configuration& configuration, const DecisionEvent& event) {
-  const PredictedJob job = predicted_job(config);
-  const auto reason = infeasible_reason(job.model, configuration, job.sequence_length);
+void check_possible(const AnyConfig& config, const Configuration& configuration, const DecisionEvent& event) {
+  const auto reason = std::visit([&](const auto& job) { return infeasible_reason(job, configuration); }, config);
   if (!reason) return;
+  const auto* own = std::get_if<RunConfig>(&config);
   throw UserError(
       concat("decisions.jsonl, after step ", step_of(event), ": the run cannot have been in ", to_string(configuration),
              " (", *reason, "): the file is damaged, or of another run",
-             config.cluster.is_modelled() ? ", or it was resumed as another job (cluster.stands_for)" : ""));
+             own && own->cluster.is_modelled() ? ", or it was resumed as another job (cluster.stands_for)" : ""));
 }
 
-void check_possible(const RunConfig& config, const DecisionEvent& event) {
+void check_possible(const AnyConfig& config, const DecisionEvent& event) {
   if (const auto* begin = std::get_if<ControllerBegin>(&event)) check_possible(config, begin->configuration, event);
+  if (const auto* state = std::get_if<ControllerState>(&event)) check_possible(config, state->configuration, event);
   if (const auto* report = std::get_if<SwitchReport>(&event)) check_possible(config, report->to, event);
   if (const auto* change = std::get_if<RanksChanged>(&event)) check_possible(config, change->to, event);
 }
 
 // The observation of a step that the run has made in a batch of so many. Throws UserError where there is no such step.
-Observation observation_in(int64_t global_batch, const StepRecord& record, const RunConfig& config) {
+Observation observation_in(int64_t global_batch, const StepRecord& record, const AnyConfig& config) {
   const auto refuse = [&](const char* field, double value, const std::string& expected) {
     throw UserError(concat("run.jsonl, the line of step ", record.step, ": \"", field, "\" is ", value, ", expected ",
                            expected, ": the file is damaged, or of another run"));
   };
-  const int64_t most_samples = std::numeric_limits<int64_t>::max() / config.train.sequence_length;
+  const int64_t most_samples = std::numeric_limits<int64_t>::max() / job_of(config).train.sequence_length;
   if (record.consumed_samples > most_samples) {
     refuse("consumed_samples", static_cast<double>(record.consumed_samples), concat("at most ", most_samples));
   }
@@ -75,9 +77,19 @@ Observation observation_in(int64_t global_batch, const StepRecord& record, const
   return observation_of(record);
 }
 
-Controller controller_of(const ControllerBegin& begin, const RunConfig& config) {
+void restore_state(Controller& controller, const std::vector<std::string>& state, int64_t step) {
+  try {
+    controller.restore_state(state);
+  } catch (const UserError& error) {
+    throw UnusableState(concat("decisions.jsonl, the state after step ", step, ": ", error.what()));
+  }
+}
+
+Controller controller_of(const ControllerBegin& begin, const AnyConfig& config) {
   check_possible(config, begin);
-  return {config, begin.configuration, begin.knowledge, begin.file, begin.rate_factor};
+  Controller controller(config, begin.configuration, begin.knowledge, begin.file, begin.rate_factor);
+  if (!begin.state.empty()) restore_state(controller, begin.state, begin.step);
+  return controller;
 }
 
 // The events behind a beginning, up to a step boundary.
@@ -89,7 +101,7 @@ struct Segment {
 // Follows a log with one controller.
 class Follower {
  public:
-  Follower(const RunConfig& config, Controller& controller, const Segment& segment)
+  Follower(const AnyConfig& config, Controller& controller, const Segment& segment)
       : config_(config), controller_(controller), segment_(segment), event_(segment.begin) {}
 
   void follow(const std::vector<StepRecord>& records, Replay& replay) {
@@ -177,6 +189,11 @@ class Follower {
     return std::nullopt;
   }
 
+  std::optional<std::string> apply(const ControllerState& logged) {
+    if (controller_.save_state() == logged.values) return std::nullopt;
+    return "the log's state of what decides is not the replay's";
+  }
+
   // What was decided at this boundary may lack in the log: the process that wrote it may be the one that was lost. The
   // run has gone on with a controller that was brought up to date, and so knew it.
   std::optional<std::string> apply(const RanksChanged& change) {
@@ -195,7 +212,7 @@ class Follower {
 
   // A job that is only advised is moved by whoever trains it.
   bool is_of_somebody_else(const SwitchReport& report) const {
-    return config_.adapt.advise && report.outcome == SwitchReport::Outcome::moved &&
+    return job_of(config_).adapt.advise && report.outcome == SwitchReport::Outcome::moved &&
            report.from == controller_.current();
   }
 
@@ -203,7 +220,7 @@ class Follower {
     fail_check("a segment has one beginning", __FILE__, __LINE__, "");
   }
 
-  const RunConfig& config_;
+  const AnyConfig& config_;
   Controller& controller_;
   Segment segment_;
   EventIterator event_;
@@ -226,6 +243,18 @@ std::vector<StepSpan> missing_steps_of_events(const std::vector<StepRecord>& rec
     if (!std::ranges::binary_search(records, step, {}, &StepRecord::step)) missing.push_back({step, step});
   }
   return missing;
+}
+
+// Brings a controller to the latest state in the segment, if there is one, and leaves what follows.
+Segment after_latest_state(Controller& controller, const Segment& segment, const AnyConfig& config) {
+  const auto is_state = [](const DecisionEvent& event) { return std::holds_alternative<ControllerState>(event); };
+  const auto from_end = std::make_reverse_iterator(segment.end), to_begin = std::make_reverse_iterator(segment.begin);
+  const auto found = std::find_if(from_end, to_begin, is_state);
+  if (found == to_begin) return segment;
+  check_possible(config, *found);
+  const auto& state = std::get<ControllerState>(*found);
+  restore_state(controller, state.values, state.step);
+  return {found.base(), segment.end, state.step, segment.until_step};
 }
 
 void require_beginning(const Events& events) {
@@ -253,14 +282,14 @@ std::string describe(const ReplayDifference& difference) {
                 " on: ", difference.what);
 }
 
-std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
+std::optional<ReplayedController> bring_up_to_date(const AnyConfig& config, const std::vector<StepRecord>& records,
                                                    const std::vector<DecisionEvent>& events, int64_t until_step) {
   const auto begin = latest_begin(events, until_step);
   if (begin == events.end()) return std::nullopt;
   ReplayedController result{controller_of(std::get<ControllerBegin>(*begin), config), std::nullopt};
-  const Segment segment = segment_from(begin, events, until_step);
+  const Segment segment = after_latest_state(result.controller, segment_from(begin, events, until_step), config);
   const std::vector<StepSpan> missing = Controller::learns_from_steps(config)
-                                            ? missing_steps(records, step_of(*begin), until_step)
+                                            ? missing_steps(records, segment.after_step, until_step)
                                             : missing_steps_of_events(records, segment);
   if (!missing.empty()) {
     result.difference = {missing.front().first, concat("run.jsonl has no line of ", describe(missing))};
@@ -272,7 +301,7 @@ std::optional<ReplayedController> bring_up_to_date(const RunConfig& config, cons
   return result;
 }
 
-Replay replay(const RunConfig& config, const std::vector<StepRecord>& records,
+Replay replay(const AnyConfig& config, const std::vector<StepRecord>& records,
               const std::vector<DecisionEvent>& events) {
   require_beginning(events);
   constexpr int64_t end = std::numeric_limits<int64_t>::max();
@@ -286,12 +315,12 @@ Replay replay(const RunConfig& config, const std::vector<StepRecord>& records,
   return replay;
 }
 
-std::vector<Decision> replay_open_loop(const RunConfig& config, const std::string& file,
+std::vector<Decision> replay_open_loop(const AnyConfig& config, const std::string& file,
                                        const std::vector<StepRecord>& records,
                                        const std::vector<DecisionEvent>& events) {
   require_beginning(events);
-  RunConfig advising = config;
-  advising.adapt.advise = true;
+  AnyConfig advising = config;
+  std::visit([](JobConfig& job) { job.adapt.advise = true; }, advising);
   require_all_steps(records, events.front());
   for (const DecisionEvent& event : events) check_possible(config, event);
   const auto& begin = std::get<ControllerBegin>(events.front());

@@ -47,7 +47,7 @@ class DecisionReplayTest : public TestDirectory {
   // Leaves the logs of a run as `copus train` does.
   void train(int64_t steps) {
     SyntheticJob job(config_);
-    Controller controller(config_, configuration_of(config_), Knowledge());
+    Controller controller(config_, configuration_of(config_), Knowledge(), file_);
     begin();
     go_on(job, controller, 1, steps);
   }
@@ -60,7 +60,7 @@ class DecisionReplayTest : public TestDirectory {
                                .advise = config_.adapt.advise,
                                .configuration = configuration_of(config_),
                                .knowledge = Knowledge(),
-                               .file = ""});
+                               .file = file_});
   }
 
   // Makes the steps from..until of a run whose logs end before them, with a user's commands in between.
@@ -68,6 +68,9 @@ class DecisionReplayTest : public TestDirectory {
     RunLog steps(directory_, from - 1);
     DecisionLog events(directory_, from - 1);
     for (int64_t step = from; step <= until; ++step) {
+      if (steps_between_states_ > 0 && step > 1 && (step - 1) % steps_between_states_ == 0 && step > from) {
+        events.append(ControllerState{step - 1, 0, controller.current(), controller.save_state()});
+      }
       StepRecord record = record_of(job.next_step(), job, config_);
       steps.append(record);
       const Reaction reaction = controller.observe(observation_of(record));
@@ -118,8 +121,10 @@ class DecisionReplayTest : public TestDirectory {
   std::string log_text() const { return read_text_file(directory_ / "decisions.jsonl"); }
 
   RunConfig config_ = adapting_run();
+  std::string file_;
   std::vector<std::pair<int64_t, Command>> commands_;
   std::vector<std::pair<int64_t, int64_t>> ranks_;  // that there are after these steps
+  int64_t steps_between_states_ = 0;                // 0: none are logged
   bool is_short_of_memory_ = false;                 // so that every switch is vetoed
 };
 
@@ -305,6 +310,115 @@ TEST_F(DecisionReplayTest, AResumedRunGoesOnAsIfItHadNotBeenInterrupted) {
     EXPECT_EQ(resumed->controller.current(), job.current());
     go_on(job, resumed->controller, stop + 1, 200);
     ASSERT_EQ(log_text(), uninterrupted) << "stopped after step " << stop;
+  }
+}
+
+// The controller of a resumed run needs only the events since its latest state, whatever it had learned before.
+TEST_F(DecisionReplayTest, AResumedRunGoesOnFromItsLatestState) {
+  steps_between_states_ = 40;
+  Configuration target = configuration_of(config_);
+  target.global_batch = 32;
+  for (const PolicyKind policy : all_values<PolicyKind>()) {
+    for (const bool has_trouble : {false, true}) {
+      SCOPED_TRACE(concat(to_string(policy), has_trouble ? ", with trouble" : ""));
+      config_ = adapting_run();
+      config_.adapt.policy = policy;
+      config_.adapt.schedule = "0:16 4096:32 8192:64";
+      config_.adapt.late_switch_share = 1e-3;
+      config_.adapt.late_switch_batch = 64;
+      file_ = policy == PolicyKind::oracle ? "0 8\n4000 90\n"
+              : policy == PolicyKind::script
+                  ? R"({"after_step": 30, "configuration": "d=2,t=1,p=2,B=32,b=4"})"
+                    "\n"
+                    R"({"after_step": 130, "configuration": "d=2,t=2,p=1,B=64,b=4", "rate_factor": 2})"
+                    "\n"
+                  : "";
+      commands_.clear();
+      ranks_.clear();
+      if (has_trouble) {
+        commands_ = {{20, {.kind = Command::Kind::force, .target = target}},
+                     {60, {.kind = Command::Kind::unpin, .target = {}}}};
+        ranks_ = {{100, 2}};
+      }
+      const auto remove_logs = [&] {
+        for (const char* name : {"run.jsonl", "decisions.jsonl"}) std::filesystem::remove(directory_ / name);
+      };
+      remove_logs();
+      train(150);
+      const std::string uninterrupted = log_text();
+      const Replay whole = replay(config_, records(), events());
+      EXPECT_FALSE(whole.difference) << whole.difference->what;
+      for (const int64_t stop : {79, 100, 133}) {
+        remove_logs();
+        SyntheticJob job(config_);
+        {
+          Controller first(config_, configuration_of(config_), Knowledge(), file_);
+          begin();
+          go_on(job, first, 1, stop);
+        }
+        std::vector<DecisionEvent> recent = events();
+        const auto state = std::find_if(recent.rbegin(), recent.rend(), [](const DecisionEvent& event) {
+          return std::holds_alternative<ControllerState>(event);
+        });
+        ASSERT_NE(state, recent.rend());
+        const int64_t since = step_of(*state);
+        EXPECT_GE(since, stop - steps_between_states_);
+        recent.erase(recent.begin() + 1, state.base() - 1);
+        auto resumed = bring_up_to_date(config_, read_run_log(directory_ / "run.jsonl", stop, since), recent, stop);
+        ASSERT_TRUE(resumed);
+        ASSERT_FALSE(resumed->difference) << resumed->difference->what;
+        if (resumed->controller.under_way()) job.expect(*resumed->controller.under_way());
+        go_on(job, resumed->controller, stop + 1, 150);
+        ASSERT_EQ(log_text(), uninterrupted) << "stopped after step " << stop;
+      }
+    }
+  }
+}
+
+TEST_F(DecisionReplayTest, AStateIsReadOnlyWhole) {
+  steps_between_states_ = 40;
+  train(100);
+  std::vector<DecisionEvent> all = events();
+  for (DecisionEvent& event : all) {
+    auto* state = std::get_if<ControllerState>(&event);
+    if (state == nullptr) continue;
+    const std::string line = to_line(event);
+    const size_t digit = line.rfind("\"1\"");
+    ASSERT_NE(digit, std::string::npos);
+    std::string edited = line;
+    edited[digit + 1] = '0';
+    EXPECT_THAT(user_error([&] { decision_event_from_line(edited); }), HasSubstr("does not fit its checksum"));
+    state->values.pop_back();
+  }
+  EXPECT_THAT(user_error([&] { bring_up_to_date(config_, records(), all, 100); }),
+              HasSubstr("decisions.jsonl, the state after step 80: it has only"));
+  // Under a policy that remembers something else it has no use.
+  config_.adapt.policy = PolicyKind::cona;
+  EXPECT_THAT(user_error([&] { bring_up_to_date(config_, records(), events(), 100); }),
+              HasSubstr("settings that do not fit"));
+}
+
+TEST_F(DecisionReplayTest, AResumedRunReadsItsDecisionsSinceTheLatestStateAlone) {
+  steps_between_states_ = steps_between_states;
+  train(2100);
+  const std::filesystem::path log = directory_ / "decisions.jsonl";
+  const std::vector<DecisionEvent> all = events();
+  for (const int64_t step : {999, 1000, 1500, 2001, 2100}) {
+    const std::vector<DecisionEvent> some = read_decisions_to_resume(log, step);
+    ASSERT_FALSE(some.empty());
+    EXPECT_TRUE(std::holds_alternative<ControllerBegin>(some.front()));
+    const int64_t state_step = step / steps_between_states * steps_between_states;
+    if (state_step > 0) {
+      ASSERT_GT(some.size(), 1);
+      EXPECT_TRUE(std::holds_alternative<ControllerState>(some[1]));
+      EXPECT_EQ(step_of(some[1]), state_step);
+    }
+    const auto in_all = [&](int64_t after) {
+      return std::count_if(all.begin(), all.end(), [&](const DecisionEvent& event) {
+        return step_of(event) > after && step_of(event) <= step && !std::holds_alternative<ControllerBegin>(event);
+      });
+    };
+    EXPECT_EQ(std::ssize(some), state_step == 0 ? 1 + in_all(0) : 2 + in_all(state_step)) << step;
   }
 }
 

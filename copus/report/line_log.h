@@ -83,6 +83,8 @@ class LineLog {
   // Makes the file again, with all lines so far, where it is not. Throws UserError where that cannot be, or another
   // file has its name.
   void put_back();
+  // Size of the whole lines.
+  int64_t bytes() const { return size_; }
   // Returns when the disk has all lines; the log's name it has since the log was opened. Throws UserError if it
   // refuses.
   void sync();

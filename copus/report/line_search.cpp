@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -14,6 +15,17 @@
 #include "copus/base/regular_file.h"
 
 namespace copus {
+
+std::optional<int64_t> number_in(std::string_view line, std::string_view field) {
+  const std::string name = concat('"', field, "\":");
+  const size_t found = line.find(name);
+  if (found == std::string_view::npos) return std::nullopt;
+  const size_t begin = line.find_first_not_of(' ', found + name.size());
+  if (begin == std::string_view::npos) return std::nullopt;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(line.data() + begin, line.data() + line.size(), number);
+  return error == std::errc() ? std::optional(number) : std::nullopt;
+}
 
 LineSearch::LineSearch(std::filesystem::path path) : path_(std::move(path)) {
   const OpenedFile file = open_regular_file(path_, O_RDONLY);

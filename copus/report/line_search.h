@@ -10,6 +10,9 @@
 
 namespace copus {
 
+// The number of the first field of this name in a line of JSON, which is not parsed for it; empty where there is none.
+std::optional<int64_t> number_in(std::string_view line, std::string_view field);
+
 class LineSearch {
  public:
   // Returns the number that a line, given without its line end, is in the order of; empty where it has none.

@@ -1,11 +1,7 @@
 #include "copus/report/performance_profile.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <map>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "copus/base/durable_file.h"
@@ -38,8 +34,9 @@ std::string fingerprint(const ClusterDescription& cluster) {
     return OrderedJson{latency, bandwidth, curve(efficiency), tree};
   };
   const auto& [num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, network_by_nodes,
-               measured_nodes, flops_per_second, device] = cluster;
-  static_cast<void>(num_ranks);  // more nodes of the same kind change no configuration's time
+               measured_nodes, flops_per_second, device, communicators] = cluster;
+  static_cast<void>(num_ranks);      // more nodes of the same kind change no configuration's time
+  static_cast<void>(communicators);  // they are opened between steps
   static_cast<void>(measured_nodes);
   const auto& [name, memory, memory_speed, peak, matmul, by_rows, by_columns, by_depth, attention_forward,
                attention_backward, launch] = device;

@@ -19,7 +19,6 @@ namespace {
 constexpr int64_t run_log_version = 1;  // of every line, since a log may be cut anywhere
 
 // What is chosen of a long log: more than a page has points for.
-constexpr uint64_t most_bytes_read_whole = uint64_t{16} << 20;
 constexpr int64_t evenly_chosen = 8000;
 constexpr int64_t evaluations_chosen = 2000;
 
@@ -57,18 +56,6 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("elapsed_seconds", record.elapsed_seconds);
   visit("seconds_left", record.seconds_left);
   visit("share_done", record.share_done);
-}
-
-// The number of a field of a line, which need not be parsed for it; empty where there is none.
-std::optional<int64_t> number_in(std::string_view line, std::string_view field) {
-  const std::string name = concat('"', field, "\":");
-  const size_t found = line.find(name);
-  if (found == std::string_view::npos) return std::nullopt;
-  const size_t begin = line.find_first_not_of(' ', found + name.size());
-  if (begin == std::string_view::npos) return std::nullopt;
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(line.data() + begin, line.data() + line.size(), number);
-  return error == std::errc() ? std::optional(number) : std::nullopt;
 }
 
 std::optional<int64_t> step_in(std::string_view line) { return number_in(line, "step"); }

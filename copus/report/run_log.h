@@ -22,6 +22,9 @@ StepRecord step_record_from_line(const std::string& line);
 // (RunLog::add_to_resumed_step).
 bool completes(const StepRecord& before, const StepRecord& record);
 
+// A longer run.jsonl is read in part where that is enough.
+inline constexpr uint64_t most_bytes_read_whole = uint64_t{16} << 20;
+
 class RunLog {
  public:
   // Opens <run_dir>/run.jsonl. A new run starts an empty log and throws UserError if there is one already. A resumed
@@ -47,6 +50,7 @@ class RunLog {
   void put_back() { lines_.put_back(); }
   // Returns when the disk has all that was appended. Throws UserError as LineLog::sync.
   void sync() { lines_.sync(); }
+  int64_t bytes() const { return lines_.bytes(); }
 
   // The steps up to the one that the run was resumed after whose lines were not there, among those that were read:
   // empty in a new run.
@@ -75,9 +79,9 @@ struct ChosenRecords {
   bool is_all = false;
 };
 
-// Reads all of a run.jsonl of 16 MiB at most. Of a longer one it reads so many records that the work hardly grows with
-// the log: 8000 that lie evenly in it, the last one, up to 2000 of steps that were evaluated, and those of `steps` or
-// the next ones after these. Throws UserError as read_run_log.
+// Reads all of a run.jsonl of most_bytes_read_whole at most. Of a longer one it reads so many records that the work
+// hardly grows with the log: 8000 that lie evenly in it, the last one, up to 2000 of steps that were evaluated, and
+// those of `steps` or the next ones after these. Throws UserError as read_run_log.
 ChosenRecords choose_records(const std::filesystem::path& path, const std::vector<int64_t>& steps,
                              const EvaluateConfig& evaluate);
 

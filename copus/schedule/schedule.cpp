@@ -12,6 +12,10 @@ namespace copus {
 
 namespace {
 
+int64_t microbatches_per_round(const Schedule& schedule) {
+  return schedule.num_microbatches / interleaved_rounds(schedule.num_microbatches, schedule.pipeline_parallel);
+}
+
 struct Pattern {
   int64_t warm_up;       // F's before the first F that is followed by a B
   int64_t weight_delay;  // number of B's by which a W trails its own B
@@ -27,9 +31,9 @@ Pattern pattern_of(PipelineSchedule kind, const Schedule& schedule, int64_t rank
     case PipelineSchedule::one_f_one_b:
       return {.warm_up = to_the_end, .weight_delay = 0};
     case PipelineSchedule::interleaved_1f1b:
-      // Megatron-LM's count: the way to the last rank and back, plus a group of p micro-batches for each chunk but the
+      // Megatron-LM's count: the way to the last rank and back, plus a round of micro-batches for each chunk but the
       // last.
-      return {.warm_up = 2 * to_the_end + (v - 1) * p, .weight_delay = 0};
+      return {.warm_up = 2 * to_the_end + (v - 1) * microbatches_per_round(schedule), .weight_delay = 0};
     case PipelineSchedule::zb_h1:
       // Rank r holds p - r micro-batches until B, so r more can wait for W within the memory of rank 0.
       return {.warm_up = to_the_end, .weight_delay = rank};
@@ -37,11 +41,11 @@ Pattern pattern_of(PipelineSchedule kind, const Schedule& schedule, int64_t rank
   fail_check("known pipeline schedule", __FILE__, __LINE__, "");
 }
 
-// Returns the chunk and micro-batch of a rank's k-th F: groups of p micro-batches go through one chunk after the other.
+// Returns the chunk and micro-batch of a rank's k-th F: rounds of micro-batches go through one chunk after the other.
 Action nth_forward(const Schedule& schedule, int64_t k) {
-  const int64_t p = schedule.pipeline_parallel;
-  const int64_t group = p * schedule.virtual_stages;
-  return {ActionKind::forward, k % group / p, k / group * p + k % p};
+  if (schedule.virtual_stages == 1) return {ActionKind::forward, 0, k};
+  const int64_t round = microbatches_per_round(schedule), passes = round * schedule.virtual_stages;
+  return {ActionKind::forward, k % passes / round, k / passes * round + k % round};
 }
 
 // Returns the chunk and micro-batch of the k-th B or W: in the same order as F, but with the chunks from last to first.
@@ -104,7 +108,8 @@ Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t
   COPUS_CHECK(pipeline_parallel >= 1 && virtual_stages >= 1 && num_microbatches >= 1);
   const bool interleaved = kind == PipelineSchedule::interleaved_1f1b;
   COPUS_CHECK(interleaved == (virtual_stages > 1), "virtual_stages ", virtual_stages);
-  COPUS_CHECK(!interleaved || (pipeline_parallel > 1 && num_microbatches % pipeline_parallel == 0),
+  COPUS_CHECK(!interleaved || (pipeline_parallel > 1 &&
+                               num_microbatches % interleaved_rounds(num_microbatches, pipeline_parallel) == 0),
               "pipeline_parallel ", pipeline_parallel, ", ", num_microbatches, " micro-batches");
 
   Schedule schedule{pipeline_parallel, virtual_stages, num_microbatches, {}};

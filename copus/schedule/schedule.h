@@ -46,7 +46,7 @@ struct Schedule {
 // same way (interleaved with p = 2), they are received in the order in which they were sent: either is used equally
 // many turns after it was sent.
 //
-// interleaved_1f1b needs virtual_stages > 1, pipeline_parallel > 1 and num_microbatches to be a multiple of it; the
+// interleaved_1f1b needs virtual_stages > 1, pipeline_parallel > 1 and rounds of equal size (interleaved_rounds); the
 // others need virtual_stages 1 (InternalError otherwise: infeasible_reason refuses such strategies).
 Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                        int64_t num_microbatches);
@@ -59,7 +59,7 @@ Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t
 bool joins_receive(const Schedule& schedule, const Action& send, const Action& next);
 
 // Returns the most micro-batches whose activations a rank holds at once (F done, B not finished), summed over its
-// chunks: m for gpipe, p - rank for 1f1b and zb-h1 (at most m), for interleaved Megatron's warm-up count + 1 (at most v
+// chunks: m for gpipe, p - rank for 1f1b and zb-h1 (at most m), for interleaved its warm-up count + 1 (at most v
 // m). In zb-h1 the inputs and output gradients of the layers of `rank` waiting W's come on top: from F to W no rank has
 // more than p micro-batches, as many as rank 0 of 1f1b holds.
 int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank);

@@ -9,6 +9,7 @@
 
 #include "copus/orchestrator/testing/small_run.h"
 #include "copus/statistics/noise_scale.h"
+#include "copus/statistics/testing/quadratic_loss.h"
 
 namespace copus {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "copus/base/error.h"
 #include "copus/orchestrator/candidates.h"

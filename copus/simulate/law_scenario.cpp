@@ -138,7 +138,7 @@ LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& questi
   const auto clock = std::make_shared<ModelledTruth>(
       job.model, job.sequence_length, config.cluster.true_cluster(), training_system_of(config),
       LayoutErrors{.size = config.cluster.truth_layout_error, .seed = config.cluster.truth_seed});
-  SimulatedWorld world{.seed = mix_bits(config.train.seed),
+  SimulatedWorld world{.seed = mix_bits(config.execution.seed),
                        .truth = truth_of(config, question, law, tokens),
                        .seconds = true_seconds(config, *clock),
                        .pause_seconds = question.pause_seconds.value_or(0),

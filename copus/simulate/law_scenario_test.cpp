@@ -201,7 +201,7 @@ TEST(LawScenario, SaysWhyARunCannotBeSimulated) {
   config.cluster.profile = "profile.json";
   EXPECT_THAT(refusal(config, {}), HasSubstr("cluster.profile"));
   config = modelled_run();
-  config.cluster.stands_for_precision = config.train.precision = Precision::automatic;
+  config.cluster.stands_for_precision = config.execution.precision = Precision::automatic;
   EXPECT_THAT(refusal(config, {}), HasSubstr("stands_for_precision"));
   config = modelled_run();
   config.cluster.clock = ClockKind::wall;

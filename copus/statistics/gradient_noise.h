@@ -28,14 +28,4 @@ struct GradientNoise {
 //   |G|^2 = (b2 C2 - b1 C1) / (b2 - b1)      tr(Sigma) = (C1 - C2) / (1/b1 - 1/b2)
 GradientNoise estimate(const NormObservation& observation);
 
-// Estimates both numbers, without bias, from n >= 2 gradients of `batch` samples each, whose squared norms have the
-// mean A, and C, the squared norm of their mean; this is the two-batch estimate of (batch, n batch):
-//   |G|^2 = (n C - A) / (n - 1)              tr(Sigma) = batch n (A - C) / (n - 1)
-GradientNoise estimate_from_samples(double n, double batch, double mean_squared_norm, double squared_norm_of_mean);
-
-// Returns the variances of the two estimates of estimate_from_samples, for Gaussian samples with B = n batch in all:
-//   Var|G|^2 = 4 G'Sigma G / B + 2 tr(Sigma^2) n / (B^2 (n - 1))      Var tr(Sigma) = 2 tr(Sigma^2) / (n - 1)
-GradientNoise variance_of_estimate(double n, double batch, double gradient_covariance_gradient,
-                                   double trace_of_squared_covariance);
-
 }  // namespace copus

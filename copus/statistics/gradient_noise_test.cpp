@@ -63,7 +63,6 @@ TEST(GradientNoise, IsReadOffALine) {
   const GradientNoise expected{3, 40};
   EXPECT_EQ(estimate({4, 13, 8, 8}), expected);
   EXPECT_EQ(estimate({1, 43, 40, 4}), expected);
-  EXPECT_EQ(estimate_from_samples(2, 4, 13, 8), expected);
 }
 
 TEST(GradientNoise, IsThePairwiseProductsAndTheSampleVariance) {
@@ -77,7 +76,7 @@ TEST(GradientNoise, IsThePairwiseProductsAndTheSampleVariance) {
     for (size_t j = 0; j < mean.size(); ++j) variance += (gradient[j] - mean[j]) * (gradient[j] - mean[j]) / 2;
   }
   const double batch = 5;
-  const auto noise = estimate_from_samples(3, batch, mean_squared_norm(gradients), squared_norm(mean));
+  const auto noise = estimate({batch, mean_squared_norm(gradients), 3 * batch, squared_norm(mean)});
   EXPECT_NEAR(noise.squared_gradient, (product(0, 1) + product(0, 2) + product(1, 2)) / 3, 1e-12);
   EXPECT_NEAR(noise.trace, batch * variance, 1e-12);
 }
@@ -86,8 +85,6 @@ TEST(GradientNoise, TheBatchesMustDiffer) {
   EXPECT_THROW(estimate({4, 1, 4, 1}), InternalError);
   EXPECT_THROW(estimate({8, 1, 4, 1}), InternalError);
   EXPECT_THROW(estimate({0, 1, 4, 1}), InternalError);
-  EXPECT_THROW(estimate_from_samples(1, 4, 1, 1), InternalError);
-  EXPECT_THROW(variance_of_estimate(1, 4, 1, 1), InternalError);
 }
 
 struct Case {
@@ -109,8 +106,7 @@ TEST_P(OnQuadratics, EstimatesAreUnbiasedAndVaryAsFormulasSay) {
       Moments squared_gradient;
       Moments trace;
       for (int repetition = 0; repetition < repetitions; ++repetition) {
-        const NormObservation norms = loss.draw(n, batch, random);
-        const auto noise = estimate_from_samples(n, batch, norms.small_squared_norm, norms.large_squared_norm);
+        const GradientNoise noise = estimate(loss.draw(n, batch, random));
         squared_gradient.add(noise.squared_gradient);
         trace.add(noise.trace);
       }

@@ -27,24 +27,34 @@ bool is_on_another_cluster(const RunPlan& plan) {
   });
 }
 
-// The policy that a log was written under until its end; empty where it has no beginning.
-std::optional<std::string> latest_policy(const std::vector<DecisionEvent>& events) {
-  std::optional<std::string> policy;
+// The latest beginning in a log; null where there is none.
+const ControllerBegin* latest_begin(const std::vector<DecisionEvent>& events) {
+  const ControllerBegin* latest = nullptr;
   for (const DecisionEvent& event : events) {
-    if (const auto* begin = std::get_if<ControllerBegin>(&event)) policy = begin->policy;
+    if (const auto* begin = std::get_if<ControllerBegin>(&event)) latest = begin;
   }
-  return policy;
+  return latest;
 }
 
-// What the controller of these events has to observe again: the steps since it began, or where it learns nothing from
-// them the last one and those at whose boundaries something happened.
+// The step of the latest state after that beginning, or of the beginning where there is none.
+int64_t latest_state_step(const std::vector<DecisionEvent>& events, const ControllerBegin& begin) {
+  int64_t latest = begin.step;
+  for (const DecisionEvent& event : events) {
+    const auto* state = std::get_if<ControllerState>(&event);
+    if (state != nullptr) latest = std::max(latest, state->step);
+  }
+  return latest;
+}
+
+// What the controller of these events has to observe again: the steps since its latest state or since it began, or
+// where it learns nothing from them the last one and those at whose boundaries something happened.
 std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector<DecisionEvent>& events,
                                           int64_t after_step) {
   const std::filesystem::path log = plan.directory / "run.jsonl";
   int64_t begin = 0;
   std::vector<int64_t> steps;
   for (const DecisionEvent& event : events) {
-    if (std::holds_alternative<ControllerBegin>(event)) {
+    if (std::holds_alternative<ControllerBegin>(event) || std::holds_alternative<ControllerState>(event)) {
       begin = step_of(event);
       steps.clear();
     } else if (const int64_t step = step_of(event); step > begin && (steps.empty() || steps.back() != step)) {
@@ -55,6 +65,18 @@ std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector
   if (!std::filesystem::exists(log)) return {};
   if (Controller::learns_from_steps(plan.config)) return read_run_log(log, after_step, begin);
   return read_steps(log, steps);
+}
+
+// bring_up_to_date(), and empty, with a note why, where the log has a state that cannot be restored.
+std::optional<ReplayedController> brought_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
+                                                     const std::vector<DecisionEvent>& events, int64_t after_step,
+                                                     std::optional<std::string>& note) {
+  try {
+    return bring_up_to_date(config, records, events, after_step);
+  } catch (const UnusableState& error) {
+    note = error.what();
+    return std::nullopt;
+  }
 }
 
 std::string pause_of(double seconds) {
@@ -72,18 +94,28 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
     note = "its cluster is described otherwise than before";
   } else if (plan.resume) {
     // What stands behind this step is going to be cut.
-    const std::vector<DecisionEvent> events = read_decision_log(plan.directory / "decisions.jsonl", after_step);
+    const std::vector<DecisionEvent> events = read_decisions_to_resume(plan.directory / "decisions.jsonl", after_step);
     const std::vector<StepRecord> records = records_to_repeat(plan, events, after_step);
-    if (const auto before = latest_policy(events); before && *before != policy) {
-      note = concat("its policy was \"", *before, "\" until now");
-    } else if (auto replayed = bring_up_to_date(plan.config, records, events, after_step)) {
+    const ControllerBegin* before = latest_begin(events);
+    if (before != nullptr && before->policy != policy) {
+      note = concat("its policy was \"", before->policy, "\" until now");
+    } else if (auto replayed = brought_up_to_date(plan.config, records, events, after_step, note)) {
       if (replayed->difference) {
         note = describe(*replayed->difference);
       } else if (replayed->controller.current() != plan.start) {
         note = "the run goes on in another configuration than it was in";
       } else {
         replayed->controller.resumed();
-        return {std::move(replayed->controller), ControllerResumed{after_step}, std::nullopt};
+        const int64_t state_step = latest_state_step(events, *before);
+        if (plan.changes.empty() || state_step == before->step) {
+          return {std::move(replayed->controller), ControllerResumed{after_step}, before->step, state_step,
+                  std::nullopt};
+        }
+        // The steps before the state would perhaps be decided otherwise under these settings: replays begin here.
+        ControllerBegin begin{after_step,        policy,       adapt.advise,     plan.start,
+                              before->knowledge, before->file, state.rate_factor};
+        begin.state = replayed->controller.save_state();
+        return {std::move(replayed->controller), std::move(begin), after_step, after_step, std::nullopt};
       }
     }
   }
@@ -92,19 +124,31 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
   if (!controller.has_policy()) note.reset();  // nothing is decided, afresh or otherwise
   return {std::move(controller),
           ControllerBegin{after_step, policy, adapt.advise, plan.start, known, std::move(text), state.rate_factor},
-          std::move(note)};
+          after_step, after_step, std::move(note)};
 }
 
 Adaptation::Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart start, Note note)
     : config_(plan.config),
       controller_(std::move(start.controller)),
+      begin_step_(start.begin_step),
+      state_step_(start.state_step),
       log_(plan.directory, plan.resume ? std::optional(after_step) : std::nullopt),
       note_(std::move(note)) {
   log_.append(start.event);
   if (start.note) note_(concat("adapting   decides afresh: ", *start.note));
 }
 
+// Logs the state at a boundary, once nothing else can happen there. A run that does not learn from steps has no use for
+// it.
+void Adaptation::log_state_if_due(int64_t after_step) {
+  if (after_step <= state_step_ || after_step % steps_between_states != 0) return;
+  if (!Controller::learns_from_steps(config_)) return;
+  log_.append(ControllerState{after_step, begin_step_, controller_.current(), controller_.save_state()});
+  state_step_ = after_step;
+}
+
 Reaction Adaptation::after_step(const StepRecord& record) {
+  log_state_if_due(record.step - 1);
   Reaction reaction = controller_.observe(observation_of(record));
   if (const auto& decision = reaction.decision) {
     log_.append(*decision);

@@ -18,6 +18,8 @@ namespace copus {
 struct ControllerStart {
   Controller controller;
   DecisionEvent event;
+  int64_t begin_step = 0;           // the step after which the controller, or the one that it goes on from, began
+  int64_t state_step = 0;           // likewise of its latest state in the log; begin_step where that has none
   std::optional<std::string> note;  // why a resumed run begins with a new controller
 };
 
@@ -54,8 +56,11 @@ class Adaptation {
  private:
   void advise(const Decision& decision);
 
+  void log_state_if_due(int64_t after_step);
+
   RunConfig config_;
   Controller controller_;
+  int64_t begin_step_, state_step_;
   DecisionLog log_;
   Note note_;
   std::optional<double> predicted_gain_;  // of the switch that is under way; empty where a user asked for it

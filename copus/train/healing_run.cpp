@@ -56,6 +56,31 @@ struct RepeatedFailures {
   auto operator<=>(const RepeatedFailures&) const = default;
 };
 
+// Ranks that come together again move memory, and do not wait for disks. One that makes no progress has stalled after
+// ten times this, or ten times the state's bytes at 1 GB/s where that is longer, and at most after the wait limit.
+constexpr double least_seconds_of_progress = 3;
+constexpr double expectations_of_a_stall = 10;
+constexpr double assumed_bytes_per_second = 1e9;
+
+double seconds_of_moving(const RunConfig& config) {
+  constexpr int64_t bytes_of_parameter = 4 * sizeof(float);  // the weight in two precisions, and two moments
+  const double bytes = static_cast<double>(bytes_of_parameter * count_parameters(config.model));
+  const double most = std::max(least_seconds_of_progress, config.wait_limit / expectations_of_a_stall);
+  return std::clamp(bytes / assumed_bytes_per_second, least_seconds_of_progress, most);
+}
+
+// Has the others notice, while it lives, where this rank makes no progress for ten times `seconds`.
+class ProgressIsExpected {
+ public:
+  ProgressIsExpected(Health& health, double seconds) : health_(health) { health.set_expected_step_seconds(seconds); }
+  ProgressIsExpected(const ProgressIsExpected&) = delete;
+  ProgressIsExpected& operator=(const ProgressIsExpected&) = delete;
+  ~ProgressIsExpected() { health_.set_expected_step_seconds(0); }
+
+ private:
+  Health& health_;
+};
+
 constexpr int64_t never = -1;
 
 // What a process knows of the run's past. All learn it before they do anything else in an epoch, so that a newcomer
@@ -110,8 +135,7 @@ class HealingRun {
 
  private:
   std::optional<RunEnd> run_epoch(std::unique_ptr<World>& joined) {
-    const bool shares_memory = join_arenas(*joined);
-    agree_on_past(*joined);
+    const bool shares_memory = learn_what_is_left(*joined);
     set_up(*joined);
     joined = with_links(std::move(joined), plan_->config.cluster.description, plan_->config.cluster.clock);
     World& members = *joined;
@@ -120,6 +144,7 @@ class HealingRun {
     if (past_.begun_in != never && !shares_memory) {
       loss = "the ranks can no longer read each other's memory";
     } else if (past_.begun_in != never) {
+      const ProgressIsExpected expected(members.health(), seconds_of_moving(plan_->config));
       try {
         regrouped = regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_,
                             [&](const auto& before, int64_t ranks) { return manned(choose_among(before, ranks)); });
@@ -154,6 +179,13 @@ class HealingRun {
     return RunLoop(*plan_, *dataset_, *trainer_, *world_, *stop_, leader_.get(), &membership_).until_end(passed_);
   }
 
+  bool learn_what_is_left(World& members) {
+    const ProgressIsExpected expected(members.health(), least_seconds_of_progress);
+    const bool shares_memory = join_arenas(members);
+    agree_on_past(members);
+    return shares_memory;
+  }
+
   // Makes the arenas readable to all of a machine, those that its launcher has kept of ended processes too. Whether
   // they can be had.
   bool join_arenas(World& members) {
@@ -170,10 +202,10 @@ class HealingRun {
     members.health().set_place("setting up");
     if (!dataset_) {
       have_cores_ = set_up_process(plan_->config, device_, local_ranks_);
-      const TrainConfig& train = plan_->config.train;
-      dataset_.emplace(plan_->config.data, train.sequence_length, plan_->config.model.vocab_size, train.seed);
+      const RunConfig& config = plan_->config;
+      dataset_.emplace(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
     }
-    Precision& precision = plan_->config.train.precision;
+    Precision& precision = plan_->config.execution.precision;
     precision = agree_on_precision(precision, device_, members);
     if (membership_.epoch().number == 0 || is_planned_anew_) {
       if (!plan_->checkpoint) plan_->start = starting_configuration(plan_->config);
@@ -299,8 +331,8 @@ class HealingRun {
   }
 
   // Takes the newest checkpoint, since no copy of the state is left in memory, as `loss` says: where others have
-  // trained, checkpoints and log may have gone far beyond what this job began with. Throws UserError where the run has
-  // begun and has none.
+  // trained, checkpoints and log may have gone far beyond what this job began with. Throws UserError where a run that
+  // has recorded steps has none.
   void return_to_checkpoint(World& members, const std::string& loss) {
     members.health().set_place("returning to the newest checkpoint");
     const bool leads = members.rank() == 0;
@@ -314,7 +346,8 @@ class HealingRun {
     }
     const std::string newest =
         broadcast_text(found.checkpoint ? found.checkpoint->directory().string() : "", 0, members.everyone());
-    if (newest.empty() && (has_begun || !known.empty())) {
+    const bool begins_again = newest.empty() && has_begun && has_nothing_to_lose(members, known.empty());
+    if (newest.empty() && !begins_again && (has_begun || !known.empty())) {
       throw UserError(concat(loss, ", and the run has no checkpoint",
                              known.empty() ? " yet; start it again with --resume, from its beginning"
                                            : concat(": ", known, " is gone; put it back and go on with --resume")));
@@ -342,9 +375,21 @@ class HealingRun {
     passed_ = {};
     leader_.reset();
     if (!leads) return;
-    write_all(STDERR_FILENO,
-              concat("copus: ", printable(loss), "; the job goes on from ", printable(newest), " and trains ",
-                     counted(std::max<int64_t>(0, plan_->logged_step - step), "step"), " after it again\n"));
+    const std::string next =
+        begins_again ? "no step was recorded yet, and the job begins again"
+                     : concat("the job goes on from ", newest, " and trains ",
+                              counted(std::max<int64_t>(0, plan_->logged_step - step), "step"), " after it again");
+    write_all(STDERR_FILENO, concat("copus: ", printable(loss), "; ", printable(next), "\n"));
+  }
+
+  // Whether the job has begun with no checkpoint, the record has no step, and no rank has trained past step 1, whose
+  // line may still be missing. Rank 0 looks, for all.
+  bool has_nothing_to_lose(World& members, bool without_checkpoint) const {
+    const std::filesystem::path log = plan_->directory / "run.jsonl";
+    int64_t nothing = members.rank() == 0 && without_checkpoint && std::filesystem::exists(log) &&
+                      latest_logged_step(log) == 0 && past_.failures.after_step <= 1;
+    members.everyone().broadcast(&nothing, 1, DataType::int64, 0);
+    return nothing != 0;
   }
 
   // One that all ranks have written may become complete at any moment. Not for as long as a disk that hangs takes.
@@ -387,17 +432,20 @@ class HealingRun {
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
     loaded_in_ = epoch.number;
     world_->health().set_place("beginning");
+    // After the barrier every rank counts on the state that the others hold, so the launcher gets the arenas before it.
+    // The arenas that the launcher kept until now held a state that was lost.
+    if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
+    world_->health().set_place("having begun");
     past_.begun_in = epoch.number;
     trainer_->keep_record(epoch.number);
-    // Until then the launcher keeps the arena of the state that was there before.
-    if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     if (epoch.number > 0) membership_.settled();
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
+    // With the note, the job does not begin again over the directory when all ranks are killed from here on.
+    membership_.leave_note(plan_->directory.string());
     world_->health().set_place("opening the run directory");
     leader_->begin(have_cores_);
-    membership_.leave_note(plan_->directory.string());
     leader_->introduce(*dataset_, *world_);
     if (!given_up_.empty()) leader_->output().note(concat("safe       ", given_up_));
   }
@@ -458,6 +506,7 @@ class HealingRun {
     TrainingState state = trainer_->state();
     state.step = passed_.written;
     leader_ = std::make_unique<RunLeader>(*plan_, state);
+    membership_.leave_note(plan_->directory.string());  // an earlier rank 0 may have been lost before it could do so
     leader_->begin(have_cores_);
   }
 

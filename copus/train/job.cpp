@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -11,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "copus/base/cores.h"
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/comm/announcements.h"
+#include "copus/comm/job/job_start.h"
 #include "copus/comm/job/launcher.h"
 #include "copus/comm/job/launcher_watch.h"
 #include "copus/comm/job/membership.h"
@@ -25,6 +28,7 @@
 #include "copus/train/run.h"
 #include "copus/train/run_forecast.h"
 #include "copus/train/run_plan.h"
+#include "copus/train/step_agreement.h"
 
 namespace copus {
 
@@ -34,7 +38,7 @@ constexpr int users_mistake = 2;
 
 // Whether ranks that our launchers start go on without those that fail: training state has to lie in memory that
 // outlives them.
-bool can_heal(const RunConfig& config) { return config.heal.enabled && config.train.device == "cpu"; }
+bool can_heal(const RunConfig& config) { return config.heal.enabled && config.execution.device == "cpu"; }
 
 // Whether this process, the only one that another launcher has started on its machine, is to start the ranks there:
 // what that launcher would end, or start anew, when one of them fails. mpirun takes the end of any process for that of
@@ -95,7 +99,7 @@ void check_ranks(const RunConfig& config, const RankEnvironment& environment) {
 // Checks train.device against the layout, without asking for devices: that is left to the process that is going to use
 // one.
 void check_device(const RunConfig& config) {
-  const std::string& device = config.train.device;
+  const std::string& device = config.execution.device;
   if (num_training_ranks(config) == 1 || device == "cpu" || device == "cuda") return;
   throw UserError(concat("train.device = \"", device,
                          "\": several ranks train on \"cpu\", or on \"cuda\", where those of a ",
@@ -117,9 +121,19 @@ void check_open_files(int64_t ranks) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// Checks that so many ranks may have their threads: those that compute, those that watch and write beside them, and in
+// a rank of several a second team of OpenMP's for the one that prepares a re-layout. Throws UserError.
+void check_threads(const RunConfig& config, int64_t ranks) {
+  constexpr int64_t beside_one = 2, beside_each_of_several = 4;
+  const int64_t threads = config.execution.threads > 0 ? config.execution.threads : default_threads(ranks);
+  require_threads(ranks == 1 ? threads + beside_one : 1 + ranks * (2 * threads - 1 + beside_each_of_several));
+}
+
 // Tells whether another rank reports the mistake. All ranks may have found the same one, and one message is enough:
-// rank 0's, or this rank's where rank 0 does not end within a moment.
-bool is_told_by_another(World& world) {
+// rank 0's, or this rank's where rank 0 does not end within a moment. Copus' launchers hold back what other ranks tell,
+// so that rank 0 of theirs always tells it.
+bool is_told_by_another(World& world, LauncherKind launcher) {
+  if (world.rank() == 0 && launcher == LauncherKind::copus) return false;
   constexpr std::chrono::milliseconds moment(2000), interval(5);
   const auto until = std::chrono::steady_clock::now() + (world.rank() == 0 ? std::chrono::milliseconds(0) : moment);
   while (true) {
@@ -142,7 +156,8 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
   // The run's own configuration says what it trains with, the user's may have been edited since.
   const auto plan_again = [&](const std::filesystem::path& directory) {
     RunRequest again = request;
-    again.config_path = (directory / "config.toml").string();
+    const std::filesystem::path config = directory / "config.toml";
+    if (std::filesystem::exists(config)) again.config_path = config.string();  // else the run had not come so far
     again.run_directory = directory.string();
     again.resume = true;
     return plan_run(again);
@@ -169,20 +184,21 @@ std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const st
 
 // Runs `body` as one rank. An exception that leaves this function destroys `world`, which tells the other ranks. `body`
 // may replace the world by one that wraps it.
-int run_rank(std::unique_ptr<World> world, const std::function<int(std::unique_ptr<World>&)>& body) {
+int run_rank(LauncherKind launcher, std::unique_ptr<World> world,
+             const std::function<int(std::unique_ptr<World>&)>& body) {
   try {
     return body(world);
   } catch (const UserError&) {
-    if (!world || !is_told_by_another(*world)) throw;
+    if (!world || !is_told_by_another(*world, launcher)) throw;
     return users_mistake;
   }
 }
 
 }  // namespace
 
-int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
-            const std::vector<std::string>& arguments) {
+int run_job(const RunRequest& request, double max_seconds, const std::vector<std::string>& arguments) {
   const std::optional<RankEnvironment> environment = read_rank_environment();
+  const std::chrono::steady_clock::time_point start = job_start(environment);
   if (environment) watch_launcher(*environment);
   if (request.dry_run && environment && environment->rank > 0) return 0;  // rank 0 tells
   if (environment && environment->control >= 0) return run_member(request, max_seconds, start, *environment);
@@ -197,7 +213,9 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
     if (environment && !starts_ranks) check_ranks(plan->config, *environment);
     check_healing(plan->config, starts_ranks && can_heal(plan->config));
     const int64_t machines = environment ? environment->world_size : 1;
-    if (!request.dry_run) check_open_files(starts_ranks ? num_training_ranks(plan->config) / machines : 1);
+    const int64_t ranks_here = starts_ranks ? num_training_ranks(plan->config) / machines : 1;
+    if (!request.dry_run) check_open_files(ranks_here);
+    if (!request.dry_run && (!environment || starts_ranks)) check_threads(plan->config, ranks_here);
     if (request.dry_run) {
       tell_forecast(std::move(*plan), /*checks_machine=*/!environment);
       return 0;
@@ -209,7 +227,10 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
   }
 
   std::optional<ClaimedDirectory> claimed;
-  if (!environment && request.run_directory.empty()) plan->directory = claimed.emplace(plan->directory).path();
+  const bool names_none = request.run_directory.empty();
+  // The ranks of one job hear of rank 0's folder.
+  const bool claims_for_ranks = starts_ranks && environment && environment->rank == 0;
+  if (names_none && (!environment || claims_for_ranks)) plan->directory = claimed.emplace(plan->directory).path();
   if (starts_ranks) {
     const RunConfig config = plan->config;
     std::vector<std::string> of_ranks = arguments;
@@ -221,19 +242,23 @@ int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_c
   if (!environment) {
     const std::unique_ptr<World> world =
         with_links(single_rank_world(), plan->config.cluster.description, plan->config.cluster.clock);
-    const at::Device device = find_device(plan->config.train.device);
+    const at::Device device = find_device(plan->config.execution.device);
     use_device(device);
     return static_cast<int>(run_training(std::move(*plan), max_seconds, start, *world, device, 1));
   }
 
   std::unique_ptr<World> joined =
       mistake ? join_to_tell(*environment, mistake) : join_world(*environment, plan->config.wait_limit);
-  return run_rank(std::move(joined), [&](std::unique_ptr<World>& world) {
+  return run_rank(environment->launcher, std::move(joined), [&](std::unique_ptr<World>& world) {
     if (mistake) std::rethrow_exception(mistake);
     const RunConfig& config = plan->config;
-    const at::Device device = find_device(config.train.device, environment->local_rank, world->size());
+    const at::Device device = find_device(config.execution.device, environment->local_rank, world->size());
     world = connect_devices(std::move(world), device, config.wait_limit);
     world = with_links(std::move(world), config.cluster.description, config.cluster.clock);
+    if (names_none) {
+      if (world->rank() == 0) plan->directory = claimed.emplace(plan->directory).path();
+      plan->directory = broadcast_text(plan->directory.string(), 0, world->everyone());
+    }
     return static_cast<int>(
         run_training(std::move(*plan), max_seconds, start, *world, device, environment->local_world_size));
   });

@@ -1,7 +1,6 @@
 // A whole job as one process sees it: this process is all of it, is one of its ranks, or starts the ranks.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,7 @@ namespace copus {
 // on a rank other than the one that reports it. Ranks that a launcher has started join each other. A process that was
 // not started as a rank trains alone, or starts ranks of this program with `arguments` where the layout has several;
 // all mistakes that can be found beforehand are found first. Throws as plan_run, join_world and run_training do.
-int run_job(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
-            const std::vector<std::string>& arguments);
+// `max_seconds`: of wall clock since the job began (job_start.h); 0: no limit.
+int run_job(const RunRequest& request, double max_seconds, const std::vector<std::string>& arguments);
 
 }  // namespace copus

@@ -271,7 +271,7 @@ TEST_F(LayoutMatrix, RoundedActivationsAreExchanged) {
 }
 
 TEST_F(LayoutMatrix, WeightsOfAFileReachEveryRank) {
-  const Change other_seed = [](RunConfig& config) { config.train.seed = 99; };
+  const Change other_seed = [](RunConfig& config) { config.execution.seed = 99; };
   const auto never = [] { return StopReason::none; };
   std::optional<Snapshot> file;
   std::optional<double> expected;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "copus/base/exact_sum.h"
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/model/parameters.h"
 #include "copus/train/gradient_ranges.h"
 #include "copus/train/update_journal.h"

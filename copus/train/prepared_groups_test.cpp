@@ -82,8 +82,11 @@ class PreparedGroups : public testing::Test {
     end_ = with_changes(begin_, {ranks(1, 2, 2), sequence_parallel});
   }
 
-  // Trains four ranks, which are to switch from begin_ to end_ after step 2. Calls `body` when it is due.
-  void train_until_the_switch(const std::function<void(Trainer&, StrictWorld&)>& body) const {
+  // Trains four ranks, which are to switch from begin_ to end_ after step 2. Calls `body` when it is due, and `before`
+  // before any rank but the first knows of it.
+  void train_until_the_switch(
+      const std::function<void(Trainer&, StrictWorld&)>& body,
+      const std::function<void(StrictWorld&)>& before = [](StrictWorld&) {}) const {
     run_ranks_as_threads(
         4,
         [&](World& inner) {
@@ -96,9 +99,12 @@ class PreparedGroups : public testing::Test {
             trainer.announce(
                 {.configuration = configuration_of(end_), .commit_after_step = 2, .rate_factor = 1, .inputs_hash = 0});
           }
+          before(world);
           trainer.step();
+          EXPECT_EQ(world.preparations(), 2);  // of both layouts, at once
           EXPECT_FALSE(trainer.switch_if_due());
           trainer.step();
+          EXPECT_EQ(world.preparations(), 2);
           body(trainer, world);
         },
         60);
@@ -113,23 +119,26 @@ TEST_F(PreparedGroups, ComeBeforeTheModelsThatUseThem) {
     const auto report = trainer.switch_if_due();
     ASSERT_TRUE(report.has_value());
     EXPECT_EQ(report->outcome, SwitchReport::Outcome::moved);
-    EXPECT_EQ(world.preparations(), 3);  // of both layouts before the state moves, of the new one alone after that
+    EXPECT_EQ(world.preparations(), 3);  // of the new layout alone, once the state has moved
     trainer.step();
   });
 }
 
 // On a full GPU, groups of the new layout cannot be opened. Training goes on in the old one.
 TEST_F(PreparedGroups, ThatCannotBeHadAreAVeto) {
-  train_until_the_switch([](Trainer& trainer, StrictWorld& world) {
-    world.use_up_memory();
+  const auto body = [](Trainer& trainer, StrictWorld& world) {
+    const double before = trainer.state().elapsed_seconds;
     const auto report = trainer.switch_if_due();
     ASSERT_TRUE(report.has_value());
     EXPECT_EQ(report->outcome, SwitchReport::Outcome::vetoed);
     EXPECT_EQ(report->reason, "there is no memory for connections");
     EXPECT_TRUE(report->is_lack_of_memory);
+    EXPECT_GT(report->pause_seconds, 0) << "for which training stood still to connect them";
+    EXPECT_DOUBLE_EQ(trainer.state().elapsed_seconds, before + report->pause_seconds);
     EXPECT_EQ(world.preparations(), 2);
     trainer.step();
-  });
+  };
+  train_until_the_switch(body, [](StrictWorld& world) { world.use_up_memory(); });
 }
 
 }  // namespace

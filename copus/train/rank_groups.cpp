@@ -5,6 +5,7 @@
 #include <set>
 
 #include "copus/base/error.h"
+#include "copus/placement/placed_tensors.h"
 
 namespace copus {
 
@@ -53,11 +54,15 @@ std::vector<Sharding> partial_shardings(const ModelDescription& model, const Par
   return shardings;
 }
 
-// The bytes of the largest bucket of gradients that any rank has, in fp32: a layer's, the embedding's or the head's.
+// The bytes of the largest bucket of gradients that any rank has, in fp32 and with its padding.
 int64_t largest_bucket_bytes(const ModelDescription& model, const ParallelStrategy& strategy) {
-  const LocalElements elements = count_local_elements(model, strategy.tensor_parallel, strategy.sequence_parallel);
-  return static_cast<int64_t>(std::max({elements.layer, elements.embedding, elements.head})) *
-         size_of(DataType::float32);
+  constexpr int64_t any_sequence_length = 1;  // decides which stage has a bucket, and not its size
+  const std::vector<LayerRange> stages = balance_stages(model, any_sequence_length, strategy.num_stages());
+  int64_t largest = 0;
+  for (const PlacedBucket& bucket : place_state(model, strategy, stages, {.slots = {}}).buckets) {
+    largest = std::max(largest, std::ranges::max(bucket.sizes));
+  }
+  return largest * size_of(DataType::float32);
 }
 
 // A list of groups that holds each group once and omits those of one rank.

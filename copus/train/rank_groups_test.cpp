@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/comm/gpu/nccl_plan.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/description/mesh.h"
+#include "copus/performance/communicators.h"
 #include "copus/placement/sharding.h"
 #include "copus/train/step_recorder.h"
 
@@ -80,6 +83,32 @@ void ask(const ModelDescription& model, const ParallelStrategy& strategy, int64_
   asked.groups.insert(of_rank.begin(), of_rank.end());
 }
 
+// Over NCCL the groups open as many communicators as predictions count, and open in hardly more splits than the rank
+// with most has communicators.
+void check_counts(const ModelDescription& model, const ParallelStrategy& strategy) {
+  const int64_t size = strategy.world_size();
+  NcclPlan plan(size, 0);
+  const NcclPlan::Change change = plan.prepare(groups_of(model, strategy, 64), {});
+  std::vector<CommunicatorCounts> opened(size);
+  for (const std::vector<NcclUse>& split : change.open) {
+    for (const NcclUse& use : split) {
+      for (const int64_t rank : use.members) {
+        CommunicatorCounts& counts = opened[rank];
+        ++(use.kind == NcclUse::Kind::collectives ? counts.collectives
+           : use.kind == NcclUse::Kind::exchanges ? counts.exchanges
+                                                  : counts.messages);
+      }
+    }
+  }
+  const Mesh mesh(strategy);
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    EXPECT_EQ(opened[rank], count_communicators(model, strategy, mesh.coordinates(rank).pipeline)) << "rank " << rank;
+    most = std::max(most, opened[rank].collectives + opened[rank].exchanges + opened[rank].messages);
+  }
+  EXPECT_LE(std::ssize(change.open), most + 1);
+}
+
 void check_layout(const ModelDescription& model, const ParallelStrategy& strategy) {
   if (infeasible_reason(model, {.strategy = strategy, .global_batch = 64, .micro_batch = 1}, 64)) return;
   SCOPED_TRACE(to_string(strategy) + (strategy.sequence_parallel ? " sequence-parallel" : "") +
@@ -91,8 +120,17 @@ void check_layout(const ModelDescription& model, const ParallelStrategy& strateg
     EXPECT_TRUE(listed.insert(group.ranks).second) << "twice in the list";
     if (group.messages != GroupUse::Messages::none) with_messages.insert(group.ranks);
   }
+  check_counts(model, strategy);
   EXPECT_EQ(listed, asked.groups);
   EXPECT_EQ(with_messages, asked.with_messages);
+}
+
+// The same with every number of copies of what ZeRO shares out.
+void check_replicas(const ModelDescription& model, ParallelStrategy strategy) {
+  strategy.zero_stage = 1;
+  for (strategy.zero_replicas = 2; strategy.zero_replicas <= strategy.data_parallel; ++strategy.zero_replicas) {
+    if (strategy.data_parallel % strategy.zero_replicas == 0) check_layout(model, strategy);
+  }
 }
 
 TEST(GroupsOf, AreThoseThatTheRanksAskForInEveryLayout) {
@@ -109,6 +147,7 @@ TEST(GroupsOf, AreThoseThatTheRanksAskForInEveryLayout) {
               ParallelStrategy strategy{.data_parallel = d, .tensor_parallel = t, .pipeline_parallel = p};
               strategy.sequence_parallel = sequence_parallel;
               check_layout(model, strategy);
+              check_replicas(model, strategy);
               if (p == 1) continue;
               strategy.virtual_stages = 2;
               strategy.schedule = PipelineSchedule::interleaved_1f1b;

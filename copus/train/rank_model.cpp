@@ -7,7 +7,7 @@ namespace copus {
 RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
                      const std::vector<BucketState>& state)
     : groups(world, strategy, recorder),
-      parameters(config.model, compute_dtype(config.train.precision),
+      parameters(config.model, compute_dtype(config.execution.precision),
                  place(config.model, strategy, config.train.sequence_length, world.rank()), state),
       executor(parameters, groups),
       probe(parameters, groups, recorder),

@@ -79,7 +79,7 @@ class Regrouping {
         machines_(epoch.machines),
         staying_(epoch.num_staying()),
         measures_noise_(measures_noise),
-        dtype_(compute_dtype(config.train.precision)),
+        dtype_(compute_dtype(config.execution.precision)),
         state_(state) {}
 
   std::optional<Regrouped> run(
@@ -519,6 +519,7 @@ class Regrouping {
     // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross
     // them.
     if (mover.reads_arenas() && config_.cluster.clock != ClockKind::real) {
+      members_.health().set_expected_step_seconds(0);  // a clock of walls sleeps
       clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
     }
     for (size_t bucket = 0; bucket < prepared.buckets.size(); ++bucket) {

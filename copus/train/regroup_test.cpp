@@ -211,7 +211,7 @@ class RegroupTest : public TrainerSwitch {
   // Hashes the state after every step, switch and regrouping.
   static Healed train(const Story& story, const Choose& choose) {
     const RunConfig& config = story.config;
-    const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
+    const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
     const int64_t size = config.parallel.world_size();
     Meeting meeting(size, story.machines, story.kind);
     std::map<int64_t, std::atomic<bool>> machine_is_gone;

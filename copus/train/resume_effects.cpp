@@ -1,7 +1,5 @@
 #include "copus/train/resume_effects.h"
 
-#include <cmath>
-
 #include "copus/base/error.h"
 #include "copus/base/units.h"
 #include "copus/orchestrator/learning_rate.h"

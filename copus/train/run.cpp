@@ -17,11 +17,11 @@ namespace copus {
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
                     at::Device device, int64_t local_ranks) {
   const bool have_cores = set_up_process(plan.config, device, local_ranks);
-  plan.config.train.precision = agree_on_precision(plan.config.train.precision, device, world);
+  plan.config.execution.precision = agree_on_precision(plan.config.execution.precision, device, world);
   if (!plan.checkpoint) plan.start = starting_configuration(plan.config);
   check_modelled_job(plan);
-  const TrainConfig& train = plan.config.train;
-  const Dataset dataset(plan.config.data, train.sequence_length, plan.config.model.vocab_size, train.seed);
+  const RunConfig& config = plan.config;
+  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
   check_all_ranks_begin_alike(plan, dataset, world);
   check_state_fits(plan.config, plan.start, device, local_ranks, world);
 

@@ -1,5 +1,6 @@
 #include "copus/train/run_checkpoints.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -14,7 +15,6 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/write_error.h"
-#include "copus/checkpoint/checkpoint_files.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/training_state.h"
 
@@ -81,6 +81,7 @@ RunCheckpoints::RunCheckpoints(fs::path root, CheckpointFolder* folder, World& w
 
 bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
   if (!finish()) return false;
+  begun_ = std::chrono::steady_clock::now();
   const CheckpointPlan plan = trainer.plan_checkpoint(limits_);
   const int64_t step = trainer.state().step;
   const std::string partial = broadcast_text(folder_ != nullptr ? begin(step, plan.bytes()) : "", 0, world_.everyone());
@@ -178,6 +179,8 @@ bool RunCheckpoints::rank_zero_says(bool yes) {
 void RunCheckpoints::settle() {
   const CheckpointPart::Outcome outcome = part_->outcome();
   part_.reset();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun_;
+  longest_seconds_ = std::max(longest_seconds_, taken.count());
   std::optional<Obstacle> refusal;
   if (!outcome.error.empty()) refusal = Obstacle{outcome.error};
   if (const std::optional<Obstacle> agreed = agree_on_obstacle(refusal, 0, world_.everyone())) {

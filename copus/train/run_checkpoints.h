@@ -45,6 +45,9 @@ class RunCheckpoints {
   // that names a rank whose disk has made nothing durable for `wait_seconds`.
   bool finish();
 
+  // The longest time so far, in seconds, from the start of a checkpoint until it was on the disk.
+  double longest_seconds() const { return longest_seconds_; }
+
  private:
   enum class DiskState : int64_t { done, works, silent, given_up };  // of several ranks the latest counts
   struct DiskWatch {
@@ -67,7 +70,9 @@ class RunCheckpoints {
   std::function<bool()> gives_up_;
   bool waits_;
   CheckpointLimits limits_;
-  CheckpointTexts texts_;                 // of the checkpoint that is being written, on rank 0
+  CheckpointTexts texts_;  // of the checkpoint that is being written, on rank 0
+  std::chrono::steady_clock::time_point begun_;
+  double longest_seconds_ = 0;
   std::unique_ptr<CheckpointPart> part_;  // of the checkpoint that is being written; null: none is
 };
 

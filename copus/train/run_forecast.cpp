@@ -14,6 +14,7 @@
 #include "copus/model/precision.h"
 #include "copus/orchestrator/starting_configuration.h"
 #include "copus/orchestrator/step_time_learner.h"
+#include "copus/performance/machine.h"
 #include "copus/performance/memory.h"
 #include "copus/report/performance_profile.h"
 #include "copus/train/device.h"
@@ -32,20 +33,17 @@ constexpr double process_bytes = 100.0 * (1 << 20);  // that a rank's process ta
 
 // Of the processes that train, which hold config.model whatever job a modelled clock stands for.
 std::vector<MemoryParts> memory_by_pipeline_rank(const RunConfig& config, const Configuration& configuration) {
-  const Processor processor = processor_of(config);
-  const bool is_bf16 = config.train.precision == Precision::bf16;
-  MemoryModel model(config.model, config.train.sequence_length,
-                    is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor));
+  MemoryModel model(config.model, config.train.sequence_length, executed_system_of(config));
   return model.predict_every_rank(executed_configuration(config, configuration));
 }
 
 // Adds up what `bytes` takes of each rank's parts.
 template <typename Bytes>
 double sum_over_ranks(RunConfig config, const Configuration& configuration, const Bytes& bytes) {
-  if (config.train.precision == Precision::automatic) {  // the run will choose: the one that needs less
-    config.train.precision = Precision::bf16;
+  if (config.execution.precision == Precision::automatic) {  // the run will choose: the one that needs less
+    config.execution.precision = Precision::bf16;
     const double in_bf16 = sum_over_ranks(config, configuration, bytes);
-    config.train.precision = Precision::fp32;
+    config.execution.precision = Precision::fp32;
     return std::min(in_bf16, sum_over_ranks(config, configuration, bytes));
   }
   double sum = 0;
@@ -86,15 +84,19 @@ std::string what_fits(const RunConfig& config, const Configuration& configuratio
 
 // Chooses the precision as the run will. Returns why its device cannot be asked here, where that is a GPU; a choice
 // that is left to it is taken for bf16 then.
-std::optional<std::string> resolve(TrainConfig& train) {
+std::optional<std::string> resolve(ExecutionConfig& execution) {
   try {
-    train.precision = resolve_precision(train.precision, find_device(train.device));
+    execution.precision = resolve_precision(execution.precision, find_device(execution.device));
     return std::nullopt;
   } catch (const UserError& error) {
-    if (!train.device.starts_with("cuda")) throw;
-    if (train.precision == Precision::automatic) train.precision = Precision::bf16;
+    if (!execution.device.starts_with("cuda")) throw;
+    if (execution.precision == Precision::automatic) execution.precision = Precision::bf16;
     return error.what();
   }
+}
+
+void warn(const std::optional<std::string>& reason) {
+  if (reason) std::cout << "warning    " << *reason << '\n' << std::flush;
 }
 
 // Seconds until the run ends by tokens or by time, whichever comes first.
@@ -146,10 +148,7 @@ std::optional<std::string> why_ranks_take_turns(int64_t ranks, int64_t cores) {
 
 void check_machine(const RunPlan& plan) {
   const RunConfig& config = plan.config;
-  if (config.train.device != "cpu") return;  // GPUs refuse by themselves, and wait for no core
-  const auto warn = [](const std::optional<std::string>& reason) {
-    if (reason) std::cout << "warning    " << *reason << '\n' << std::flush;
-  };
+  if (config.execution.device != "cpu") return;  // GPUs refuse by themselves, and wait for no core
   warn(why_ranks_take_turns(num_training_ranks(config), usable_cores()));
   // A run that adapts chooses its layout later, within the memory that its cluster's description tells.
   if (config.adapt.policy != PolicyKind::none) return;
@@ -158,17 +157,18 @@ void check_machine(const RunPlan& plan) {
 
 void tell_forecast(RunPlan plan, bool checks_machine) {
   const RunConfig& config = plan.config;
-  const TrainConfig& train = config.train;
-  const std::optional<std::string> no_device = resolve(plan.config.train);
+  const int64_t sequence_length = config.train.sequence_length;
+  const ExecutionConfig& execution = config.execution;
+  const std::optional<std::string> no_device = resolve(plan.config.execution);
   if (!plan.checkpoint) plan.start = starting_configuration(config);
   check_modelled_job(plan);
-  const Dataset dataset(config.data, train.sequence_length, config.model.vocab_size, train.seed);
+  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, execution.seed);
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const int64_t ranks = plan.start.strategy.world_size();
   std::cout << "model      " << count(count_parameters(config.model)) << " parameters\n"
             << "data       " << count(dataset.train_tokens()) << " tokens to train on\n"
-            << "training   " << to_string(train.precision) << " on " << train.device << ", " << plan.start.global_batch
-            << " x " << train.sequence_length << " tokens a step\n"
+            << "training   " << to_string(execution.precision) << " on " << execution.device << ", "
+            << plan.start.global_batch << " x " << sequence_length << " tokens a step\n"
             << "runs in    " << to_string(plan.start) << " on " << counted(ranks, "rank") << '\n';
   const std::vector<MemoryParts> memory = memory_by_pipeline_rank(config, plan.start);
   for (size_t rank = 0; rank < memory.size(); ++rank) {
@@ -176,10 +176,11 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
               << '\n';
   }
   std::cout << "           " << format_bytes(bytes_of_all(config, plan.start)) << " on all ranks";
-  if (train.device == "cpu") {
+  if (execution.device == "cpu") {
     std::cout << "; " << format_bytes(static_cast<double>(available_memory_bytes())) << " are left on this machine";
   }
   std::cout << "\nspeed      " << speed_and_time(plan) << '\n' << std::flush;
+  warn(warning_of_precision(config.cluster.description.device, to_string(predicted_job(plan.config).precision)));
   if (no_device) std::cout << "warning    the run cannot begin here: " << *no_device << '\n' << std::flush;
   if (checks_machine) check_machine(plan);
 }

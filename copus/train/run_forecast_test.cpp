@@ -55,9 +55,9 @@ TEST(CheckMemory, WarnsOfWhatMayNotFitAndIsSilentOtherwise) {
 TEST(CheckMemory, APrecisionThatTheRunWillChooseIsTheOneThatNeedsLess) {
   RunConfig config = small_run();
   double least = predicted(config);  // in fp32
-  config.train.precision = Precision::bf16;
+  config.execution.precision = Precision::bf16;
   least = std::min(least, predicted(config));
-  config.train.precision = Precision::automatic;
+  config.execution.precision = Precision::automatic;
   EXPECT_EQ(refusal(config, least), "");
   EXPECT_NE(refusal(config, 0.5 * least), "");
 }

@@ -34,8 +34,6 @@ class RunLeader {
   bool has_begun() const { return output_.has_value(); }
   RunOutput& output() { return *output_; }
   RunControl& control() { return *control_; }
-  // The latest step whose record is written and was decided on.
-  int64_t written_step() const { return written_step_; }
 
   // Writes down a step of the trainer and decides; what the ranks are to do is announced to it.
   void add(StepRecord record, Trainer& trainer);
@@ -71,7 +69,7 @@ class RunLeader {
   const StepTimeLearner* told_step_times() const;
 
   const RunPlan& plan_;
-  int64_t written_step_;
+  int64_t written_step_;  // the latest whose record is written and was decided on
   std::optional<StepTimeKnowledge> known_;  // empty: nothing predicts how long steps take
   std::optional<ControllerStart> start_;    // until the run begins
   std::optional<RunOutput> output_;         // first of these, since it keeps other processes out of the run directory

@@ -16,6 +16,7 @@
 #include "copus/description/mesh.h"
 #include "copus/report/timeline.h"
 #include "copus/train/step_agreement.h"
+#include "copus/train/step_completion.h"
 
 namespace copus {
 
@@ -35,14 +36,17 @@ bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % inte
 
 // What is left of a run that could not write, for the user.
 std::string what_is_safe(const RunPlan& plan) {
-  std::optional<std::filesystem::path> newest;
+  UsableCheckpoint newest;
   try {
-    newest = latest_checkpoint(checkpoints_path(plan));
+    newest = open_newest_usable(checkpoints_path(plan));
   } catch (const std::exception&) {  // the message is about the write
     return "";
   }
-  if (!newest) return ". The run has written no checkpoint; --resume begins it again";
-  return concat(". The newest checkpoint is whole: ", newest->string(), "; --resume continues from there");
+  if (newest.checkpoint) {
+    return concat(". The newest whole checkpoint is ", newest.checkpoint->directory().string(),
+                  "; --resume continues from there");
+  }
+  return newest.damage.empty() ? ". The run has written no checkpoint; --resume begins it again" : "";
 }
 
 // Seconds that writing weights and two moments in fp32 is assumed to take.
@@ -65,8 +69,21 @@ RunLoop::RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, 
 std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
   try {
     return loop_until_end(passed);
+  } catch (const TrainingDiverged& divergence) {
+    diverged_ = true;
+    complete_checkpoint_before(divergence);
+    throw;
   } catch (const WriteError& error) {
     throw UserError(concat(error.what(), what_is_safe(plan_)));
+  }
+}
+
+// The user resumes from the checkpoint that was begun before the run diverged.
+void RunLoop::complete_checkpoint_before(const UserError& divergence) {
+  try {
+    checkpoints_->finish();
+  } catch (const UserError& error) {
+    throw UserError(concat(divergence.what(), "; and the latest checkpoint is not complete: ", error.what()));
   }
 }
 
@@ -187,10 +204,18 @@ void RunLoop::stand_still(PassedBoundary& passed) {
 // Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint. Where
 // ranks may come and go, one that is told to end asks to leave; the run ends where the launcher wants that.
 StopReason RunLoop::reason_to_stop() const {
-  const StopReason reason = stop_.reason(checkpoint_seconds(plan_.config.model) + 2 * longest_step_);
+  const double to_write = std::max(checkpoint_seconds(plan_.config.model), checkpoints_->longest_seconds());
+  const StopReason reason = stop_.reason(to_write + 2 * longest_step_ + seconds_to_draw());
   if (membership_ == nullptr || (reason != StopReason::terminate && reason != StopReason::none)) return reason;
   if (reason == StopReason::terminate) membership_->ask_to_leave();
   return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
+}
+
+// The time that the page of the run takes at its end. A page reads a bounded part of a long log: 1 s in the one run
+// that was measured, whose process took 0.35 s to start.
+double RunLoop::seconds_to_draw() const {
+  constexpr double starts = 3;
+  return leader_ ? starts * stop_.seconds_to_end() * leader_->output().page_share() : 0;
 }
 
 // Rank 0 decides by its clock, and the others hear of it as of every reason to halt. Where messages move the clock of
@@ -212,7 +237,7 @@ StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
 
 // Asked on rank 0 while all wait for a disk: whether ranks that are to come or go have waited for long enough.
 bool RunLoop::gives_up_checkpoint() {
-  if (membership_ == nullptr || trainer_.finished() || end_reason() != StopReason::none) return false;
+  if (membership_ == nullptr || diverged_ || trainer_.finished() || end_reason() != StopReason::none) return false;
   if (!membership_->regroup_wanted()) return false;
   const auto now = std::chrono::steady_clock::now();
   if (!regroup_wanted_since_) regroup_wanted_since_ = now;
@@ -237,8 +262,13 @@ StopReason RunLoop::end_reason() const {
   return goes_on ? StopReason::none : reason;
 }
 
+// A process that has made no step evaluates whatever its time limit is: otherwise one that has an evaluation left and a
+// limit shorter than its start would never end, however often it is started again.
 std::optional<HeldOutLoss> RunLoop::evaluate() {
-  return trainer_.evaluate([this] { return reason_to_stop(); });
+  return trainer_.evaluate([this] {
+    const StopReason reason = reason_to_stop();
+    return reason == StopReason::time_limit && steps_ == 0 ? StopReason::none : reason;
+  });
 }
 
 // A step that is skipped may have met weights that are damaged: these would take the place of the last sound ones.
@@ -318,7 +348,11 @@ RunEnd RunLoop::finish(PassedBoundary& passed) {
   if (leader_) {
     RunOutput& output = leader_->output();
     const char* const early = reason == StopReason::time_limit ? "time limit" : "interrupted";
-    const RunSummary summary = output.finish(trainer_, done ? held_out_loss_ : std::nullopt, done ? "done" : early);
+    constexpr double hardly_any = 0.1;
+    const double to_draw = seconds_to_draw();
+    const bool draws_page = reason != StopReason::time_limit || to_draw < hardly_any || stop_.has_time_for(to_draw);
+    const RunSummary summary =
+        output.finish(trainer_, done ? held_out_loss_ : std::nullopt, done ? "done" : early, draws_page);
     if (done) {
       output.say_goodbye(summary, trainer_, dataset_, leader_->conclusion());
     } else {

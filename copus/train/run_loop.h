@@ -49,6 +49,7 @@ class RunLoop {
   void make_switch(PassedBoundary& passed);
   void stand_still(PassedBoundary& passed);
   StopReason reason_to_stop() const;
+  double seconds_to_draw() const;
   bool is_checkpoint_overdue(const PassedBoundary& passed) const;
   StopReason reason_to_halt(const PassedBoundary& passed) const;
   bool gives_up_checkpoint();
@@ -57,6 +58,7 @@ class RunLoop {
   bool is_sound() const;
   std::optional<HeldOutLoss> evaluate();
   void evaluate_what_is_owed();
+  void complete_checkpoint_before(const UserError& divergence);
   void checkpoint(PassedBoundary& passed);
   void checkpoint_by_time(PassedBoundary& passed);
   void checkpoint_again(PassedBoundary& passed);
@@ -78,6 +80,7 @@ class RunLoop {
   int64_t steps_ = 0, traced_ = 0;  // counts of this process alone
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<std::chrono::steady_clock::time_point> regroup_wanted_since_;  // on rank 0
+  bool diverged_ = false;
 };
 
 }  // namespace copus

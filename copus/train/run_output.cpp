@@ -14,6 +14,7 @@
 #include "copus/base/shell_word.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/hugging_face.h"
+#include "copus/performance/machine.h"
 #include "copus/report/decision_log.h"
 #include "copus/train/probe_plan.h"
 #include "copus/train/source_notes.h"
@@ -154,7 +155,7 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
   for (const std::string& line : describe_sources(dataset.training_sources(), samples)) note(line);
   const std::vector<HeldOutPart> read = dataset.held_out_parts(samples_of_evaluation(config_, dataset));
   for (const std::string& line : describe_evaluation(dataset.held_out_sources(), read)) note(line);
-  note(concat("training   ", to_string(config_.train.precision), " on ", config_.train.device, ", ",
+  note(concat("training   ", to_string(config_.execution.precision), " on ", config_.execution.device, ", ",
               plan_.start.global_batch, " x ", config_.train.sequence_length, " tokens a step"));
   const int64_t ranks = plan_.start.strategy.world_size();
   note(concat("runs in    ", to_string(plan_.start), " on ", counted(ranks, "rank")));
@@ -175,6 +176,10 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
     note(concat("noise      the gradient noise scale is not measured: ", *reason));
   }
   if (step_time) note(concat("step time  ", *step_time));
+  const Precision precision = predicted_job(config_).precision;
+  if (const auto warning = warning_of_precision(config_.cluster.description.device, to_string(precision))) {
+    note(concat("warning    ", *warning));
+  }
   if (config_.checkpoint.interval_seconds > 0 && config_.cluster.clock != ClockKind::virtual_time) {
     const double bytes = 3 * sizeof(float) * static_cast<double>(count_parameters(config_.model));
     note(concat("saves      a checkpoint of ", format_bytes(bytes), " every ",
@@ -291,7 +296,12 @@ void RunOutput::add(const SwitchReport& report) {
   add_scalar("adaptation/pause_seconds", report.after_step, report.pause_seconds);
 }
 
-RunSummary RunOutput::finish(const Trainer& trainer, const std::optional<HeldOutLoss>& loss, const std::string& ended) {
+double RunOutput::page_share() const {
+  return std::min(1.0, static_cast<double>(log_.bytes()) / static_cast<double>(most_bytes_read_whole));
+}
+
+RunSummary RunOutput::finish(const Trainer& trainer, const std::optional<HeldOutLoss>& loss, const std::string& ended,
+                             bool draws_page) {
   progress_.finish();
   if (tensorboard_) tensorboard_->flush();
   const TrainingState& state = trainer.state();
@@ -307,10 +317,14 @@ RunSummary RunOutput::finish(const Trainer& trainer, const std::optional<HeldOut
   summary.missing_steps = count_steps(log_.missing());
   summary.parameters = count_parameters(config_.model);
   summary.ended = ended;
-  std::vector<DecisionEvent> events = read_decision_log(directory_ / "decisions.jsonl");
+  std::vector<DecisionEvent> events = read_decisions_to_show(directory_ / "decisions.jsonl");
   count_switches(events, summary);
   write_summary(directory_, summary);
-  if (plan_.write_page) plan_.write_page(directory_, std::move(events));
+  if (draws_page && plan_.write_page) plan_.write_page(directory_, std::move(events));
+  if (!draws_page) {
+    note(concat("report.html is not drawn, since the time limit is near; to draw it: ", shell_word(plan_.program),
+                " report ", shell_word(directory_.string())));
+  }
   return summary;
 }
 

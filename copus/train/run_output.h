@@ -69,8 +69,11 @@ class RunOutput {
   void add(const PerformanceProfile& profile);
   void timeline(const std::vector<RankTimeline>& ranks);
 
-  // Ends the run: writes summary and report. Returns the summary.
-  RunSummary finish(const Trainer& trainer, const std::optional<HeldOutLoss>& loss, const std::string& ended);
+  // How much the page of this run has to read so far, as a share of the most that one reads.
+  double page_share() const;
+  // Ends the run: writes the summary and, if `draws_page`, the page. Returns the summary.
+  RunSummary finish(const Trainer& trainer, const std::optional<HeldOutLoss>& loss, const std::string& ended,
+                    bool draws_page);
 
  private:
   std::optional<int64_t> first_unless_more_is_there(std::optional<int64_t> resumed_after) const;

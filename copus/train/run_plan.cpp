@@ -184,7 +184,7 @@ ChangeOnResume change_on_resume(const std::string& key) {
 std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
                                        const std::vector<std::string>& overrides) {
   RunConfig resolved = now;
-  if (now.train.precision == Precision::automatic) resolved.train.precision = then.train.precision;
+  if (now.execution.precision == Precision::automatic) resolved.execution.precision = then.execution.precision;
   const auto before = settings_of(then);
   const auto after = settings_of(resolved);
   const auto value_in = [](const auto& settings, const std::string& key) {
@@ -284,7 +284,8 @@ RunPlan plan_run(const RunRequest& request) {
     RunConfig then = parse_run_config(plan.checkpoint->run_config(), source);
     keep_batches(then, plan.config);
     plan.changes = check_changes(then, plan.config, request.overrides);
-    if (plan.config.train.precision == Precision::automatic) plan.config.train.precision = then.train.precision;
+    if (plan.config.execution.precision == Precision::automatic)
+      plan.config.execution.precision = then.execution.precision;
     go_on_in_its_configuration(request, then, plan);
   }
   return plan;

@@ -63,7 +63,7 @@ bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ra
   if (device.is_cpu() && !config.cluster.is_modelled()) {
     set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
   }
-  return configure_aten(config.train.threads, local_ranks);
+  return configure_aten(config.execution.threads, local_ranks);
 }
 
 void check_modelled_job(const RunPlan& plan) {
@@ -79,7 +79,7 @@ StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strat
                           int64_t local_ranks) {
   const auto of = [&](int64_t one) {
     const Placement placement = place(config.model, strategy, config.train.sequence_length, one);
-    return static_cast<double>(state_bytes(config.model, placement, compute_dtype(config.train.precision)));
+    return static_cast<double>(state_bytes(config.model, placement, compute_dtype(config.execution.precision)));
   };
   double all = 0;
   for (int64_t one = 0; one < strategy.world_size(); ++one) all += of(one);

@@ -77,8 +77,8 @@ TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
   config.train.global_batch = 4;
   config.train.micro_batch = 2;
   config.train.max_steps = 5;
-  config.train.precision = Precision::fp32;
-  config.train.threads = 1;
+  config.execution.precision = Precision::fp32;
+  config.execution.threads = 1;
   config.checkpoint.interval = 2;
   config.adapt.policy = PolicyKind::fixed;
   config.cluster.description.device.matmul_flops_per_second = 1e10;

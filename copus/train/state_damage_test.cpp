@@ -166,8 +166,12 @@ TEST_F(DamagedSwitch, ItEndsTheRunBeforeTheNextStep) {
   EXPECT_THAT(message_of(begin, {1, {ranks(4, 1, 1), zero_2}}, 2,
                          [](ParameterStore& parameters, World& world) {
                            const Bucket& bucket = parameters.buckets()[1];
-                           if (world.rank() == 0)
-                             state_damage::change_a_bit(bucket.weight.narrow(0, bucket.size() - 64, 64));
+                           int64_t end = 0;  // of the parameters; padding follows
+                           for (const int64_t index : bucket.parameters) {
+                             const Parameter& parameter = parameters.parameters()[index];
+                             end = std::max(end, parameter.offset + parameter.box.num_elements());
+                           }
+                           if (world.rank() == 0) state_damage::change_a_bit(bucket.weight.narrow(0, end - 1, 1));
                          }),
               HasSubstr("ranks that should hold the same master weights of model.layers.0."));
   EXPECT_THAT(message_of(begin, {1, {ranks(4, 1, 1)}}, 2,

@@ -1,6 +1,5 @@
 #include "copus/train/step_completion.h"
 
-#include <cmath>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -91,11 +90,12 @@ void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, Tra
   state.skipped_samples += state.configuration.global_batch;
   state.skipped_in_a_row += 1;
   if (state.skipped_in_a_row < max_skipped_in_a_row) return;
-  throw UserError(concat("training has diverged: the last ", max_skipped_in_a_row, " steps up to step ", state.step + 1,
-                         " had a loss or gradient that is not finite (loss ", agreed.loss, ", gradient norm ",
-                         agreed.gradient_norm(), ", learning rate ", learning_rate,
-                         "); try a lower optimizer.lr, a longer optimizer.warmup_tokens or a smaller train.clip_norm, "
-                         "and check the data"));
+  throw TrainingDiverged(
+      concat("training has diverged: the last ", max_skipped_in_a_row, " steps up to step ", state.step + 1,
+             " had a loss or gradient that is not finite (loss ", agreed.loss, ", gradient norm ",
+             agreed.gradient_norm(), ", learning rate ", learning_rate,
+             "); try a lower optimizer.lr, a longer optimizer.warmup_tokens or a smaller train.clip_norm, "
+             "and check the data"));
 }
 
 StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learning_rate,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "copus/base/error.h"
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/learning_rate.h"
 #include "copus/record/step_record.h"
@@ -14,6 +15,13 @@
 #include "copus/train/training_state.h"
 
 namespace copus {
+
+// Training has diverged: too many steps in a row had no finite loss and gradient. The ranks of a step all throw it, at
+// the same step.
+class TrainingDiverged : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 class StepCompletion {
  public:
@@ -27,7 +35,8 @@ class StepCompletion {
   std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
 
   // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record
-  // lacks what only those know who were there: the pause before the step. Throws UserError after max_skipped_in_a_row.
+  // lacks what only those know who were there: the pause before the step. Throws TrainingDiverged after
+  // max_skipped_in_a_row.
   StepRecord complete(const StepAgreement& agreed, const std::optional<WeightUpdate>& update, bool measures_noise,
                       TrainingState& state) const;
 

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <ctime>
@@ -11,6 +12,7 @@
 #include "copus/base/error.h"
 #include "copus/base/stop_signals.h"
 #include "copus/base/write_all.h"
+#include "copus/comm/job/job_start.h"
 
 namespace copus {
 
@@ -35,6 +37,14 @@ double seconds_since_asked() {
   const timespec time = now();
   return static_cast<double>(time.tv_sec - asked_at.tv_sec) +
          1e-9 * static_cast<double>(time.tv_nsec - asked_at.tv_nsec);
+}
+
+// At most a minute: a spare process may have waited for hours before it came in.
+double seconds_since_own_start() {
+  constexpr double most = 60;
+  const auto start = process_start(getpid());
+  if (!start) return 0;
+  return std::min(most, std::chrono::duration<double>(std::chrono::steady_clock::now() - *start).count());
 }
 
 // Says nothing where nobody reads, since a handler that waits could not be ended by a second signal.
@@ -79,7 +89,7 @@ extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
 }  // namespace
 
 StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_point start)
-    : signals_(stop_signals()), start_(start), max_seconds_(max_seconds) {
+    : signals_(stop_signals()), start_(start), max_seconds_(max_seconds), seconds_to_end_(seconds_since_own_start()) {
   noted_signal = 0;
   asked = 0;
   speaks_to_user = 0;
@@ -101,11 +111,13 @@ void StopRequest::tell_user(bool tells) { speaks_to_user = tells ? 1 : 0; }
 StopReason StopRequest::reason(double reserve_seconds) const {
   if (noted_signal == SIGINT) return StopReason::interrupt;
   if (noted_signal != 0) return StopReason::terminate;
-  if (max_seconds_ > 0) {
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
-    if (passed.count() + reserve_seconds >= max_seconds_) return StopReason::time_limit;
-  }
-  return StopReason::none;
+  return has_time_for(reserve_seconds) ? StopReason::none : StopReason::time_limit;
+}
+
+bool StopRequest::has_time_for(double seconds) const {
+  if (max_seconds_ <= 0) return true;
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+  return passed.count() + seconds + seconds_to_end_ < max_seconds_;
 }
 
 }  // namespace copus

@@ -16,7 +16,8 @@ enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, 
 // of these at a time.
 class StopRequest {
  public:
-  // `max_seconds`: of wall clock since `start`; 0: no limit.
+  // `max_seconds`: of wall clock since `start`; 0: no limit. To be made when this process has set itself up: its end is
+  // expected to take as long, since it runs as slowly.
   explicit StopRequest(double max_seconds,
                        std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   ~StopRequest();
@@ -27,13 +28,20 @@ class StopRequest {
   // made, since that silences it.
   static void tell_user(bool tells);
 
-  // Returns the reason to stop. The time limit counts as reached when less than `reserve_seconds` of it are left.
+  // Returns the reason to stop. The time limit counts as reached when less is left of it than `reserve_seconds` and the
+  // end of the process take.
   StopReason reason(double reserve_seconds) const;
+
+  // Seconds that the end of the process is expected to take.
+  double seconds_to_end() const { return seconds_to_end_; }
+  // Tells whether the process can do what takes so many seconds and still end within the time limit.
+  bool has_time_for(double seconds) const;
 
  private:
   std::vector<int> signals_;
   std::chrono::steady_clock::time_point start_;
   double max_seconds_;
+  double seconds_to_end_;
 };
 
 }  // namespace copus

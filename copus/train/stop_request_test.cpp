@@ -77,6 +77,18 @@ TEST(StopRequest, TheTimeLimitLeavesTheReserve) {
   const StopRequest stop(1000);
   EXPECT_EQ(stop.reason(10), StopReason::none);
   EXPECT_EQ(stop.reason(1000), StopReason::time_limit);
+  EXPECT_TRUE(stop.has_time_for(10));
+  EXPECT_FALSE(stop.has_time_for(1000));
+}
+
+TEST(StopRequest, ThereIsTimeForAllWithoutALimit) { EXPECT_TRUE(StopRequest(0).has_time_for(1e9)); }
+
+TEST(StopRequest, TheTimeLimitLeavesTimeForAnEndAsLongAsTheStart) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // at least so long ago this process began
+  const StopRequest stop(1000);
+  EXPECT_EQ(stop.reason(999.9), StopReason::time_limit);
+  EXPECT_EQ(stop.reason(900), StopReason::none)
+      << "a process that waited long before it came in needs a minute at most";
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -82,7 +81,7 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configurati
   const Placement placement = place(config.model, strategy, config.train.sequence_length, world.rank());
   return std::make_unique<RankModel>(
       config, strategy, world, recorder,
-      allocate_zeros(config.model, placement, compute_dtype(config.train.precision), memory, /*moments=*/true));
+      allocate_zeros(config.model, placement, compute_dtype(config.execution.precision), memory, /*moments=*/true));
 }
 
 // The product of beta2 that a run goes on with; in a checkpoint that has none every update had the configuration's.
@@ -148,9 +147,9 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   }
   settle(model_->state(), processes.empty() ? ranks_as_processes(world) : processes);
   if (survives_) survives_->at_rest.all = mover_.state_in_arenas();
-  model_->parameters.initialize(config.train.seed);
+  model_->parameters.initialize(config.execution.seed);
   gather_weights(model_->parameters, model_->groups);
-  state_.seed = config.train.seed;
+  state_.seed = config.execution.seed;
   state_.sequence_length = config.train.sequence_length;
   state_.byte_tokens = dataset.bytes();
   state_.data_fingerprint = dataset.fingerprint();
@@ -295,8 +294,8 @@ StepRecord Trainer::compute_step(const StopQuestion& stop) {
   record.switch_seconds = clock_.take_pause();
   if (survives_) survives_->record = record;
   write_record();
-  if (agreed.intent) prepare_switch(*agreed.intent);
   clock_.end(agreed.now);
+  if (agreed.intent) prepare_switch(*agreed.intent);
   return record;
 }
 

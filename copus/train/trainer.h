@@ -167,6 +167,7 @@ class Trainer {
   struct PendingSwitch {
     SwitchIntent intent;
     std::optional<Obstacle> refusal;                 // to every rank
+    double opening_seconds = 0;                      // for which training stood still to connect groups
     std::future<PreparedRelayout> preparation = {};  // only for a change of layout
   };
 
@@ -180,6 +181,8 @@ class Trainer {
   void plan_steps();
   void prepare_switch(const SwitchIntent& intent);
   std::optional<Obstacle> obstacle_to(const Configuration& configuration);
+  std::optional<Obstacle> open_groups(const Configuration& configuration);
+  double step_bytes(const Configuration& configuration) const;
   RelayoutRequest request_to(const ParallelStrategy& strategy) const;
   TrainingState state_after(const SwitchIntent& intent) const;
   void change_configuration(const SwitchIntent& intent);

@@ -1,7 +1,6 @@
 // Training on the modelled clock: the part of Trainer that does on one rank what the ranks of the modelled job would do
 // together.
 #include <algorithm>
-#include <utility>
 
 #include "copus/train/trainer.h"
 

@@ -16,6 +16,7 @@
 #include "copus/model/precision.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/memory.h"
+#include "copus/performance/training_system.h"
 #include "copus/placement/copies.h"
 #include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/trainer.h"
@@ -60,6 +61,11 @@ class SwitchPhases {
     tell(detail.empty() ? phase : concat(phase, ", ", detail));
   }
 
+  // Counts seconds that passed in a phase before.
+  void add(const std::string& phase, double seconds) {
+    if (seconds > 0) seconds_[phase] += seconds;
+  }
+
   // Ends the last phase. Returns the seconds of each on the rank's clock.
   std::map<std::string, double> end() {
     end_phase();
@@ -97,12 +103,20 @@ void Trainer::announce_rate_factor(double factor) {
   announced_rate_factor_ = factor;
 }
 
-// Prepares the switch beside training; all ranks know of it now.
+// Prepares the switch beside training; all ranks know of it now. Groups of the new layout are connected at once, while
+// training can go on in the old one whatever becomes of that.
 void Trainer::prepare_switch(const SwitchIntent& intent) {
   announced_.reset();
   pending_.emplace(PendingSwitch{.intent = intent, .refusal = obstacle_to(intent.configuration)});
   const ParallelStrategy& strategy = intent.configuration.strategy;
   if (pending_->refusal || modelled_ || strategy == configuration().strategy) return;
+  const double begin = world_.clock().now();
+  pending_->refusal = open_groups(intent.configuration);
+  pending_->opening_seconds = world_.clock().now() - begin;
+  if (pending_->refusal) {  // no switch follows in which the ranks agree on their seconds
+    world_.everyone().all_reduce(&pending_->opening_seconds, 1, DataType::float64, Reduction::maximum);
+    return;
+  }
   pending_->preparation = mover_.prepare(request_to(strategy), world_.rank(), model_->state(),
                                          model_->parameters.compute_dtype(), /*keeps_old=*/survives_.has_value());
 }
@@ -133,6 +147,28 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
   return std::nullopt;
 }
 
+// Connects the groups of a layout beside those of the current one. Every rank calls it and returns the same.
+std::optional<Obstacle> Trainer::open_groups(const Configuration& configuration) {
+  std::vector<GroupUse> groups = groups_of(config_, this->configuration());
+  const std::vector<GroupUse> new_groups = groups_of(config_, configuration);
+  groups.insert(groups.end(), new_groups.begin(), new_groups.end());
+  release_cached_memory(device_);
+  // The steps until the switch need their memory again, so connections must not take it.
+  at::Tensor memory_of_step;
+  if (!device_.is_cpu()) {
+    const auto bytes = static_cast<int64_t>(step_bytes(this->configuration()));
+    static_cast<void>(fits_into_memory([&] { memory_of_step = kernels::empty({bytes}, at::kByte, device_); }));
+  }
+  const std::optional<std::string> lack = world_.prepare(groups);
+  if (memory_of_step.defined()) {
+    // In the cache this one block would serve only steps that ask for as much at once.
+    memory_of_step.reset();
+    release_cached_memory(device_);
+  }
+  if (lack) return Obstacle{*lack, true};
+  return std::nullopt;
+}
+
 RelayoutRequest Trainer::request_to(const ParallelStrategy& strategy) const {
   return {.model = config_.model,
           .sequence_length = config_.train.sequence_length,
@@ -155,6 +191,11 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.rate_factor = intent.rate_factor;
   if (pending.refusal) {
     refuse(report, SwitchReport::Outcome::vetoed, *pending.refusal);
+    if (pending.opening_seconds > 0) {  // training stood still, though groups could not be connected
+      report.pause_seconds = pending.opening_seconds;
+      state_.elapsed_seconds += report.pause_seconds;
+      clock_.add_pause(report.pause_seconds);
+    }
     return report;
   }
   if (modelled_) {
@@ -162,6 +203,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     return report;
   }
   SwitchPhases phases(world_, state_.step);
+  phases.add("building groups", pending.opening_seconds);
   double begin = arrived;
   if (pending.preparation.valid()) {
     // The pause begins when the last rank has ended the step: the others would have to wait for it in any case.
@@ -178,11 +220,12 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   }
   if (report.outcome == SwitchReport::Outcome::moved) change_configuration(intent);
   report.phase_seconds = phases.end();
-  report.pause_seconds = world_.clock().now() - begin;
+  report.pause_seconds = pending.opening_seconds + world_.clock().now() - begin;
   if (intent.configuration.strategy != report.from.strategy) {
     // Takes the numbers of the slowest rank for all ranks. The run's clock is rank 0's, on which the wait for the
     // others to end their steps counts as well; it stands still no shorter than the pause of any rank.
-    const double by_clock = world_.rank() == 0 ? world_.clock().now() - arrived : report.pause_seconds;
+    const double by_clock =
+        world_.rank() == 0 ? pending.opening_seconds + world_.clock().now() - arrived : report.pause_seconds;
     std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds,
                                      static_cast<double>(report.peak_bytes), by_clock};
     world_.everyone().all_reduce(slowest.data(), slowest.size(), DataType::float64, Reduction::maximum);
@@ -239,19 +282,10 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
   phases.begin("agreeing");
   if (const auto obstacle = agree_on_obstacle(prepared.veto, plan.hash, everyone)) {
     refuse(report, SwitchReport::Outcome::vetoed, *obstacle);
+    world_.require(groups_of(config_, configuration()));  // closes what would be kept in vain
     return;
   }
-  // From here to the end of the move the groups of both layouts are there: a failure can only be a veto, and the way
-  // back needs nothing more.
-  phases.begin("building groups");
-  release_cached_memory(device_);
-  std::vector<GroupUse> groups = groups_of(config_, configuration());
-  const std::vector<GroupUse> new_groups = groups_of(config_, report.to);
-  groups.insert(groups.end(), new_groups.begin(), new_groups.end());
-  if (const std::optional<std::string> lack = world_.prepare(groups)) {
-    refuse(report, SwitchReport::Outcome::vetoed, Obstacle{*lack, true});
-    return;
-  }
+  // To the end of the move the groups of both layouts are there, so the way back needs no more memory.
   report.bytes_copied = plan.bytes_copied;
   report.bytes_received = plan.bytes_received;
   report.peak_bound_bytes = plan.peak_bound_bytes;
@@ -259,7 +293,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
   const RelayoutRequest request = request_to(pending.intent.configuration.strategy);
   RelayoutRequest back = request;
   std::swap(back.from, back.to);
-  const at::ScalarType dtype = compute_dtype(config_.train.precision);
+  const at::ScalarType dtype = compute_dtype(config_.execution.precision);
   std::optional<StateHash> before;
   if (config_.adapt.verify) {
     phases.begin("verifying");
@@ -291,7 +325,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
       COPUS_CHECK(!still, "nor can the layout before be had again: ", still->reason);
       refuse(report, SwitchReport::Outcome::rolled_back, *obstacle);
     }
-    if (report.outcome == SwitchReport::Outcome::moved) world_.require(new_groups);  // closes what is kept in vain
+    if (report.outcome == SwitchReport::Outcome::moved) world_.require(groups_of(config_, report.to));  // likewise
     settle_after_move(state, report.outcome == SwitchReport::Outcome::moved ? state_after(pending.intent) : state_);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
     if (before) {
@@ -326,7 +360,7 @@ void Trainer::check_state(const std::optional<StateHash>& before) const {
 // Moves this rank's whole state, after taking its model apart. Returns the state bytes at the worst moment.
 int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
                       SwitchPhases& phases) {
-  const at::ScalarType dtype = compute_dtype(config_.train.precision);
+  const at::ScalarType dtype = compute_dtype(config_.execution.precision);
   release_model(state);
   RankClock& clock = world_.clock();
   const double begin = clock.now();
@@ -351,7 +385,7 @@ void Trainer::release_model(std::vector<BucketState>& state) {
 std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
                                           const std::vector<BucketOffsets>& buckets, SwitchPhases& phases) {
   phases.begin("building the model");
-  const at::ScalarType dtype = compute_dtype(config_.train.precision);
+  const at::ScalarType dtype = compute_dtype(config_.execution.precision);
   std::optional<Obstacle> obstacle;
   const bool fits = fits_into_memory([&] {
     for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
@@ -367,11 +401,22 @@ std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, st
   return obstacle;
 }
 
+// The memory that a step is predicted to need on this rank beside its state.
+double Trainer::step_bytes(const Configuration& configuration) const {
+  const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
+  const PredictedJob job = predicted_job(config_);
+  TrainingSystem system = training_system_of(config_);
+  // The device's context and the communicators are in its memory already.
+  system.memory.fixed_bytes = 0;
+  system.memory.communicators = {};
+  MemoryModel model(job.model, job.sequence_length, system);
+  const MemoryParts parts = model.predict_every_rank(configuration)[here.pipeline];
+  return parts.activations + parts.logits + parts.workspace;
+}
+
 // Allocates for a moment the memory that a step is predicted to need beside its state. Returns what it lacks.
 std::optional<Obstacle> Trainer::rehearse(const Configuration& configuration) const {
-  const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
-  const MemoryParts parts = memory_model_of(config_).predict_every_rank(configuration)[here.pipeline];
-  const double bytes = parts.activations + parts.logits + parts.workspace;
+  const double bytes = step_bytes(configuration);
   // Host memory can be allocated beyond what there is, and is missed only when it is used, so it is compared with what
   // is available. Memory that is cached here is already ours.
   const DeviceMemory memory = device_memory(device_);

@@ -48,7 +48,7 @@ class TrainerTest : public ::testing::Test {
     config_.train.global_batch = 8;
     config_.train.micro_batch = 4;
     config_.train.max_steps = 30;
-    config_.train.precision = Precision::fp32;
+    config_.execution.precision = Precision::fp32;
     config_.optimizer.lr = 1e-2;
     config_.optimizer.warmup_tokens = 0.1;
   }
@@ -59,7 +59,7 @@ class TrainerTest : public ::testing::Test {
   }
 
   Dataset open_data() const {
-    return {config_.data, config_.train.sequence_length, config_.model.vocab_size, config_.train.seed};
+    return {config_.data, config_.train.sequence_length, config_.model.vocab_size, config_.execution.seed};
   }
 
   // Writes the trainer's state to disk and reads it back.
@@ -203,11 +203,11 @@ TEST_F(TrainerTest, RefusesACheckpointOfOtherDataOrAnotherSeed) {
     Trainer trainer(config_, dataset, test_device(), *world_);
     return save(trainer);
   }();
-  config_.train.seed = 99;
+  config_.execution.seed = 99;
   const Dataset other_order = open_data();
   EXPECT_THAT([&] { Trainer(config_, other_order, test_device(), *world_).restore(checkpoint); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("train.seed"), HasSubstr("1234"), HasSubstr("99"))));
-  config_.train.seed = 1234;
+  config_.execution.seed = 1234;
   write_text("corpus.txt", "another text of about the same length, you see; ");
   const Dataset other_text = open_data();
   EXPECT_THAT([&] { Trainer(config_, other_text, test_device(), *world_).restore(checkpoint); },

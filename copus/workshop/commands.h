@@ -22,4 +22,13 @@ void add_regret_bench(CLI::App& bench, CommandAction& action);
 void add_agreement_bench(CLI::App& bench, CommandAction& action);
 void add_relayout_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs);
 
+// One-line help of the commands that need libtorch. Both programs print it.
+inline constexpr const char* about_step_bench = "One training step: tokens/s, MFU, memory, time by part";
+inline constexpr const char* about_probe_bench = "What measuring the gradient noise scale costs a training step";
+inline constexpr const char* about_relayout_bench =
+    "The pause of a change of layout, beside plain copies and beside a checkpoint with a restart";
+inline constexpr const char* about_profile = "Measure this machine, or configurations of a run on it";
+inline constexpr const char* about_selftest =
+    "Check the ranks, links and layouts of a job here, in about a minute: groups, bandwidths, re-layouts";
+
 }  // namespace copus

@@ -28,8 +28,8 @@ RunConfig endless_run(const ModelDescription& model, const std::string& corpus, 
   config.data.held_out_fraction = 0;
   config.train.sequence_length = sequence_length;
   config.train.max_steps = 1000000;
-  config.train.precision = Precision::fp32;
-  config.train.threads = 1;
+  config.execution.precision = Precision::fp32;
+  config.execution.threads = 1;
   config.optimizer.schedule = LearningRateSchedule::constant;
   return config;
 }

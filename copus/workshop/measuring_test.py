@@ -90,7 +90,7 @@ class RunRanks(ProgramTest):
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class BenchStep(ProgramTest):
     SHAPE = ("bench", "step", "--model", "tiny-llama", "--sequence-length", "8", "--micro-batch", "1",
-             "--micro-batches", "2", "--threads", "1", "--precision", "fp32")
+             "--micro-batches", "2", "--threads", "1", "--precision", "F32")  # printed as fp32
 
     def test_serves_steps_and_reports_until_it_is_told_to_end(self):
         process = self.start(*self.SHAPE, "--serve", stdin=subprocess.PIPE)
@@ -103,6 +103,15 @@ class BenchStep(ProgramTest):
         self.assertEqual(report["steps"], 2)
         self.assertAlmostEqual(report["tokens_per_second"] * report["seconds_per_step"] / 16, 1)
         self.assertGreater(report["peak_memory_bytes"], 16 * 1869504, "fp32 weights, gradients and moments")
+
+    def test_one_rank_of_a_layout_computes_alone(self):
+        whole, part = (json.loads(self.assert_done(*self.SHAPE, "--as", layout, "--steps", "2", "--json").stdout)
+                       for layout in ("d=1,t=1,p=1", "d=2,t=2,p=1,zero=1"))
+        self.assertEqual((part["as"], part["precision"], part["steps"]), ("d=2,t=2,p=1,zero=1", "fp32", 2))
+        self.assertGreater(part["fastest_seconds"], 0)
+        self.assertLess(part["peak_memory_bytes"], 0.7 * whole["peak_memory_bytes"])
+        for layout, says in (("p=2", "p=1"), ("d=2,zero=3", "zero=0, 1 or 2"), ("t=64", "--as d=1,t=64,p=1: "), ("t=no", "--as")):
+            self.assert_refused(*self.SHAPE, "--as", layout, says=[says])
 
     def test_mistakes(self):
         self.assert_refused(*self.SHAPE, "--layers", "2", says=["--layers", "--model"])
@@ -344,6 +353,13 @@ class NoiseScale(ProgramTest):
         for field in ("step", "consumed_samples"):
             run.pop(field), model.pop(field)
         self.assertEqual(run, model)
+
+    def test_a_precision_has_many_names(self):
+        measured = {names: [self.gns("--checkpoint", "r", "--precision", name) for name in names]
+                    for names in (("fp32", "float32", "F32"), ("bf16", "bfloat16", "BF16"))}
+        for names, (first, *others) in measured.items():
+            self.assertEqual(others, [first, first], names)
+        self.assertEqual(len({results[0]["trace"] for results in measured.values()}), 2)
 
     def test_says_on_a_terminal_how_far_it_is(self):
         code, output, shown = run_with_terminal(["gns", "--checkpoint", "r", *self.MEASURE, "--json"], self.folder)

@@ -1,20 +1,22 @@
-// The commands of this room in a build with COPUS_WITH_TORCH=OFF: those that need libtorch are known by name.
+// The commands of this room that need libtorch, in the program without it.
 #include "copus/workshop/commands.h"
 
 namespace copus {
 
 void add_profile(CLI::App& program, CommandAction& action, RankJobs& /*jobs*/) {
-  add_missing(program, action, "copus", "profile");
+  add_with_libtorch(program, action, "copus", "profile", about_profile);
 }
 void add_selftest(CLI::App& program, CommandAction& action, RankJobs& /*jobs*/) {
-  add_missing(program, action, "copus", "selftest");
+  add_with_libtorch(program, action, "copus", "selftest", about_selftest);
 }
-void add_step_bench(CLI::App& bench, CommandAction& action) { add_missing(bench, action, "copus bench", "step"); }
+void add_step_bench(CLI::App& bench, CommandAction& action) {
+  add_with_libtorch(bench, action, "copus bench", "step", about_step_bench);
+}
 void add_probe_bench(CLI::App& bench, CommandAction& action, RankJobs& /*jobs*/) {
-  add_missing(bench, action, "copus bench", "gns");
+  add_with_libtorch(bench, action, "copus bench", "gns", about_probe_bench);
 }
 void add_relayout_bench(CLI::App& bench, CommandAction& action, RankJobs& /*jobs*/) {
-  add_missing(bench, action, "copus bench", "relayout");
+  add_with_libtorch(bench, action, "copus bench", "relayout", about_relayout_bench);
 }
 
 }  // namespace copus

@@ -12,7 +12,6 @@ namespace {
 
 void read_and_write(const std::filesystem::path& folder, std::string_view text) {
   write_scratch(folder / manifest_file_name, text);
-  has_manifest(folder);
   const auto manifest = accepted([&] { return read_manifest(folder); });
   if (!manifest) return;
   write_scratch(folder / manifest_file_name, to_json(*manifest));

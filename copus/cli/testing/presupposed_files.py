@@ -1,6 +1,5 @@
-"""What the commands in the documentation presuppose beside the project: text to train on, a Hugging Face model with its
-tokenizer, runs, and the configurations that stand for the reader's own. Where a page shows such a file, it is taken from
-there and shortened.
+"""What the commands in the documentation leave to their reader: text to train on, a Hugging Face model with its tokenizer,
+and a run's configuration.
 """
 
 import array
@@ -8,10 +7,7 @@ import functools
 import json
 import pathlib
 import random
-import re
 import struct
-
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 # A model of 257 tokens: bytes, and the end of a document.
 MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 257, "hidden_size": 32,
@@ -40,28 +36,6 @@ threads = 1
 [checkpoint]
 interval = 2
 """
-# Of a run that docs/adaptation.md steers.
-ON_TWO_NODES = """
-[parallel]
-data_parallel = 4
-[cluster]
-config = "laptop-two-nodes"
-[adapt]
-policy = "copus"
-"""
-SMALL_EXPERIMENT = f"""\
-base = "configs/runs/modelled-64-h100.toml"
-set = {json.dumps(SMALL_RUN + ["train.max_tokens=1e5", "evaluate.interval_tokens=50000", "evaluate.max_batches=16"])}
-seeds = [1, 2]
-targets = [4.0]
-final_loss = true
-reference = "stays"
-[[arm]]
-name = "copus"
-[[arm]]
-name = "stays"
-set = ["adapt.policy=none"]
-"""
 
 
 def sentences(characters: int, seed: int) -> str:
@@ -79,33 +53,8 @@ def documents(characters: int, seed: int) -> str:
     return "\n\n\n".join(sentences(characters // 100, seed + number) for number in range(100))
 
 
-def block_of(page: str, language: str, holds: str) -> str:
-    """The one block of code on a page, in that language, that holds these words."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    blocks = [block for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) if holds in block]
-    assert len(blocks) == 1, f"{page} has {len(blocks)} blocks with {holds}"
-    return blocks[0]
-
-
-def shortened(text: str, *replacements: tuple[str, str]) -> str:
-    for long, short in replacements:
-        assert long in text, f"{long} is no more in:\n{text}"
-        text = text.replace(long, short)
-    return text
-
-
-def my_configuration() -> str:
-    return shortened(block_of("docs/guide.md", "toml", 'train = "my.txt"'), ("hidden_size = 256", "hidden_size = 64"),
-                     ("intermediate_size = 704", "intermediate_size = 128"),
-                     ("num_hidden_layers = 6", "num_hidden_layers = 2"),
-                     ("sequence_length = 256", "sequence_length = 64"), ('"10m"', '"2s"'))
-
-
-def my_experiment() -> str:
-    return shortened(block_of("docs/comparing.md", "toml", 'reference = "best-static"'),
-                     ('"train.max_tokens=2e6"', json.dumps(SMALL_RUN + ["train.max_tokens=4096"])[1:-1]),
-                     ("evaluate.interval_tokens=65536", "evaluate.interval_tokens=2048"),
-                     ("[1, 2, 3, 4, 5]", "[1, 2]"), ("[11, 12]", "[11]"))
+def articles(count: int) -> str:
+    return "".join(json.dumps({"text": sentences(200, seed)}) + "\n" for seed in range(count))
 
 
 def byte_tokenizer() -> dict:
@@ -146,29 +95,15 @@ def write_weights(path: pathlib.Path) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def write_config(path: pathlib.Path, **others) -> None:
+    path.write_text(json.dumps(MODEL | others))
+
+
 def write_model(folder: pathlib.Path) -> None:
     """As save_pretrained writes it."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    write_config(folder / "config.json")
     (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_DOCUMENT}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     write_weights(folder / "model.safetensors")
-
-
-def write_presupposed(folder: pathlib.Path) -> None:
-    """Everything but runs; a page may replace a file by one that means something else there."""
-    (folder / "data" / "gcide").mkdir(parents=True)
-    (folder / "my").mkdir()
-    tiny, large = ((ROOT / f"configs/models/{name}.json").read_text() for name in ("tiny-llama", "llama-3.2-1b"))
-    files = {
-        "data/gcide/train.txt": documents(400_000, seed=1), "data/gcide/held_out.txt": documents(20_000, seed=1),
-        "my.txt": documents(300_000, seed=2), "my.toml": my_configuration(), "RUN.toml": RUN_OF_FOUR_RANKS,
-        "articles.jsonl": "".join(json.dumps({"text": sentences(200, seed)}) + "\n" for seed in range(50)),
-        "my-experiment.toml": my_experiment(), "EXPERIMENT.toml": SMALL_EXPERIMENT,
-        "MODEL.json": tiny, "my/config.json": large, "config.json": json.dumps(MODEL | {"vocab_size": 256}),
-        "my-cluster.toml": (ROOT / "configs/clusters/h100-sxm.toml").read_text(),
-    }
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    write_model(folder / "my-model")

@@ -9,10 +9,11 @@ import json
 import os
 import pathlib
 import pty
+import re
+import resource
 import select
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 SANITIZERS = os.environ.get("COPUS_SANITIZE", "")  # with which the program is built
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
-TIMEOUT = 120  # seconds; much more than any command here takes
+TIMEOUT = 400  # seconds; much more than any command here takes
 
 MODEL = """
 [model]
@@ -55,6 +56,15 @@ interval = 20
 [checkpoint]
 interval = {checkpoint_interval}
 """
+# Nodes of two ranks, on the virtual clock.
+VIRTUAL_CLUSTER = """
+[cluster]
+clock = "virtual"
+ranks_per_node = 2
+within_node = { latency_microseconds = 2.0, gigabytes_per_second = 8.0 }
+between_nodes = { latency_microseconds = 30.0, gigabytes_per_second = 0.5 }
+teraflops_per_rank = 0.01
+"""
 # A job of 64 ranks on a cluster that is only described; its [parallel] is for the test to say.
 MODELLED_CLOCK = """
 [cluster]
@@ -70,12 +80,6 @@ truth_layout_error = 0.1
 def batch_of(configuration):
     """The global batch of a configuration as text."""
     return int(dict(part.split("=") for part in configuration.split(","))["B"])
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 def run_with_terminal(arguments, folder, timeout=TIMEOUT, shows_output=False):
@@ -115,6 +119,14 @@ def read_terminal(descriptor, deadline):
         return b""
 
 
+def limit_files_to(size):
+    """Makes a preexec_fn that lets no file of the child grow beyond `size` bytes: this stands in for a full disk."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
 class ProgramTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_program_test_"))
@@ -150,6 +162,14 @@ class ProgramTest(unittest.TestCase):
         process = self.start(*arguments, **options)
         output, errors = process.communicate(timeout=TIMEOUT)
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    def commands(self):
+        """The names of all commands that --help lists, and "bench NAME" for each command of bench."""
+        def listed(*group):
+            text = self.assert_done(*group, "--help").stdout.split("Subcommands:\n")[1].split("\nExample")[0]
+            return re.findall(r"(?m)^  (\w+)", text)
+
+        return [*listed(), *(f"bench {name}" for name in listed("bench"))]
 
     def assert_done(self, *arguments):
         result = self.copus(*arguments)

@@ -19,6 +19,8 @@ import tempfile
 import time
 import unittest
 
+from free_port import free_port
+
 DEADLINE = 30  # seconds for one answer or end of the daemons; much more than any takes
 MARKER = "COPUS_SLURM_TEST"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
@@ -50,14 +52,6 @@ ReturnToService=2
 PartitionName=all Nodes=ALL Default=YES
 """
 NODE = "NodeName=node{index} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8\n"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def end_with_parent() -> None:
@@ -117,7 +111,10 @@ class SlurmCluster:
         key = self.folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(1024))
-        ports = free_ports(1 + self._nodes)
+        distinct = set()
+        while len(distinct) < 1 + self._nodes:
+            distinct.add(free_port())
+        ports = list(distinct)
         host = socket.gethostname().split(".")[0]
         names = [f"node{index}" for index in range(self._nodes)]
         for name in ["state", *(f"{kind}-{node}" for kind in ("spool", "tmp") for node in names)]:

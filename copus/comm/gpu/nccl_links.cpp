@@ -158,37 +158,57 @@ void NcclLinks::connect() {
 
 std::optional<std::string> NcclLinks::prepare(const std::vector<GroupUse>& groups) {
   check();
-  const NcclPlan::Change change = plan_.prepare(groups, bytes_of_kind_);
+  NcclPlan::Change change = plan_.prepare(groups, bytes_of_kind_);
   agree_on(change);
   if (change.empty()) return std::nullopt;
   wait_until([this] { return is_idle(); });
   const int64_t free_before = runtime_->memory().free_bytes;
-  for (const NcclUse& use : change.close) {
-    const auto found = links_.find(use);
-    if (found != links_.end()) close(found);
-  }
+  close_all(change.close);
   std::optional<std::string> lack = find_lack(change);
   if (lack) {
     plan_.withdraw(change);
-  } else {
-    const std::shared_ptr<void> memory = runtime_->allocate(warm_up_bytes(change));
-    for (const std::vector<NcclUse>& split : change.open) {
-      const auto mine =
-          std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
-      measure(mine == split.end() ? split.front() : *mine, [&] { open(split); });
-    }
-    for (const std::vector<NcclUse>& split : change.open) {
-      for (const NcclUse& use : split) {
-        if (is_member(use, host_.rank())) measure(use, [&] { warm_up(use, memory.get()); });
-      }
-    }
-    for (const NcclUse& use : change.warm) {
-      if (is_member(use, host_.rank())) measure(use, [&] { warm_up(use, memory.get()); });
+    // Communicators of earlier layouts must not be what a new layout lacks memory for.
+    const std::vector<NcclUse> unused = plan_.drop_unused();
+    if (!unused.empty()) {
+      close_all(unused);
+      change = plan_.prepare(groups, bytes_of_kind_);
+      lack = find_lack(change);
+      if (lack) plan_.withdraw(change);
     }
   }
+  if (!lack) open_all(change);
   agree_on_measured();
   bytes_ = std::max<int64_t>(0, bytes_ + free_before - runtime_->memory().free_bytes);
   return lack;
+}
+
+void NcclLinks::close_all(const std::vector<NcclUse>& uses) {
+  for (const NcclUse& use : uses) {
+    const auto found = links_.find(use);
+    if (found != links_.end()) close(found);
+  }
+}
+
+void NcclLinks::open_all(const NcclPlan::Change& change) {
+  const std::shared_ptr<void> memory = runtime_->allocate(warm_up_bytes(change));
+  const Time begin = steady_clock::now();
+  for (const std::vector<NcclUse>& split : change.open) {
+    const auto mine =
+        std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
+    measure(mine == split.end() ? split.front() : *mine, [&] { open(split); });
+  }
+  for (const std::vector<NcclUse>& split : change.open) {
+    for (const NcclUse& use : split) {
+      if (is_member(use, host_.rank())) measure(use, [&] { warm_up(use, memory.get()); });
+    }
+  }
+  if (!change.open.empty()) {
+    opening_ += steady_clock::now() - begin;
+    splits_ += std::ssize(change.open);
+  }
+  for (const NcclUse& use : change.warm) {
+    if (is_member(use, host_.rank())) measure(use, [&] { warm_up(use, memory.get()); });
+  }
 }
 
 // A rank that lacks memory in the middle of a split would leave the others waiting. So all try beforehand whether there
@@ -235,15 +255,28 @@ void NcclLinks::measure(const NcclUse& use, const std::function<void()>& open) {
 
 void NcclLinks::agree_on_measured() {
   constexpr NcclUse::Kind kinds[] = {NcclUse::Kind::collectives, NcclUse::Kind::exchanges, NcclUse::Kind::messages};
-  std::array<int64_t, std::size(kinds)> means{};
+  std::array<int64_t, std::size(kinds) + 1> means{};  // and the nanoseconds of a split
   for (size_t i = 0; i < std::size(kinds); ++i) {
     const auto found = measured_.find(kinds[i]);
     if (found != measured_.end()) means[i] = found->second.first / std::max<int64_t>(1, found->second.second);
   }
+  if (splits_ > 0) means.back() = static_cast<int64_t>(1e9 * opening_.count() / static_cast<double>(splits_));
   host_.everyone().all_reduce(means.data(), means.size(), DataType::int64, Reduction::maximum);
   for (size_t i = 0; i < std::size(kinds); ++i) {
     if (means[i] > 0) bytes_of_kind_[kinds[i]] = means[i];
   }
+  split_seconds_ = 1e-9 * static_cast<double>(means.back());
+}
+
+CommunicatorCosts NcclLinks::costs() const {
+  const auto bytes = [&](NcclUse::Kind kind) {
+    const auto found = bytes_of_kind_.find(kind);
+    return found == bytes_of_kind_.end() ? 0.0 : static_cast<double>(found->second);
+  };
+  return {.collective_bytes = bytes(NcclUse::Kind::collectives),
+          .exchange_bytes = bytes(NcclUse::Kind::exchanges),
+          .message_bytes = bytes(NcclUse::Kind::messages),
+          .split_seconds = split_seconds_};
 }
 
 // If one rank came with other groups than the rest, they would wait for it in a split.

@@ -55,6 +55,8 @@ class NcclLinks {
 
   // The memory of the device that all communicators take.
   int64_t bytes() const { return bytes_; }
+  // See World::communicator_costs.
+  CommunicatorCosts costs() const;
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -70,6 +72,8 @@ class NcclLinks {
 
   // Main thread.
   void connect();
+  void close_all(const std::vector<NcclUse>& uses);
+  void open_all(const NcclPlan::Change& change);
   void agree_on(const NcclPlan::Change& change);
   void open(const std::vector<NcclUse>& split);
   void close(Links::iterator at);
@@ -116,6 +120,9 @@ class NcclLinks {
   int64_t bytes_ = 0;
   NcclPlan::Bytes bytes_of_kind_;                                  // alike on all ranks: of the rank with most
   std::map<NcclUse::Kind, std::pair<int64_t, int64_t>> measured_;  // of this rank's: bytes in all, and how many
+  std::chrono::duration<double> opening_{};  // time that this rank has spent in splits and in connecting what they made
+  int64_t splits_ = 0;
+  double split_seconds_ = 0;  // alike on all ranks: of the slowest
   std::vector<DeviceRuntime::Stream> free_streams_;
 
   // Held for every call of NCCL's and every change of what it protects. A call that waits for other ranks holds it for

@@ -132,6 +132,15 @@ NcclPlan::Change NcclPlan::prepare(const std::vector<GroupUse>& groups, const By
   return change;
 }
 
+std::vector<NcclUse> NcclPlan::drop_unused() {
+  std::vector<NcclUse> unused;
+  std::erase_if(used_, [&](const auto& one) {
+    if (one.second.time != time_) unused.push_back(one.first);
+    return one.second.time != time_;
+  });
+  return unused;
+}
+
 void NcclPlan::withdraw(const Change& change) {
   for (const std::vector<NcclUse>& split : change.open) {
     for (const NcclUse& use : split) used_.erase(use);

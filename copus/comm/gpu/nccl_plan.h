@@ -63,6 +63,9 @@ class NcclPlan {
   // Undoes the opening and the warming of a change, which has not been made.
   void withdraw(const Change& change);
 
+  // Forgets what the latest groups do not use, and returns it: to be closed in this order.
+  std::vector<NcclUse> drop_unused();
+
   // The size that a communicator of collectives is to be warmed up to.
   int64_t largest_bytes(const NcclUse& use) const { return used_.at(use).largest_bytes; }
 

@@ -248,6 +248,7 @@ class NcclWorld final : public WrappedWorld {
 
   std::string device_connection() const override { return describe(links_.nccl()); }
   int64_t communicator_bytes() const override { return inner().communicator_bytes() + links_.bytes(); }
+  CommunicatorCosts communicator_costs() const override { return links_.costs(); }
 
   std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override {
     if (std::optional<std::string> lack = inner().prepare(groups)) return lack;

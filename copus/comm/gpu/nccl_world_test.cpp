@@ -190,11 +190,12 @@ TEST(NcclWorld, AGroupOfOneNeedsNoLibrary) {
 // A kernel before the operation writes what it sends, once it is let go; one behind its wait reads what it brought. The
 // host waits for neither.
 TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   run_over_nccl(2, [](NcclRank& rank) {
     rank.world.require({{.ranks = {0, 1}}});
     Communicator& everyone = rank.world.everyone();
     const DeviceBytes data(rank, Bytes(sizeof(float)));
-    float* const on_host = rank.device.on_host<float>(data.data());
+    float* const on_host = rank.fake().on_host<float>(data.data());
     std::atomic<bool> may_write = false, has_read = false;
     rank.launch([&] {
       while (!may_write) std::this_thread::yield();
@@ -367,6 +368,7 @@ void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
 }
 
 TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   const std::vector<std::vector<GroupUse>> layouts = {layout(8, 1, 1), layout(2, 2, 2), layout(1, 2, 4),
                                                       layout(1, 1, 8), layout(4, 2, 1), layout(2, 1, 4)};
   constexpr int64_t kept = 8;  // without the parent
@@ -405,6 +407,7 @@ TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
 
 // NCCL's choice of an algorithm depends on the size, and so does what it has to connect.
 TEST(NcclWorld, NoCollectiveOfAStepHasToConnect) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   constexpr int64_t largest = 3 << 20;
   run_over_nccl(3, [](NcclRank& rank) {
     rank.world.require({{.ranks = {0, 1, 2}, .collective_bytes = largest / 4}});
@@ -435,6 +438,7 @@ TEST(NcclWorld, NoCollectiveOfAStepHasToConnect) {
 
 // Communicators have taken so much of a device before, and there is no more. What was open still is.
 TEST(NcclWorld, AFullDeviceIsAnAnswerAndNotAnEnd) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   run_over_nccl(3,
                 [](NcclRank& rank) {
                   rank.world.require({{.ranks = {0, 1, 2}}});
@@ -458,7 +462,46 @@ TEST(NcclWorld, AFullDeviceIsAnAnswerAndNotAnEnd) {
                 {.memory_bytes = int64_t{1} << 20});
 }
 
+// Communicators of earlier layouts, kept to come back to, are closed where a new one lacks their memory.
+TEST(NcclWorld, WhatIsKeptInVainMakesRoom) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
+  constexpr int64_t rest = MockNccl::communicator_bytes / 2;
+  MockNccl nccl;
+  const auto body = [](NcclRank& rank) {
+    const GroupUse all = {.ranks = {0, 1, 2}};
+    rank.world.require({all, {.ranks = {0, 1}}});
+    rank.world.require({all});
+    EXPECT_EQ(rank.nccl.communicators(rank.rank()), rank.rank() == 2 ? 2 : 3);  // with the parent
+    const std::shared_ptr<void> taken = rank.device.allocate(rank.device.memory().free_bytes - rest);
+    EXPECT_EQ(rank.world.prepare({all, {.ranks = {1, 0}}}), std::nullopt);
+    EXPECT_NE(rank.world.prepare({all, {.ranks = {1, 0}}, {.ranks = {2, 1}}}), std::nullopt);
+    const DeviceBytes data(rank, Bytes(8));
+    rank.world.everyone().all_reduce(data.data(), 1, DataType::int64);  // what is in use has stayed
+    if (rank.rank() < 2) rank.world.group({1, 0}).all_reduce(data.data(), 1, DataType::int64);
+    rank.device.synchronize(rank.device.current_stream());
+  };
+  run_over_nccl(3, nccl, body, patient_seconds, kept_nccl_bytes, {.memory_bytes = int64_t{1} << 20});
+  EXPECT_EQ(nccl.mistakes(), std::vector<std::string>{});
+}
+
+TEST(NcclWorld, MeasuresWhatCommunicatorsTake) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
+  run_over_nccl(4, [](NcclRank& rank) {
+    EXPECT_EQ(rank.world.communicator_costs(), CommunicatorCosts{});
+    rank.world.require({{.ranks = {0, 1, 2, 3}}, {.ranks = {0, 1}, .messages = GroupUse::Messages::line}});
+    const CommunicatorCosts costs = rank.world.communicator_costs();  // of those who have them, on all ranks
+    EXPECT_EQ(costs.collective_bytes, MockNccl::communicator_bytes);
+    EXPECT_EQ(costs.message_bytes, MockNccl::communicator_bytes);
+    EXPECT_EQ(costs.exchange_bytes, 0);
+    EXPECT_GT(costs.split_seconds, 0);
+    rank.world.require({{.ranks = {0, 1, 2, 3}, .exchanges = true}});
+    EXPECT_EQ(rank.world.communicator_costs().exchange_bytes, MockNccl::communicator_bytes);
+    EXPECT_EQ(rank.world.communicator_costs().collective_bytes, MockNccl::communicator_bytes);
+  });
+}
+
 TEST(NcclWorld, CommunicatorsHaveTheOrderOfTheirGroup) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   MockNccl nccl;
   run_over_nccl(4, nccl, [](NcclRank& rank) { rank.world.require({{.ranks = odd_order}, {.ranks = {1, 0}}}); });
   EXPECT_EQ(nccl.splits(), (std::vector<std::vector<std::vector<int64_t>>>{{odd_order}, {{1, 0}}}));
@@ -500,6 +543,7 @@ TEST(NcclWorld, GroupsThatAreNoneAreRefused) {
 }
 
 TEST(NcclWorld, NamesItsVersionAndSettings) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   run_over_nccl(2, [](NcclRank& rank) {
     EXPECT_THAT(rank.world.device_connection(), testing::AllOf(testing::StartsWith("GPUs by NCCL 2.28.9 ("),
                                                                testing::HasSubstr("NCCL_LAUNCH_ORDER_IMPLICIT=1")));
@@ -507,6 +551,7 @@ TEST(NcclWorld, NamesItsVersionAndSettings) {
 }
 
 TEST(NcclWorld, RefusesALibraryWithoutSplits) {
+  if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   MockNccl nccl;
   nccl.set_version(21703);
   EXPECT_THROW(run_over_nccl(2, nccl, [](NcclRank&) {}), UserError);

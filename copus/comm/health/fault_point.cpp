@@ -20,9 +20,9 @@ namespace copus {
 namespace {
 
 using NamedKind = std::pair<std::string_view, Fault::Kind>;
-constexpr std::array kinds = {NamedKind{"KILL", Fault::Kind::kill}, NamedKind{"STOP", Fault::Kind::stop},
+constexpr std::array kinds = {NamedKind{"KILL", Fault::Kind::kill},      NamedKind{"STOP", Fault::Kind::stop},
                               NamedKind{"TERM", Fault::Kind::terminate}, NamedKind{"INT", Fault::Kind::interrupt},
-                              NamedKind{"PAUSE", Fault::Kind::pause}};
+                              NamedKind{"PAUSE", Fault::Kind::pause},    NamedKind{"HANG", Fault::Kind::hang}};
 constexpr unsigned pause_seconds = 3;
 
 std::optional<int64_t> number_of(std::string_view text) {
@@ -58,6 +58,8 @@ void strike(Fault::Kind kind) {
     case Fault::Kind::interrupt:
       ::kill(::getpid(), SIGINT);
       return;
+    case Fault::Kind::hang:
+      while (true) ::pause();
     case Fault::Kind::stop:
       break;
     case Fault::Kind::pause:
@@ -102,7 +104,7 @@ std::vector<Fault> parse_faults(std::string_view text) {
     const std::optional<Fault> fault = parse_fault(one);
     if (!fault) {
       throw UserError(concat("COPUS_FAULT has \"", one, "\"; expected PLACE@PROCESS#N:KIND, KIND one of KILL, STOP, ",
-                             "TERM, INT, PAUSE"));
+                             "TERM, INT, PAUSE, HANG"));
     }
     faults.push_back(*fault);
     text.remove_prefix(std::min(text.size(), one.size() + 1));

@@ -2,8 +2,8 @@
 //
 // COPUS_FAULT="PLACE@PROCESS#N:KIND", several joined by ';': the process with that number (COPUS_PROCESS, its rank at
 // first) is struck as it says for the N-th time that it is at a place whose words contain PLACE. KIND is KILL, STOP,
-// TERM, INT, or PAUSE: stopped for three seconds. COPUS_FAULT_LOG=FILE has all places appended to the file, as "PROCESS
-// PLACE".
+// TERM, INT, PAUSE (stopped for three seconds), or HANG (the thread goes no further; the process lives). With
+// COPUS_FAULT_LOG=FILE all places are appended to the file, as "PROCESS PLACE".
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace copus {
 
 struct Fault {
-  enum class Kind { kill, stop, terminate, interrupt, pause };
+  enum class Kind { kill, stop, terminate, interrupt, pause, hang };
   std::string place;
   int64_t process = 0;
   int64_t passes = 1;  // the one at which it strikes

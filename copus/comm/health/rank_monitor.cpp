@@ -56,6 +56,8 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   // On a machine with too much to do a process may wait longer than that for a processor. It has not failed; if it
   // computes and gets nowhere, that is seen by its lack of progress.
   if (state == ProcessState::running && is_runnable_(signs.pid)) return std::nullopt;
+  // The rank may have beaten after its signs were read, and be asleep again.
+  if (health_.signs_of(rank).heartbeats != signs.heartbeats) return std::nullopt;
   return "no heartbeat for " + whole_seconds(limits_.silence_seconds);
 }
 

@@ -93,6 +93,17 @@ TEST_F(RankMonitorTest, ARankThatWaitsForAProcessorIsNotSilent) {
   }
 }
 
+TEST_F(RankMonitorTest, AHeartbeatThatComesWhileARankIsLookedAtCounts) {
+  RankMonitor all(
+      rank(num_ranks), RankMonitor::Role::parent, HealthLimits{}, [](int64_t) { return ProcessState::running; },
+      [this](int64_t pid) {
+        beat(pid - 1);
+        return false;
+      });
+  EXPECT_FALSE(look_for(all, 1, {0, 1, 2}));
+  EXPECT_FALSE(look_for(all, 10, {0, 2}));
+}
+
 TEST_F(RankMonitorTest, NamesAStoppedRank) {
   RankMonitor all = monitor();
   EXPECT_FALSE(look_for(all, 1, {0, 1, 2}));

@@ -134,7 +134,7 @@ void SharedHealth::report(const FailureReport& report) {
   if (counted.announced && !has_launcher()) announce(counted);
 }
 
-void SharedHealth::report_own_error() { claim({rank_, place_of(rank_), "it ended with an error of its own"}); }
+void SharedHealth::report_own_error() { claim({rank_, place_of(rank_), own_error_cause}); }
 
 std::optional<FailureReport> SharedHealth::failure() const {
   const int64_t failed = region_.failed.load(std::memory_order_acquire);

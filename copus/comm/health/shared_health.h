@@ -14,6 +14,9 @@
 
 namespace copus {
 
+// The cause that report_own_error() gives.
+inline constexpr const char* own_error_cause = "it ended with an error of its own";
+
 // The bytes of the region that the health of `size` ranks takes. It is aligned to 64, and all zero before the first
 // use.
 int64_t health_bytes(int64_t size);

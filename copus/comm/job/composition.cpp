@@ -1,6 +1,7 @@
 #include "copus/comm/job/composition.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "copus/base/error.h"
@@ -11,6 +12,12 @@ namespace {
 
 constexpr double most_seconds_at_once = 0.5;
 constexpr double patience_in_steps = 2;
+
+double pause_after(int64_t early_ends) {
+  if (early_ends < 2) return 0;
+  return std::min(Composition::longest_pause_seconds,
+                  std::ldexp(Composition::first_pause_seconds, static_cast<int>(early_ends - 2)));
+}
 
 }  // namespace
 
@@ -36,7 +43,6 @@ bool Composition::is_newcomer(int64_t process) const { return is_newcomer(proces
 void Composition::becomes_ready(int64_t process) {
   Process& one = processes_.at(process);
   if (one.state == State::starting) {
-    early_ends_ = 0;
     one.state = State::waiting;
     if (one.leaving) release(process);
   } else if (one.state == State::at_work) {
@@ -56,9 +62,10 @@ void Composition::asks_to_leave(int64_t process) {
   settle();
 }
 
-void Composition::fails(int64_t process) {
+void Composition::fails(int64_t process, bool by_own_error) {
   Process& one = processes_.at(process);
   one.failing = is_member(one);
+  one.by_own_error = one.failing && by_own_error;
   if (course_ == Course::done && one.failing) kill(process);
   if (course_ != Course::going_on) return;
   if (!std::exchange(failing_, true)) {
@@ -72,11 +79,11 @@ void Composition::ends(int64_t process, bool in_good_order) {
   Process& one = processes_.at(process);
   const Process before = one;
   one.state = State::ended;
-  one.failing = one.killed = false;
+  one.failing = one.by_own_error = one.killed = false;
   const bool goes_on = course_ == Course::going_on;
   if (is_newcomer(before) || before.hangs) {
-    if (before.state == State::starting && before.replaceable) ++early_ends_;
-    if (goes_on && !before.leaving) replace(process, before.is_needed);
+    const int64_t early_ends = before.state == State::starting ? before.early_ends + 1 : 0;
+    if (goes_on && !before.leaving) replace(process, before.is_needed, early_ends);
   } else if (is_member(before)) {
     if (!in_good_order) lost_.push_back(process);
     if (goes_on && !in_good_order) {
@@ -88,7 +95,12 @@ void Composition::ends(int64_t process, bool in_good_order) {
   settle();
 }
 
-void Composition::cannot_be_replaced(int64_t process) { processes_.at(process).replaceable = false; }
+void Composition::cannot_be_replaced(int64_t process) {
+  processes_.at(process).replaceable = false;
+  for (auto& [number, next] : processes_) {
+    if (next.replaces == process && next.state == State::delayed) next.state = State::ended;
+  }
+}
 
 void Composition::comes_to_the_end() {
   if (!epoch_is_to_end()) finish(Course::done);
@@ -99,30 +111,55 @@ void Composition::stop() {
   acts_.push_back({Act::Kind::tell_to_stop});
   for (auto& [number, process] : processes_) {
     if (is_member(process)) process.leaving = false;
-    if (is_newcomer(process)) kill(number);
+    if (!process.is_needed) give_up_newcomer(number);
   }
+}
+
+void Composition::stop_at_once() {
+  stop();
+  at_once_ = true;
+  for (const auto& [number, process] : processes_) give_up_newcomer(number);
+  settle();
+}
+
+void Composition::give_up_newcomer(int64_t process) {
+  Process& one = processes_.at(process);
+  if (one.state == State::delayed) one.state = State::ended;
+  if (is_newcomer(one)) kill(process);
 }
 
 void Composition::fail_job() { finish(Course::failed); }
 
 void Composition::pass(double seconds, double step_seconds) {
+  seconds = std::min(seconds, most_seconds_at_once);
+  pass_pauses(seconds);
   if (!waits_) return;
-  waited_seconds_ += std::min(seconds, most_seconds_at_once);
+  waited_seconds_ += seconds;
   const double patience = std::max(leave_within_seconds, patience_in_steps * step_seconds);
   for (const auto& [number, process] : processes_) {
     if (process.state == State::ended) continue;
     if (failing_ && process.state == State::starting) {
       Process& newcomer = processes_.at(number);
-      newcomer.seconds += std::min(seconds, most_seconds_at_once);
+      newcomer.seconds += seconds;
       if (newcomer.seconds < set_up_within_seconds || newcomer.killed) continue;
       newcomer.hangs = true;
       kill(number);
       continue;
     }
     const bool ends = process.failing || course_ == Course::failed;
-    if (ends ? waited_seconds_ >= kill_after_seconds : process.state == State::at_work && waited_seconds_ >= patience) {
+    const double time_to_end = process.by_own_error ? kill_after_own_error_seconds : kill_after_seconds;
+    if (ends ? waited_seconds_ >= time_to_end : process.state == State::at_work && waited_seconds_ >= patience) {
       kill(number);
     }
+  }
+  settle();  // newcomers that were waited for may have been given up
+}
+
+void Composition::pass_pauses(double seconds) {
+  for (auto& [number, process] : processes_) {
+    if (process.state != State::delayed) continue;
+    process.pause -= seconds;
+    if (process.pause <= 0) start(number);
   }
 }
 
@@ -160,7 +197,9 @@ void Composition::begin_next() {
   std::vector<int64_t> left = stay;
   for (const auto& others : {parting, go}) left.insert(left.end(), others.begin(), others.end());
   const std::set<int64_t> orphaned = machines_without(left);
-  if (waits_for_newcomers(orphaned)) return;
+  // A job that is to end has little time, and what is on the other machines may be all that it needs.
+  const bool hurries = stopping_ && !left.empty() && waited_seconds_ >= leave_within_seconds;
+  if (!hurries && waits_for_newcomers(orphaned)) return;
   const auto can_join = [](const Process& process) {  // unless its machine is going
     return process.state == State::waiting && !process.killed && process.replaceable;
   };
@@ -189,11 +228,15 @@ void Composition::begin_next() {
   std::ranges::sort(members_);
   members_.insert(members_.end(), parting.begin(), parting.end());
   num_parting_ = std::ssize(parting);
+  const bool some_have_come =
+      std::ranges::any_of(members_, [&](int64_t member) { return processes_.at(member).state == State::waiting; });
   for (const int64_t member : members_) processes_.at(member).state = State::at_work;
+  for (auto& [number, process] : processes_) process.is_needed = false;  // from now on there are members everywhere
   lost_before_ = std::exchange(lost_, {});
   ++epoch_;
   failing_ = asked_ = waits_ = false;
   acts_.push_back({Act::Kind::begin_epoch});
+  if (stopping_ && some_have_come) acts_.push_back({Act::Kind::tell_to_stop});
   for (const int64_t process : lost_before_) {
     if (!processes_.at(process).leaving) replace(process);
   }
@@ -208,7 +251,7 @@ void Composition::begin_next() {
 // The machines that still have a launcher, and on which members have ended and none is left.
 std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left) const {
   std::set<int64_t> machines;
-  if (stopping_ || !has_begun_) return machines;
+  if (at_once_ || !has_begun_) return machines;
   for (const int64_t process : lost_) {
     if (processes_.at(process).replaceable) machines.insert(processes_.at(process).machine);
   }
@@ -219,24 +262,43 @@ std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left
 // Whether the next epoch has to wait for newcomers that can read what is kept on these machines. Starts newcomers on
 // those machines that have none.
 bool Composition::waits_for_newcomers(const std::set<int64_t>& machines) {
-  const auto comes = [&](int64_t machine, bool already) {
-    return std::ranges::any_of(processes_, [&](const auto& entry) {
-      const Process& one = entry.second;
-      const bool sets_up = one.state == State::starting && (!one.killed || one.hangs);
-      return one.machine == machine && (sets_up || (already && is_newcomer(one)));
-    });
+  const auto has = [&](int64_t machine, const auto& one_that) {
+    return std::ranges::any_of(
+        processes_, [&](const auto& entry) { return entry.second.machine == machine && one_that(entry.second); });
   };
+  const auto is_delayed = [](const Process& one) { return one.state == State::delayed; };
+  const auto sets_up = [](const Process& one) { return one.state == State::starting && (!one.killed || one.hangs); };
+  const auto is_there = [](const Process& one) { return one.state == State::waiting && !one.killed; };
   std::set<int64_t> empty;
   for (const int64_t machine : machines) {
-    if (!comes(machine, true)) empty.insert(machine);
+    if (!has(machine, is_delayed) && !has(machine, sets_up) && !has(machine, is_there)) empty.insert(machine);
   }
-  if (!empty.empty() && restarts_left_ > 0) {
+  if (!empty.empty() && restarts_left_ > 0 && waited_seconds_ < bring_back_within_seconds) {
     --restarts_left_;
     for (const int64_t process : lost_) {
       if (empty.contains(processes_.at(process).machine)) replace(process, /*anyway=*/true);
     }
   }
-  return std::ranges::any_of(machines, [&](int64_t machine) { return comes(machine, false); });
+  for (auto& [number, process] : processes_) {
+    const bool may_come = is_delayed(process) || sets_up(process) || is_there(process);
+    if (!may_come || !machines.contains(process.machine)) continue;
+    process.is_needed = true;
+    process.pause = std::min(process.pause, longest_pause_where_needed);
+  }
+  return std::ranges::any_of(machines, [&](int64_t machine) {
+    return has(machine, sets_up) || (has(machine, is_delayed) && !has(machine, is_there));
+  });
+}
+
+bool Composition::has_delayed() const {
+  return std::ranges::any_of(processes_, [](const auto& entry) { return entry.second.state == State::delayed; });
+}
+
+std::optional<double> Composition::pause_before_replacing(int64_t process) const {
+  const auto found = std::ranges::find_if(processes_, [&](const auto& entry) {
+    return entry.second.replaces == process && entry.second.state != State::ended;
+  });
+  return found == processes_.end() ? std::nullopt : std::optional(found->second.pause);
 }
 
 void Composition::finish(Course course) {
@@ -244,7 +306,7 @@ void Composition::finish(Course course) {
   course_ = course;
   waits_ = false;
   for (const auto& [number, process] : processes_) {
-    if (is_newcomer(process)) kill(number);
+    give_up_newcomer(number);
     // It may be a spare that waits for the end of the epoch. Its end goes on to count.
     if (course != Course::done || !is_member(process)) continue;
     acts_.push_back({Act::Kind::release, number});
@@ -255,15 +317,27 @@ void Composition::finish(Course course) {
   begin_to_wait();
 }
 
-void Composition::replace(int64_t process, bool anyway) {
+void Composition::replace(int64_t process, bool anyway, int64_t early_ends) {
   Process& before = processes_.at(process);
-  if (stopping_ || replaces_no_more() || !before.replaceable) return;
-  if (!anyway && (!replaces_ || before.replaced)) return;
+  if ((anyway ? at_once_ : stopping_) || !before.replaceable) return;
+  if (anyway ? waited_seconds_ >= bring_back_within_seconds : !replaces_ || before.replaced) return;
   before.replaced = true;
-  Process& newcomer = processes_[next_number_];
-  newcomer.machine = before.machine;
-  newcomer.is_needed = anyway;
-  acts_.push_back({Act::Kind::start, next_number_++, process});
+  const int64_t number = next_number_++;
+  const double pause = pause_after(early_ends);
+  processes_[number] = {.state = State::delayed,
+                        .is_needed = anyway,
+                        .machine = before.machine,
+                        .replaces = process,
+                        .early_ends = early_ends,
+                        .pause = anyway ? std::min(pause, longest_pause_where_needed) : pause};
+  if (pause == 0) start(number);
+}
+
+void Composition::start(int64_t process) {
+  Process& one = processes_.at(process);
+  one.state = State::starting;
+  one.pause = 0;
+  acts_.push_back({Act::Kind::start, process, one.replaces});
 }
 
 void Composition::release(int64_t process) {

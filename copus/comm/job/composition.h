@@ -22,7 +22,7 @@ struct Act {
     release,         // tell this process that it may go
     begin_epoch,     // of members(), after lost()
     tell_to_stop,    // all members: end the job in good order
-    end_job,         // all that are left get kill_after_seconds to end by themselves
+    end_job,         // all that are left get some seconds to end by themselves
   };
   Kind kind;
   int64_t process = -1;
@@ -32,14 +32,24 @@ struct Act {
 
 class Composition {
  public:
-  // A failed process, and every process of a failed job, gets this long to end by itself.
+  // A failed process, and every process of a failed job, gets this long to end by itself, unless it reported an error
+  // of its own.
   static constexpr double kill_after_seconds = 1.5;
+  // One that reports an error of its own does so while it still unwinds. Only its exit code and its message tell
+  // whether the user made a mistake, so it gets more time, within the 5 s in which a job ends.
+  static constexpr double kill_after_own_error_seconds = 4;
   // Members get this long to leave an epoch, or two steps where these take longer.
   static constexpr double leave_within_seconds = 10;
-  // After so many newcomers in a row have ended before they were ready, no more are started.
-  static constexpr int64_t most_early_ends = 3;
   // Newcomers that the others wait for get this long to set themselves up.
   static constexpr double set_up_within_seconds = 120;
+  // When a newcomer ends before it is ready, another one is started at once. When that one ends early too, the next
+  // waits for the first pause, and each further one for twice the pause before it, up to the longest.
+  static constexpr double first_pause_seconds = 0.5;
+  static constexpr double longest_pause_seconds = 300;
+  // Where nobody else can read the memory that is kept on a machine, the longest pause is this, and newcomers are
+  // started for this long in all.
+  static constexpr double longest_pause_where_needed = 4;
+  static constexpr double bring_back_within_seconds = 300;
 
   // done: a member has ended in good order, as they do together once all is done, so that whatever happens to others
   // then costs nothing; or the last ones have been released. failed: the job ends as a failure.
@@ -71,8 +81,10 @@ class Composition {
   bool is_ready(int64_t process) const;
   // Whether a process is there to replace another one, and in no epoch yet.
   bool is_newcomer(int64_t process) const;
-  // Whether too many newcomers have ended early for another one to be started.
-  bool replaces_no_more() const { return early_ends_ >= most_early_ends; }
+  // Whether a newcomer is to be started after a pause.
+  bool has_delayed() const;
+  // The seconds until another process is started in place of this one; 0 where that has been done. Empty: none is.
+  std::optional<double> pause_before_replacing(int64_t process) const;
   // Whether members have a reason to leave the epoch.
   bool epoch_is_to_end() const { return failing_ || asked_ || course_ != Course::going_on; }
 
@@ -80,8 +92,8 @@ class Composition {
   void becomes_ready(int64_t process);
   // Where all members that have not been lost want to leave, the job is to stop, since nobody would go on.
   void asks_to_leave(int64_t process);
-  // Somebody of the epoch has failed; it is to end soon where it has not ended already.
-  void fails(int64_t process);
+  // Somebody of the epoch has failed; it is to end soon where it has not ended already. `by_own_error`: it said so.
+  void fails(int64_t process, bool by_own_error = false);
   // It has ended, and been reaped. `in_good_order`: as a rank does at the end of the job.
   void ends(int64_t process, bool in_good_order);
   // The machine that it is or was on has gone or is going, so that nothing can be started in its place.
@@ -89,8 +101,10 @@ class Composition {
   // A member leaves the epoch in good order, and was not asked to: all is done, and it waits for the others to leave.
   void comes_to_the_end();
   // A signal asks for the end of the job, or the members that stay cannot take over from those that leave: nobody comes
-  // or goes any more.
+  // or goes any more, but for those who alone can read the memory that is kept on a machine.
   void stop();
+  // After a second signal no process is started at all.
+  void stop_at_once();
   // What no other rank can go on from.
   void fail_job();
   // From now on members can be started anew.
@@ -106,6 +120,7 @@ class Composition {
 
  private:
   enum class State {
+    delayed,   // a newcomer that is started after a pause
     starting,  // a newcomer that is setting itself up
     waiting,   // a newcomer that is ready
     at_work,   // a member
@@ -117,13 +132,17 @@ class Composition {
     State state = State::starting;
     bool leaving = false;
     bool failing = false;
+    bool by_own_error = false;  // failing, as it said itself
     bool killed = false;
     bool replaceable = true;
     bool replaced = false;   // another one has been started for it
     bool is_needed = false;  // it was started because nobody else is left on its machine
     bool hangs = false;      // it was killed because it did not set itself up in time
     int64_t machine = 0;
-    double seconds = 0;  // for which others have waited for it to set itself up
+    int64_t replaces = -1;
+    int64_t early_ends = 0;  // of the newcomers in a row that it is started after
+    double pause = 0;        // what is left of it
+    double seconds = 0;      // for which others have waited for it to set itself up
     auto operator<=>(const Process&) const = default;
   };
 
@@ -139,7 +158,10 @@ class Composition {
   std::set<int64_t> machines_without(const std::vector<int64_t>& left) const;
   bool waits_for_newcomers(const std::set<int64_t>& machines);
   void finish(Course course);
-  void replace(int64_t process, bool anyway = false);
+  void replace(int64_t process, bool anyway = false, int64_t early_ends = 0);
+  void start(int64_t process);
+  void pass_pauses(double seconds);
+  void give_up_newcomer(int64_t process);
   void release(int64_t process);
   void kill(int64_t process);
   void begin_to_wait();
@@ -154,11 +176,11 @@ class Composition {
   std::vector<int64_t> lost_, lost_before_;  // in this epoch; in the one before
   std::map<int64_t, Process> processes_;
   int64_t next_number_;
-  int64_t early_ends_ = 0;
   Course course_ = Course::going_on;
   bool failing_ = false;  // somebody has failed in this epoch
   bool asked_ = false;    // the members have been asked to leave this epoch
   bool stopping_ = false;
+  bool at_once_ = false;
   bool waits_ = false;         // for members to leave, or for all to end
   double waited_seconds_ = 0;  // since then
   std::vector<Act> acts_;

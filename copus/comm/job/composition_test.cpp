@@ -80,6 +80,19 @@ TEST(Composition, waits_for_the_end_of_a_member_that_has_failed) {
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
 }
 
+TEST(Composition, a_member_that_reports_an_error_of_its_own_has_longer_to_end) {
+  Composition composition(3, false);
+  composition.fails(1, /*by_own_error=*/true);
+  composition.becomes_ready(0);
+  composition.becomes_ready(2);
+  pass_long(composition, Composition::kill_after_own_error_seconds - 0.5);
+  EXPECT_THAT(told(composition), IsEmpty());
+  pass_long(composition, 0.5);
+  EXPECT_THAT(told(composition), ElementsAre("kill 1"));
+  composition.ends(1, false);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+}
+
 TEST(Composition, ends_who_does_not_leave_in_time) {
   for (const double step_seconds : {1.0, 20.0}) {
     Composition composition(3, false);
@@ -246,6 +259,65 @@ TEST(Composition, nobody_comes_or_goes_after_a_signal) {
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 2")) << "it goes on to its end without it";
 }
 
+TEST(Composition, after_a_signal_others_come_only_where_nobody_else_can_read_what_is_left_and_after_two_nobody) {
+  for (const bool at_once : {false, true}) {
+    Composition composition(2, true, /*restarts=*/1);
+    composition.has_begun();
+    composition.stop();
+    composition.ends(0, false);
+    EXPECT_THAT(told(composition), ElementsAre("tell to stop"));
+    if (at_once) composition.stop_at_once();
+    composition.ends(1, false);
+    if (at_once) {
+      EXPECT_EQ(composition.course(), Course::failed);
+      continue;
+    }
+    EXPECT_THAT(told(composition), ElementsAre("start 2", "start 3"));
+    composition.stop();
+    EXPECT_THAT(told(composition), IsEmpty());
+    composition.becomes_ready(2);
+    composition.becomes_ready(3);
+    EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "tell to stop"));
+    EXPECT_THAT(composition.members(), ElementsAre(2, 3));
+  }
+}
+
+TEST(Composition, a_job_that_is_to_end_does_not_wait_long_for_another_machine) {
+  Composition composition(2, true, /*restarts=*/1, /*members_per_machine=*/1);
+  composition.has_begun();
+  composition.stop();
+  composition.ends(1, false);
+  composition.becomes_ready(0);
+  EXPECT_THAT(told(composition), ElementsAre("tell to stop", "start 2"));
+  for (double passed = 0; passed <= Composition::leave_within_seconds; passed += 0.5) composition.pass(0.5, 0);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+  EXPECT_THAT(composition.members(), ElementsAre(0));
+}
+
+TEST(Composition, a_signal_does_not_end_a_newcomer_that_has_become_the_only_reader) {
+  Composition composition(2, true, /*restarts=*/0);
+  composition.has_begun();
+  composition.ends(0, false);
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 2"));
+  composition.ends(1, false);
+  composition.stop();
+  EXPECT_THAT(told(composition), ElementsAre("tell to stop"));
+  composition.becomes_ready(2);
+  EXPECT_THAT(composition.members(), ElementsAre(2));
+}
+
+TEST(Composition, a_signal_does_not_end_those_who_alone_can_read_what_is_left) {
+  Composition composition(1, true, /*restarts=*/1);
+  composition.has_begun();
+  composition.ends(0, false);
+  EXPECT_THAT(told(composition), ElementsAre("start 1"));
+  composition.stop();
+  EXPECT_THAT(told(composition), ElementsAre("tell to stop"));
+  composition.becomes_ready(1);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "tell to stop"));
+}
+
 TEST(Composition, fails_where_nobody_is_left_to_go_on) {
   Composition composition(2, true);
   composition.ends(0, false);
@@ -324,8 +396,10 @@ TEST(Composition, nobody_waits_for_a_machine_that_is_gone_or_for_newcomers_that_
   EXPECT_THAT(told(composition), ElementsAre("kill 5"));
   composition.ends(5, false);
   EXPECT_THAT(told(composition), ElementsAre("start 6"));
-  for (const int64_t process : {6, 7}) composition.ends(process, false);
-  EXPECT_THAT(told(composition), ElementsAre("start 7", "begin epoch 2")) << "three in a row do not come";
+  composition.ends(6, false);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 2")) << "4 is there, and the next one starts after a pause";
+  composition.pass(0.5, 0);
+  EXPECT_THAT(told(composition), ElementsAre("start 7"));
 }
 
 TEST(Composition, ends_in_good_order_with_its_first_member_and_lets_spares_go) {
@@ -364,22 +438,80 @@ TEST(Composition, whoever_comes_to_the_end_lets_spares_go) {
   EXPECT_EQ(other.course(), Course::going_on) << "it leaves since it was asked";
 }
 
-TEST(Composition, newcomers_that_end_early_are_started_again_twice_in_a_row) {
+TEST(Composition, newcomers_that_end_early_are_started_again_after_longer_and_longer_pauses) {
   Composition composition(2, true);
   composition.ends(1, false);
   composition.becomes_ready(0);
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 2"));
   composition.ends(2, false);
-  composition.ends(3, true);
-  EXPECT_THAT(told(composition), ElementsAre("start 3", "start 4"));
-  composition.becomes_ready(4);
-  composition.ends(4, false);
-  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "start 5")) << "it had been ready";
-  for (const int64_t process : {5, 6, 7}) composition.ends(process, false);
-  EXPECT_THAT(told(composition), ElementsAre("start 6", "start 7"));
-  EXPECT_TRUE(composition.replaces_no_more());
+  EXPECT_THAT(told(composition), ElementsAre("start 3"));
+  double pause = Composition::first_pause_seconds;
+  int64_t newcomer = 3;
+  for (; pause < Composition::longest_pause_seconds; pause *= 2) {
+    composition.ends(newcomer, true);
+    EXPECT_EQ(composition.pause_before_replacing(newcomer), pause);
+    for (double passed = 0.5; passed < pause; passed += 0.5) composition.pass(0.5, 0);
+    EXPECT_THAT(told(composition), IsEmpty());
+    EXPECT_TRUE(composition.has_delayed());
+    composition.pass(0.5, 0);
+    EXPECT_THAT(told(composition), ElementsAre(concat("start ", ++newcomer)));
+    EXPECT_FALSE(composition.has_delayed());
+  }
+  composition.ends(newcomer, false);
+  EXPECT_EQ(composition.pause_before_replacing(newcomer), Composition::longest_pause_seconds);
+  for (double passed = 0; passed < Composition::longest_pause_seconds; passed += 0.5) composition.pass(0.5, 0);
+  EXPECT_THAT(told(composition), ElementsAre(concat("start ", ++newcomer)));
+  composition.becomes_ready(newcomer);
+  composition.ends(newcomer, false);
+  EXPECT_THAT(told(composition), ElementsAre("ask to regroup", concat("start ", newcomer + 1))) << "it had been ready";
+}
+
+TEST(Composition, a_newcomer_that_nobody_can_do_without_is_started_again_soon_and_not_for_ever) {
+  Composition composition(1, false, /*restarts=*/1);
+  composition.has_begun();
+  composition.ends(0, false);
+  EXPECT_THAT(told(composition), ElementsAre("start 1"));
+  int64_t newcomer = 1;
+  double passed = 0;
+  while (composition.course() == Course::going_on && passed < 2 * Composition::bring_back_within_seconds) {
+    composition.ends(newcomer, false);
+    EXPECT_LE(composition.pause_before_replacing(newcomer).value_or(0), Composition::longest_pause_where_needed);
+    for (; composition.has_delayed(); passed += 0.5) composition.pass(0.5, 0);
+    if (!told(composition).empty()) ++newcomer;
+  }
+  EXPECT_EQ(composition.course(), Course::failed);
+  EXPECT_NEAR(passed, Composition::bring_back_within_seconds, Composition::longest_pause_where_needed);
+}
+
+TEST(Composition, a_newcomer_that_is_delayed_comes_sooner_once_nobody_can_do_without_it) {
+  Composition composition(2, true, /*restarts=*/1);
+  composition.has_begun();
+  composition.ends(1, false);
   composition.becomes_ready(0);
-  EXPECT_THAT(told(composition), ElementsAre("begin epoch 2")) << "it had been asked";
+  for (int64_t newcomer = 2; newcomer < 10; ++newcomer) {
+    composition.ends(newcomer, false);
+    while (composition.has_delayed()) composition.pass(0.5, 0);
+  }
+  composition.ends(10, false);
+  EXPECT_GT(*composition.pause_before_replacing(10), Composition::longest_pause_where_needed);
+  composition.ends(0, false);
+  EXPECT_EQ(composition.course(), Course::going_on);
+  EXPECT_EQ(composition.pause_before_replacing(10), Composition::longest_pause_where_needed);
+}
+
+TEST(Composition, a_delayed_newcomer_is_not_started_where_the_job_stops_or_its_machine_goes) {
+  for (const bool stops : {true, false}) {
+    Composition composition(1, false, /*restarts=*/1);
+    composition.has_begun();
+    composition.ends(0, false);
+    composition.ends(1, false);
+    composition.ends(2, false);
+    EXPECT_TRUE(composition.has_delayed());
+    stops ? composition.stop_at_once() : composition.cannot_be_replaced(2);
+    EXPECT_FALSE(composition.has_delayed());
+    composition.pass(0.1, 0);
+    EXPECT_EQ(composition.course(), Course::failed);
+  }
 }
 
 TEST(Composition, whoever_is_started_stands_for_one_that_was_lost) {
@@ -411,8 +543,37 @@ TEST(Composition, starts_nobody_for_those_whose_machine_is_gone) {
   composition.ends(2, false);
   composition.becomes_ready(0);
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 2", "start 5")) << "for 2 alone";
-  for (const int64_t process : {5, 6}) composition.ends(process, true);
-  EXPECT_FALSE(composition.replaces_no_more()) << "that 4 ended early was not its fault";
+  composition.ends(5, true);
+  EXPECT_THAT(told(composition), ElementsAre("start 6"));
+}
+
+TEST(Composition, whoever_alone_can_read_what_is_left_is_taken_in_whatever_its_number) {
+  Composition composition(4, true, /*restarts=*/1, /*members_per_machine=*/2);
+  composition.has_begun();
+  const auto leave = [&](std::initializer_list<int64_t> members) {
+    for (const int64_t member : members) composition.becomes_ready(member);
+  };
+  composition.ends(0, false);
+  leave({1, 2, 3});
+  composition.ends(2, false);
+  leave({1, 3});
+  leave({5, 1, 3});
+  EXPECT_THAT(composition.members(), ElementsAre(1, 3, 5));
+  composition.ends(1, false);
+  composition.ends(3, false);
+  leave({5, 4});
+  EXPECT_THAT(composition.members(), ElementsAre(4, 5));
+}
+
+TEST(Composition, a_newcomer_whose_machine_goes_is_not_taken_in) {
+  Composition composition(2, true);
+  composition.ends(0, false);
+  composition.becomes_ready(1);
+  composition.becomes_ready(2);
+  composition.cannot_be_replaced(2);
+  composition.becomes_ready(1);
+  EXPECT_EQ(composition.epoch(), 2);
+  EXPECT_THAT(composition.members(), ElementsAre(1));
 }
 
 TEST(Composition, the_first_rank_is_one_that_was_a_member_before) {

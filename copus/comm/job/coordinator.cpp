@@ -7,9 +7,11 @@
 
 #include "copus/base/error.h"
 #include "copus/base/printable.h"
+#include "copus/base/stop_signals.h"
 #include "copus/base/units.h"
 #include "copus/base/write_all.h"
 #include "copus/comm/health/process_state.h"
+#include "copus/comm/health/shared_health.h"
 #include "copus/comm/job/looks.h"
 
 namespace copus {
@@ -32,7 +34,7 @@ Coordinator::Coordinator(int64_t ranks_per_machine, const Healing& healing, Mach
   begin_watch();
 }
 
-int Coordinator::run() {
+std::optional<int> Coordinator::run(bool may_begin_again) {
   start_members();
   Looks looks;
   while (!all_ended()) {
@@ -42,6 +44,7 @@ int Coordinator::run() {
     // A rank that says that it has left the epoch may have done so for a failure that is only seen now.
     const auto all_news = hear(seconds);
     look_at_health(seconds);
+    end_stopped_newcomers(seconds);
     for (const auto& [machine, news] : all_news) handle(machine, news);
     look_at_machines();
     composition_.pass(seconds, watch_->longest_step_seconds());
@@ -49,7 +52,10 @@ int Coordinator::run() {
     own_.system().forward_errors();
   }
   own_.system().finish_errors();
-  return conclude();
+  take_signals();
+  if (!may_begin_again || !left_nothing_behind()) return conclude();
+  tell_user(concat(to_string(*end_), "; no rank is left, training had not begun, and the ranks are started again"));
+  return std::nullopt;
 }
 
 void Coordinator::give(int64_t machine, const Order& order) {
@@ -113,7 +119,8 @@ void Coordinator::start_newcomer(int64_t number, int64_t replaces) {
 }
 
 bool Coordinator::all_ended() const {
-  return std::ranges::all_of(members_, [](const auto& entry) { return entry.second.end.ended; });
+  return !composition_.has_delayed() &&
+         std::ranges::all_of(members_, [](const auto& entry) { return entry.second.end.ended; });
 }
 
 void Coordinator::wait_for_news() const {
@@ -126,6 +133,12 @@ void Coordinator::take_signals() {
   for (const int signal : own_.system().take_signals()) {
     for (const auto& other : others_) other->tell(PassSignal{signal});
     composition_.stop();
+    if (is_notice(signal)) continue;
+    // Schedulers repeat a signal, and send it to several processes of a job at once.
+    constexpr std::chrono::seconds one_signal(1);
+    const auto now = steady_clock::now();
+    if (now - told_to_end_.value_or(now) > one_signal) composition_.stop_at_once();
+    if (!told_to_end_) told_to_end_ = now;
   }
 }
 
@@ -205,7 +218,8 @@ void Coordinator::handle_one(int64_t /*machine*/, const Ended& news) {
   member.held_back = news.held_back;
   const auto rank = composition_.rank_of(news.number);
   if (!rank || !composition_.is_member(news.number)) {
-    return end_newcomer(news.number, own_.system().judge_end(member.end, true).value_or("it left"));
+    const std::string cause = own_.system().judge_end(member.end, true).value_or("it left");
+    return end_newcomer(news.number, member.killed_because == stopped_cause ? stopped_cause : cause);
   }
   // Before a member of a later epoch has joined, the others already count on it.
   const bool has_come = watch_->has_joined(*rank) || composition_.epoch() > 0;
@@ -216,6 +230,9 @@ void Coordinator::handle_one(int64_t /*machine*/, const Ended& news) {
 }
 
 void Coordinator::handle_one(int64_t /*machine*/, const Stopped& news) {
+  Member& member = members_.at(news.number);
+  member.is_stopped = news.is_stopped;
+  member.stopped_seconds = 0;
   if (const auto rank = composition_.rank_of(news.number)) watch_->set_stopped(*rank, news.is_stopped);
 }
 
@@ -267,13 +284,22 @@ void Coordinator::end_stopped_members() {
   }
 }
 
+// Nobody watches over those that are in no epoch yet, and others may wait for them.
+void Coordinator::end_stopped_newcomers(double seconds) {
+  for (auto& [number, member] : members_) {
+    if (!member.is_stopped || member.end.ended || !composition_.is_newcomer(number)) continue;
+    member.stopped_seconds += std::min(seconds, longest_look_at_stopped);
+    if (member.stopped_seconds >= HealthLimits{}.stopped_seconds) kill(number, stopped_cause);
+  }
+}
+
 void Coordinator::look_at_failure() {
   const std::optional<FailureReport> failure = watch_->failure();
   if (!failure || std::exchange(failure_is_known_, true)) return;
   // Ranks of several machines see a failure by themselves only where it reaches them.
   if (has_several_machines()) give_all(TellOfFailure{composition_.epoch(), *failure});
   if (failure->rank < 0) return fail_job(*failure);
-  composition_.fails(composition_.members()[failure->rank]);
+  composition_.fails(composition_.members()[failure->rank], failure->cause == own_error_cause);
 }
 
 void Coordinator::look_at_machines() {
@@ -343,8 +369,12 @@ void Coordinator::end_newcomer(int64_t number, const std::string& cause) {
   const bool was_wanted = composition_.is_newcomer(number);
   composition_.ends(number, true);
   if (was_wanted) {
-    tell_user(concat("process ", number, " (pid ", members_.at(number).pid, ") ended before it took part: ", cause,
-                     composition_.replaces_no_more() ? "; no other is started" : ""));
+    const auto pause = composition_.pause_before_replacing(number);
+    const std::string next = !pause       ? "; no other is started"
+                             : *pause > 0 ? concat("; another one is started in ", *pause, " s")
+                                          : "";
+    tell_user(
+        concat("process ", number, " (pid ", members_.at(number).pid, ") ended before it took part: ", cause, next));
   }
   act();
 }
@@ -399,6 +429,7 @@ void Coordinator::begin_epoch() {
   for (int64_t rank = 0; rank < size; ++rank) {
     const Member& member = members_.at(epoch.processes[rank]);
     watch_->set_process(rank, member.pid);
+    watch_->set_stopped(rank, member.is_stopped);  // as a newcomer
     if (has_several_machines()) epoch.machines.push_back(member.machine);
   }
   give_all(BeginEpoch{std::move(epoch), segment_});
@@ -409,6 +440,19 @@ void Coordinator::end_job() {
   if (!end_) end_ = watch_->failure();
   COPUS_CHECK(end_, "a job has failed and nobody has");
   give_all(EndJob{});
+}
+
+// Whether no rank has said that the run has begun, and others than this launcher ended all ranks by signals, which were
+// not meant for the job.
+bool Coordinator::left_nothing_behind() const {
+  const bool all_are_there =
+      left_.empty() && std::ranges::all_of(others_, [](const auto& other) { return other->descriptor() >= 0; });
+  const bool by_others = std::ranges::all_of(members_, [&](const auto& entry) {
+    const auto& [number, member] = entry;
+    // Newcomers are killed by this launcher where nobody is left for them.
+    return WIFSIGNALED(member.end.status) && (number >= size_ || member.killed_because.empty());
+  });
+  return end_ && end_->rank >= 0 && note_.empty() && all_are_there && by_others && own_.system().passed_on().empty();
 }
 
 int Coordinator::conclude() {

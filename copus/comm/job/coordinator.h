@@ -26,8 +26,10 @@ class Coordinator {
   Coordinator(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& own,
               std::vector<std::unique_ptr<RemoteMachine>>& others);
 
-  // Returns the job's exit code when all processes have ended. Throws UserError where the first cannot be started.
-  int run();
+  // Returns the job's exit code when all processes have ended. Empty with `may_begin_again`, where signals have ended
+  // all ranks before training began: nothing is left of the job then, and another coordinator can begin it again.
+  // Throws UserError where the first process cannot be started.
+  std::optional<int> run(bool may_begin_again);
 
  private:
   // A process as it was started.
@@ -39,6 +41,8 @@ class Coordinator {
     std::string held_back;
     FailureReport report;  // why it has been lost
     std::string killed_because;
+    bool is_stopped = false;
+    double stopped_seconds = 0;  // of a newcomer
   };
 
   bool has_several_machines() const { return !others_.empty(); }
@@ -70,6 +74,7 @@ class Coordinator {
   void fail(int64_t rank, const std::string& cause);
   void look_at_health(double seconds);
   void end_stopped_members();
+  void end_stopped_newcomers(double seconds);
   void look_at_failure();
   void look_at_machines();
   void fail_job(const FailureReport& report);
@@ -82,6 +87,7 @@ class Coordinator {
   void kill(int64_t number, const std::string& because);
   void begin_epoch();
   void end_job();
+  bool left_nothing_behind() const;
   int conclude();
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
@@ -91,12 +97,13 @@ class Coordinator {
   std::vector<std::unique_ptr<RemoteMachine>>& others_;
   Composition composition_;
   std::unique_ptr<EpochWatch> watch_;
-  int segment_ = -1;                   // of the epoch, on one machine
-  bool failure_is_known_ = false;      // of the epoch, to the composition
-  std::map<int64_t, Member> members_;  // by number, with those that have ended
-  std::string note_;                   // for newcomers (Epoch)
-  std::set<int64_t> left_;             // machines that were told to leave
-  std::optional<FailureReport> end_;   // why the job has failed
+  int segment_ = -1;                                                  // of the epoch, on one machine
+  bool failure_is_known_ = false;                                     // of the epoch, to the composition
+  std::map<int64_t, Member> members_;                                 // by number, with those that have ended
+  std::string note_;                                                  // for newcomers (Epoch)
+  std::set<int64_t> left_;                                            // machines that were told to leave
+  std::optional<FailureReport> end_;                                  // why the job has failed
+  std::optional<std::chrono::steady_clock::time_point> told_to_end_;  // by the first signal that is no mere notice
 };
 
 }  // namespace copus

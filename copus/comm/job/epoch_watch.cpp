@@ -7,12 +7,6 @@
 
 namespace copus {
 
-namespace {
-
-constexpr double longest_look_at_stopped = 0.5;
-
-}  // namespace
-
 SegmentWatch::SegmentWatch(int64_t size, std::chrono::steady_clock::time_point job_started)
     : segment_(SharedSegment::create(size, job_started)),
       health_(segment_.health(), size, size),

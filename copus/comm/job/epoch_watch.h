@@ -14,6 +14,9 @@
 
 namespace copus {
 
+// A longer time between two looks means that the launcher was stopped too.
+inline constexpr double longest_look_at_stopped = 0.5;
+
 class EpochWatch {
  public:
   EpochWatch() = default;

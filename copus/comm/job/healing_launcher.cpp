@@ -68,6 +68,21 @@ class Start {
   std::optional<int> code_;
 };
 
+// Begins a job again whose ranks were all killed before training began: up to `healing.restarts` times, and in the
+// first minute up to 20 times unless that is 0, since ranks are easily struck once more while they start.
+int run_coordinated(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& hands,
+                    std::vector<std::unique_ptr<RemoteMachine>>& others) {
+  constexpr int64_t most_restarts = 20;
+  constexpr std::chrono::seconds little_time(60);
+  const auto until = steady_clock::now() + little_time;
+  for (int64_t restarts = 0;; ++restarts) {
+    const bool is_soon = healing.restarts > 0 && restarts < most_restarts && steady_clock::now() < until;
+    const bool may_begin_again = restarts < healing.restarts || is_soon;
+    const std::optional<int> code = Coordinator(ranks_per_machine, healing, hands, others).run(may_begin_again);
+    if (code) return *code;
+  }
+}
+
 // The launcher of machine 0.
 class FirstMachine {
  public:
@@ -93,7 +108,7 @@ class FirstMachine {
   int run_job(const MeetingPlace& place) {
     try {
       if (const auto code = gather(place)) return *code;
-      return Coordinator(machine_.ranks_per_machine, healing_, hands_, others_).run();
+      return run_coordinated(machine_.ranks_per_machine, healing_, hands_, others_);
     } catch (const UserError& error) {
       write_all(STDERR_FILENO, concat("copus: error: ", printable(error.what()), "\n"));
       return users_mistake;
@@ -263,7 +278,7 @@ int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments
   COPUS_CHECK(size >= 1, size);
   MachineProcesses hands({.ranks_per_machine = size}, arguments);
   std::vector<std::unique_ptr<RemoteMachine>> none;
-  return Coordinator(size, healing, hands, none).run();
+  return run_coordinated(size, healing, hands, none);
 }
 
 int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,

@@ -223,6 +223,14 @@ class Failures(HealingTest):
         _, errors = self.finish(job, 1)
         self.assert_one_message(errors, "killed by signal 9 (Killed); the job is ended")
 
+    def test_a_job_whose_ranks_are_all_killed_before_it_has_begun_begins_again(self):
+        job = self.start("--steps", "20", "--restarts", "1")
+        for pid in job.wait_for_ranks(3, "COPUS_PROCESS").values():
+            os.kill(pid, signal.SIGKILL)
+        output, errors = self.finish(job, 0)
+        self.assertIn("step 20", output)
+        self.assertEqual(errors.count("training had not begun, and the ranks are started again"), 1, errors)
+
     def test_mistakes_of_the_user_end_the_job(self):
         for rank in [0, 2]:
             _, errors = self.finish(self.start("--mistaken", str(rank), "--at", "7"), 2)
@@ -244,7 +252,7 @@ class Failures(HealingTest):
                     os.kill(pid, kind)
                 lost += [number for number, _ in struck]
                 # All are replaced, by processes with new numbers.
-                wait_until(lambda: len(job.epochs()[-1]) == 4 and not set(lost) & set(job.epochs()[-1]), 30)
+                wait_until(lambda: len(job.epochs()[-1]) == 4 and not set(lost) & set(job.epochs()[-1]), 120)
         _, errors = self.stop(job)
         self.assertEqual(len(re.findall("the job goes on with|ended before it took part", errors)), len(lost), errors)
 
@@ -266,18 +274,30 @@ class Newcomers(HealingTest):
         self.assertIn("step 400", output)
         self.assert_healed(errors, "rank 0 .*; the job goes on with 2 ranks")
 
-    def test_one_that_dies_at_its_start_is_tried_three_times(self):
-        job = self.start("--steps", "400", "--killed", "0", "--at", "7", "--newcomers-die", "1")
-        _, errors = self.finish(job, 0)
+    def test_one_that_dies_at_its_start_is_tried_again(self):
+        job = self.start_endless("--killed", "0", "--at", "7", "--newcomers-die", "1")
+        told = self.wait_for_words(job, "another one is started in 1 s")
+        _, errors = self.stop(job)
+        errors = told + errors
         self.assertEqual(job.epochs(), [[0, 1, 2], [1, 2]])
         ended = r"process {} \(pid \d+\) ended before it took part: killed by signal 9 \(Killed\){}$"
-        self.assert_healed(errors, "rank 0 .*; the job goes on with 2 ranks", ended.format(3, ""), ended.format(4, ""),
-                           ended.format(5, "; no other is started"))
+        self.assert_healed(errors, "rank 0 .*; the job goes on with 2 ranks", ended.format(3, ""),
+                           ended.format(4, "; another one is started in 0.5 s"),
+                           ended.format(5, "; another one is started in 1 s"))
+
+    def test_one_that_is_stopped_is_ended_and_another_one_comes(self):
+        job = self.start_endless()
+        os.kill(job.processes()[1], signal.SIGKILL)
+        os.kill(wait_until(lambda: job.processes().get(3)), signal.SIGSTOP)
+        job.wait_for_epoch([0, 2, 4])
+        _, errors = self.stop(job)
+        self.assert_healed(errors, "rank 1 .*; the job goes on with 2 ranks",
+                           r"(process 3 \(pid \d+\) ended before it took part|rank 2 .* failed.*): stopped \(SIGSTOP\)")
 
     def test_a_mistake_of_one_does_not_end_the_job(self):
-        job = self.start("--steps", "400", "--killed", "0", "--at", "7", "--mistake-before", "3")
-        _, errors = self.finish(job, 0)
-        self.assertEqual(job.epochs()[-1], [1, 2, 4])
+        job = self.start_endless("--killed", "0", "--at", "7", "--mistake-before", "3")
+        job.wait_for_epoch([1, 2, 4])
+        _, errors = self.stop(job)
         self.assert_healed(errors, "rank 0 .*; the job goes on with 2 ranks",
                            r"process 3 \(pid \d+\) ended before it took part: it exited with code 2$")
 

@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "copus/comm/health/process_state.h"
 #include "copus/comm/health/rank_monitor.h"
 #include "copus/comm/health/shared_health.h"
+#include "copus/comm/job/composition.h"
 #include "copus/comm/job/rank_process.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
 
@@ -20,8 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// When a rank has failed, the others get so much time to end by themselves.
-constexpr auto grace = std::chrono::milliseconds(1500);
+// More than this passes between two looks only if this process was stopped or kept from a processor. So may the ranks
+// have been, and the time is not held against them.
+constexpr double longest_look = 0.5;
 
 class Job {
  public:
@@ -83,11 +86,14 @@ class Job {
 
   void watch(double seconds) {
     if (const auto report = monitor_.look(seconds)) health_.report(*report);
-    if (!health_.failure()) return;
-    if (!deadline_) deadline_ = Clock::now() + grace;
-    const bool too_late = Clock::now() > *deadline_;
+    const std::optional<FailureReport> failure = health_.failure();
+    if (!failure) return;
+    ending_seconds_ = ending_seconds_ ? *ending_seconds_ + std::min(seconds, longest_look) : 0;
     for (RankProcess& process : processes_.all()) {
       if (process.ended) continue;
+      const bool by_own_error = failure->rank == process.number && failure->cause == own_error_cause;
+      const bool too_late = *ending_seconds_ > (by_own_error ? Composition::kill_after_own_error_seconds
+                                                             : Composition::kill_after_seconds);
       // A process that is stopped cannot end by itself.
       if (too_late || process_state(process.pid) == ProcessState::stopped) process.signal(SIGKILL);
     }
@@ -98,7 +104,7 @@ class Job {
   SharedHealth health_;
   RankMonitor monitor_;
   RankProcesses processes_;
-  std::optional<Clock::time_point> deadline_;
+  std::optional<double> ending_seconds_;  // since the failure was seen
 };
 
 }  // namespace

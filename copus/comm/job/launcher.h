@@ -39,6 +39,8 @@ struct RankEnvironment {
   int64_t process = 0;
   // From launch_healing_machine: the inherited descriptor through which this rank hears that its launcher is there.
   int lifeline = -1;
+  // From Copus' launchers: when the job began, in nanoseconds of the steady clock (job_start.h).
+  std::optional<int64_t> job_start = {};
 };
 
 // Reads the first of these sets of variables that there is: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -65,7 +67,8 @@ int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 // What may happen in a job whose ranks come and go.
 struct Healing {
   bool replaces = true;  // another process is started for each that is lost
-  // How many times without progress others are started where all of a machine have ended (Membership::leave_note).
+  // How many times without progress others are started where all of a machine have ended (Membership::leave_note), and
+  // how many times a job is begun again whose ranks signals have all ended before the first note.
   int64_t restarts = 3;
 };
 // The same for ranks that join through Membership (membership.h): when one fails, the others go on without it, and

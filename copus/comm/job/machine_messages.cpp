@@ -1,5 +1,7 @@
 #include "copus/comm/job/machine_messages.h"
 
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "copus/comm/job/packing.h"
@@ -8,137 +10,92 @@ namespace copus {
 
 namespace {
 
-// Each kind of message is written and read by two functions that stand together.
-void write(Packer& to, const BeginJob& order) { to.add(order.seconds); }
-void read(Unpacker& from, BeginJob& order) { order.seconds = from.real(); }
+// The fields of each kind of message, in the order in which they are sent: none where none are listed.
+template <class Message>
+constexpr std::tuple<> fields{};
+template <>
+constexpr auto fields<BeginJob> = std::tuple(&BeginJob::seconds);
+template <>
+constexpr auto fields<StartProcess> =
+    std::tuple(&StartProcess::number, &StartProcess::rank, &StartProcess::local_rank, &StartProcess::prefix);
+template <>
+constexpr auto fields<KillProcess> = std::tuple(&KillProcess::number);
+template <>
+constexpr auto fields<ContinueProcess> = std::tuple(&ContinueProcess::number);
+template <>
+constexpr auto fields<TellProcess> = std::tuple(&TellProcess::number, &TellProcess::kind);
+template <>
+constexpr auto fields<BeginEpoch> = std::tuple(&BeginEpoch::epoch);
+template <>
+constexpr auto fields<TellOfFailure> = std::tuple(&TellOfFailure::epoch, &TellOfFailure::failure);
+template <>
+constexpr auto fields<PassSignal> = std::tuple(&PassSignal::signal);
+template <>
+constexpr auto fields<Conclude> = std::tuple(&Conclude::code);
+template <>
+constexpr auto fields<Arrived> = std::tuple(&Arrived::host, &Arrived::num_machines, &Arrived::ranks_per_machine);
+template <>
+constexpr auto fields<Started> = std::tuple(&Started::number, &Started::pid);
+template <>
+constexpr auto fields<NotStarted> = std::tuple(&NotStarted::number, &NotStarted::why);
+template <>
+constexpr auto fields<Said> = std::tuple(&Said::number, &Said::message);
+template <>
+constexpr auto fields<Ended> = std::tuple(&Ended::number, &Ended::status, &Ended::held_back);
+template <>
+constexpr auto fields<Stopped> = std::tuple(&Stopped::number, &Stopped::is_stopped);
 
-void write(Packer& to, const StartProcess& order) {
-  for (const int64_t number : {order.number, order.rank, order.local_rank}) to.add(number);
-  to.add(std::string_view(order.prefix));
+template <class Field>
+void write(Packer& to, const Field& field) {
+  if constexpr (std::is_same_v<Field, FromRank>) {
+    to.add(std::string_view(packed(field)));
+  } else if constexpr (std::is_same_v<Field, std::string>) {
+    to.add(std::string_view(field));
+  } else if constexpr (std::is_same_v<Field, bool> || std::is_enum_v<Field>) {
+    to.add(static_cast<int64_t>(field));
+  } else {
+    to.add(field);
+  }
 }
-void read(Unpacker& from, StartProcess& order) {
-  for (int64_t* const number : {&order.number, &order.rank, &order.local_rank}) *number = from.number();
-  order.prefix = from.text();
-}
 
-void write(Packer& to, const KillProcess& order) { to.add(order.number); }
-void read(Unpacker& from, KillProcess& order) { order.number = from.number(); }
-
-void write(Packer& to, const ContinueProcess& order) { to.add(order.number); }
-void read(Unpacker& from, ContinueProcess& order) { order.number = from.number(); }
-
-void write(Packer& to, const TellProcess& order) {
-  to.add(order.number);
-  to.add(static_cast<int64_t>(order.kind));
-}
-void read(Unpacker& from, TellProcess& order) {
-  order.number = from.number();
-  order.kind = static_cast<FromLauncher::Kind>(from.number());
+void read(Unpacker& from, int64_t& field) { field = from.number(); }
+void read(Unpacker& from, bool& field) { field = from.number() != 0; }
+void read(Unpacker& from, double& field) { field = from.real(); }
+void read(Unpacker& from, std::string& field) { field = from.text(); }
+void read(Unpacker& from, FailureReport& field) { field = from.report(); }
+void read(Unpacker& from, Epoch& field) { field = from.epoch(); }
+// Epochs go to ranks as orders of their own.
+void read(Unpacker& from, FromLauncher::Kind& field) {
   using Kind = FromLauncher::Kind;
-  // Epochs go to ranks as orders of their own.
-  if (order.kind != Kind::regroup && order.kind != Kind::go && order.kind != Kind::stop) from.refuse();
+  field = static_cast<Kind>(from.number());
+  if (field != Kind::regroup && field != Kind::go && field != Kind::stop) from.refuse();
 }
-
-void write(Packer& to, const BeginEpoch& order) { to.add(order.epoch); }
-void read(Unpacker& from, BeginEpoch& order) { order.epoch = from.epoch(); }
-
-void write(Packer& to, const TellOfFailure& order) {
-  to.add(order.epoch);
-  to.add(order.failure);
-}
-void read(Unpacker& from, TellOfFailure& order) {
-  order.epoch = from.number();
-  order.failure = from.report();
-}
-
-void write(Packer& to, const PassSignal& order) { to.add(order.signal); }
-void read(Unpacker& from, PassSignal& order) { order.signal = from.number(); }
-
-void write(Packer& /*to*/, const EndJob& /*order*/) {}
-void read(Unpacker& /*from*/, EndJob& /*order*/) {}
-
-void write(Packer& to, const Conclude& order) { to.add(order.code); }
-void read(Unpacker& from, Conclude& order) { order.code = from.number(); }
-
-void write(Packer& to, const Arrived& news) {
-  to.add(std::string_view(news.host));
-  to.add(news.num_machines);
-  to.add(news.ranks_per_machine);
-}
-void read(Unpacker& from, Arrived& news) {
-  news.host = from.text();
-  news.num_machines = from.number();
-  news.ranks_per_machine = from.number();
-}
-
-void write(Packer& to, const Started& news) {
-  to.add(news.number);
-  to.add(news.pid);
-}
-void read(Unpacker& from, Started& news) {
-  news.number = from.number();
-  news.pid = from.number();
-}
-
-void write(Packer& to, const NotStarted& news) {
-  to.add(news.number);
-  to.add(std::string_view(news.why));
-}
-void read(Unpacker& from, NotStarted& news) {
-  news.number = from.number();
-  news.why = from.text();
-}
-
-void write(Packer& to, const Said& news) {
-  to.add(news.number);
-  to.add(std::string_view(packed(news.message)));
-}
-void read(Unpacker& from, Said& news) {
-  news.number = from.number();
+void read(Unpacker& from, FromRank& field) {
   if (auto message = from_rank(from.text())) {
-    news.message = std::move(*message);
+    field = std::move(*message);
   } else {
     from.refuse();
   }
 }
-
-void write(Packer& to, const Ended& news) {
-  to.add(news.number);
-  to.add(news.status);
-  to.add(std::string_view(news.held_back));
-}
-void read(Unpacker& from, Ended& news) {
-  news.number = from.number();
-  news.status = from.number();
-  news.held_back = from.text();
-}
-
-void write(Packer& to, const Stopped& news) {
-  to.add(news.number);
-  to.add(static_cast<int64_t>(news.is_stopped));
-}
-void read(Unpacker& from, Stopped& news) {
-  news.number = from.number();
-  news.is_stopped = from.number() != 0;
-}
-
-void write(Packer& /*to*/, const Leaves& /*news*/) {}
-void read(Unpacker& /*from*/, Leaves& /*news*/) {}
 
 // Before a message stands which kind of its variant it is.
 template <class Messages>
 std::string packed_one_of(const Messages& message) {
   Packer packer;
   packer.add(static_cast<int64_t>(message.index()));
-  std::visit([&](const auto& one) { write(packer, one); }, message);
+  const auto write_all = [&]<class One>(const One& one) {
+    std::apply([&](const auto... field) { (write(packer, one.*field), ...); }, fields<One>);
+  };
+  std::visit(write_all, message);
   return packer.bytes();
 }
 
 template <size_t Kind, class Messages>
 void read_if_it_is(int64_t kind, Unpacker unpacker, std::optional<Messages>* result) {
   if (kind != static_cast<int64_t>(Kind)) return;
-  std::variant_alternative_t<Kind, Messages> message;
-  read(unpacker, message);
+  using One = std::variant_alternative_t<Kind, Messages>;
+  One message;
+  std::apply([&](const auto... field) { (read(unpacker, message.*field), ...); }, fields<One>);
   if (unpacker.is_whole()) *result = std::move(message);
 }
 

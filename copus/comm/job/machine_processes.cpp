@@ -27,6 +27,11 @@ std::vector<News> MachineProcesses::carry_out_one(const BeginJob& order) {
   const std::chrono::duration<double> passed(order.seconds);
   job_started_ =
       std::chrono::steady_clock::now() - std::chrono::duration_cast<std::chrono::steady_clock::duration>(passed);
+  // Drops the arenas, the failure and the meeting names of an earlier start that failed.
+  ++beginnings_;
+  members_.clear();
+  epoch_.clear();
+  sign_ = {};
   return {};
 }
 
@@ -44,10 +49,12 @@ std::vector<News> MachineProcesses::carry_out_one(const StartProcess& order) {
     for (const std::string& variable :
          {concat("COPUS_LIFELINE=", their_lifeline.number()), concat("COPUS_LOCAL_RANK=", order.local_rank),
           concat("COPUS_LOCAL_WORLD_SIZE=", machine_.ranks_per_machine), concat("COPUS_MASTER_ADDR=", machine_.address),
-          concat("COPUS_MASTER_PORT=", machine_.port), concat("COPUS_ATTEMPT=", machine_.attempt)}) {
+          concat("COPUS_MASTER_PORT=", machine_.port), concat("COPUS_ATTEMPT=", machine_.attempt, "/", beginnings_)}) {
       variables.push_back(variable);
     }
   }
+  // The faults that a test asks for strike processes of the first start only.
+  if (beginnings_ > 1) variables.emplace_back("COPUS_FAULT=");
   if (order.segment >= 0) {
     variables.push_back(concat("COPUS_SEGMENT=", order.segment));
     inherited.push_back(order.segment);
@@ -156,15 +163,15 @@ std::vector<News> MachineProcesses::look() {
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
     Member& member = members_.at(process->number);
-    // It may have left its world since it was listened to, and an end after that is a good one.
+    // It may have left its world since it was listened to, and an end after that is a good one. It wants nothing any
+    // more.
     listen_to(process->number, member, news, wishes);
+    std::erase_if(wishes, [&](const News& wish) { return std::get<Said>(wish).number == process->number; });
     member.lifeline = Descriptor();
     news.emplace_back(Ended{process->number, process->status, process->errors.held_back()});
   }
-  if (is_one_of_several()) {
-    look_for_stopped(news);
-    show_signs();
-  }
+  look_for_stopped(news);
+  if (is_one_of_several()) show_signs();
   std::ranges::move(wishes, std::back_inserter(news));
   return news;
 }

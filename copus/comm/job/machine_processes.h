@@ -61,6 +61,7 @@ class MachineProcesses {
   void look_for_stopped(std::vector<News>& news);
 
   const MachineOfJob machine_;
+  int64_t beginnings_ = 0;  // of the job
   std::chrono::steady_clock::time_point job_started_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point shown_{};  // the last sign of life
   // It tells of the last failure again and again, since a rank that is held up may have no room for what it is told

@@ -20,6 +20,7 @@ import threading
 import time
 import unittest
 
+from free_port import free_port
 from launcher_test import ENDLESS, GONE_WITHIN, KILL_ROUNDS, PROGRAM, WITH_TORCH, LauncherTest, is_stopped, wait_until
 from healing_test import HealingJob
 
@@ -75,7 +76,7 @@ class MachinesJob:
         return [found[number] for number in sorted(found)]
 
     def wait_for_epoch(self, members):
-        wait_until(lambda: self.epochs()[-1:] == [members], 30)
+        wait_until(lambda: self.epochs()[-1:] == [members], 120)
 
     def wait_for_a_step(self):
         seen = [len(machine.read()) for machine in self.machines]
@@ -83,12 +84,6 @@ class MachinesJob:
 
     def output(self):
         return "".join(machine.read() for machine in self.machines)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def doors_of(pid):
@@ -210,7 +205,7 @@ class WholeJobs(MachinesTest):
 
     @unittest.skipUnless(WITH_TORCH, "this build has no store")
     def test_they_meet_at_a_store(self):
-        job = self.start_endless("--port", str(free_port()), meets_in_folder=False)
+        job = self.start_endless("--port", free_port(), meets_in_folder=False)
         os.kill(job.processes()[3], signal.SIGKILL)
         job.wait_for_epoch([0, 1, 2, 4])
         self.stop(job)
@@ -218,13 +213,13 @@ class WholeJobs(MachinesTest):
     def test_nobody_listens_but_at_the_address_where_they_meet(self):
         port = free_port()
         options = {"meets_in_folder": not WITH_TORCH}
-        job = self.start_endless("--port", str(port), **options)
+        job = self.start_endless("--port", port, **options)
         doors = set()
         for pid in [job[0].process.pid, *job.processes().values()]:
             doors |= doors_of(pid)
         self.assertTrue(doors)
         self.assertEqual({address for address, _ in doors}, {"0100007F"}, "127.0.0.1")
-        self.assertEqual(port in {its_port for _, its_port in doors}, WITH_TORCH)
+        self.assertEqual(int(port) in {its_port for _, its_port in doors}, WITH_TORCH)
         self.stop(job)
 
     def test_strangers_at_the_doors_harm_nothing(self):
@@ -345,20 +340,43 @@ class Failures(MachinesTest):
                 for _, pid in struck:
                     os.kill(pid, kind)
                 lost += [number for number, _ in struck]
-                wait_until(lambda: len(job.epochs()[-1]) == 4 and not set(lost) & set(job.epochs()[-1]), 30)
+                wait_until(lambda: len(job.epochs()[-1]) == 4 and not set(lost) & set(job.epochs()[-1]), 120)
         errors = self.stop(job)
         told = re.findall("the job goes on with|ended before it took part", errors[0])
         self.assertEqual(len(told), len(lost), errors[0])
 
 
-class Newcomers(MachinesTest):
-    def test_one_that_dies_at_its_start_is_tried_three_times(self):
-        job = self.start("--steps", "1000", "--killed", "3", "--at", "7", "--newcomers-die", "1")
+    def test_a_job_that_has_lost_a_machine_does_not_begin_again(self):
+        job = self.start_endless("--restarts", "1")
+        job[1].process.kill()
+        wait_until(lambda: job.epochs()[-1] == [0, 1])
+        for pid in job[0].ranks().values():
+            os.kill(pid, signal.SIGKILL)
+        job[1].finish()
+        _, errors = job[0].finish()
+        self.assertEqual(job[0].process.returncode, 1, errors)
+        self.assertIn("the job is ended", errors)
+
+    def test_a_job_whose_ranks_are_all_killed_before_it_has_begun_begins_again(self):
+        job = self.start("--steps", "20", "--restarts", "1")
+        for pid in wait_until(lambda: len(job.processes()) == 4 and job.processes()).values():
+            os.kill(pid, signal.SIGKILL)
         errors = self.finish(job, 0, 0)
+        self.assertEqual(job.epochs()[-1], [0, 1, 2, 3])
+        self.assertEqual(errors[0].count("training had not begun, and the ranks are started again"), 1, errors[0])
+
+
+class Newcomers(MachinesTest):
+    def test_one_that_dies_at_its_start_is_tried_again(self):
+        job = self.start_endless("--killed", "3", "--at", "7", "--newcomers-die", "1")
+        told = self.wait_for_words(job[0], "another one is started in 1 s")
+        errors = self.stop(job)
+        errors[0] = told + errors[0]
         self.assertEqual(job.epochs(), [[0, 1, 2, 3], [0, 1, 2]])
         ended = r"process {} \(pid \d+\) ended before it took part: killed by signal 9 \(Killed\){}$"
         self.assert_healed(errors[0], "rank 3 .*; the job goes on with 3 ranks", ended.format(4, ""),
-                           ended.format(5, ""), ended.format(6, "; no other is started"))
+                           ended.format(5, "; another one is started in 0.5 s"),
+                           ended.format(6, "; another one is started in 1 s"))
 
     def test_spares_wait_and_take_part_when_they_are_needed(self):
         job = self.start_endless("--used", "3")
@@ -370,7 +388,7 @@ class Newcomers(MachinesTest):
         job.wait_for_a_step()
         stopped = time.monotonic()
         self.assert_healed(self.stop(job)[0], r"rank 3 .*failed.*: killed by signal 9", r"rank 0 .*killed by signal 9")
-        self.assertLess(time.monotonic() - stopped, 30, "spares do not keep the others waiting at the end")
+        self.assertLess(time.monotonic() - stopped, 120, "spares do not keep the others waiting at the end")
         self.assertIn("process 5 goes", job.output())
 
     def test_who_asks_to_leave_is_let_go_and_not_replaced(self):
@@ -493,9 +511,9 @@ class Machines(MachinesTest):
                 port = free_port()
                 with socket.socket() as door:
                     if listens:
-                        door.bind(("127.0.0.1", port))
+                        door.bind(("127.0.0.1", int(port)))
                         door.listen()
-                    alone = Machine(1, {}, "--machines", "2", "--port", str(port), ranks=1, milliseconds=1)
+                    alone = Machine(1, {}, "--machines", "2", "--port", port, ranks=1, milliseconds=1)
                     self.addCleanup(alone.kill)
                     wait_until(lambda: takes_signals(alone.process.pid))
                     time.sleep(0.5)  # it waits for the store by now

@@ -1,7 +1,8 @@
 // A rank's side of a job whose ranks come and go (launch_healing_ranks, launch_healing_machine). A process has a number
-// that the launcher gives and never gives twice; at first it is its rank. An epoch is one composition of the job: its
-// members are processes, sorted by number, and a process' rank is its place among them. When a rank fails, the launcher
-// ends its process; all waits of the others throw RankFailure, they give up the epoch's world, and join the next epoch.
+// that the launcher gives and gives again only where the job begins again; at first it is its rank. An epoch is one
+// composition of the job: its members are processes, sorted by number, and a process' rank is its place among them.
+// When a rank fails, the launcher ends its process; all waits of the others throw RankFailure, they give up the epoch's
+// world, and join the next epoch.
 #pragma once
 
 #include <chrono>

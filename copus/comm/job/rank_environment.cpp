@@ -104,6 +104,7 @@ RankEnvironment read_copus(const Variables& variables) {
                 {"COPUS_RANK", "COPUS_WORLD_SIZE", several_machines ? "COPUS_LOCAL_RANK" : "COPUS_RANK",
                  several_machines ? "COPUS_LOCAL_WORLD_SIZE" : "COPUS_WORLD_SIZE"});
   constexpr int64_t most = std::numeric_limits<int>::max();
+  result.job_start = variables.integer("COPUS_JOB_START", 0, std::numeric_limits<int64_t>::max());
   if (const std::optional<int64_t> control = variables.integer("COPUS_CONTROL", 0, most)) {
     result.control = static_cast<int>(*control);
     result.process = variables.required_integer("COPUS_PROCESS", 0, most, "COPUS_CONTROL");

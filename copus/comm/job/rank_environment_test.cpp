@@ -225,6 +225,9 @@ TEST(RankEnvironment, RefusesWhateverElseDescribesHalfAJob) {
                            "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
     EXPECT_THAT(refusal({{name, "2"}}), HasSubstr(concat(name, " is set, but not RANK")));
   }
+  EXPECT_THAT(
+      refusal({{"COPUS_RANK", "0"}, {"COPUS_WORLD_SIZE", "2"}, {"COPUS_SEGMENT", "3"}, {"COPUS_JOB_START", "soon"}}),
+      HasSubstr("COPUS_JOB_START"));
   for (const char* name : {"COPUS_SEGMENT", "COPUS_CONTROL", "COPUS_PROCESS", "COPUS_LIFELINE", "COPUS_LOCAL_RANK",
                            "COPUS_LOCAL_WORLD_SIZE"}) {
     EXPECT_THAT(refusal({{name, "2"}}), HasSubstr(concat(name, " is set, but not COPUS_RANK")));

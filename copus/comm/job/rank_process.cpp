@@ -18,6 +18,7 @@
 #include "copus/base/error.h"
 #include "copus/base/stop_signals.h"
 #include "copus/base/write_all.h"
+#include "copus/comm/job/job_start.h"
 
 namespace copus {
 
@@ -115,7 +116,9 @@ void RankProcess::signal(int number_of_signal) {
 }
 
 RankProcesses::RankProcesses(const std::vector<std::string>& arguments)
-    : program_(std::filesystem::read_symlink("/proc/self/exe")), arguments_(arguments) {
+    : program_(std::filesystem::read_symlink("/proc/self/exe")),
+      arguments_(arguments),
+      start_of_job_(job_start_variable(job_start(read_rank_environment()))) {
   arguments_.insert(arguments_.begin(), program_invocation_name);
 }
 
@@ -125,8 +128,10 @@ RankProcesses::~RankProcesses() {
 }
 
 RankProcess& RankProcesses::start(const RankStart& start) {
+  if (all_ended()) group_ = 0;  // it went with its last process
   // These come first, since of two variables with the same name the first one counts.
   std::vector<std::string> variables = start.variables;
+  variables.push_back(start_of_job_);
   for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
   const std::vector<char*> argument_pointers = pointers_to(arguments_);
   const std::vector<char*> variable_pointers = pointers_to(variables);

@@ -161,6 +161,7 @@ class RankProcesses {
 
   const std::filesystem::path program_;
   std::vector<std::string> arguments_;
+  const std::string start_of_job_;  // the variable that tells it
   SignalSource signals_;
   pid_t group_ = 0;
   std::deque<RankProcess> processes_;

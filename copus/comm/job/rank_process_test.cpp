@@ -74,6 +74,19 @@ TEST(RankProcesses, NobodyWaitsForOneThatHangsInTheKernel) {
   ::waitpid(pid, nullptr, 0);
 }
 
+// Ctrl-C reaches a process group, and ranks must hear of it from their launcher alone.
+TEST(RankProcesses, TheyHaveAGroupOfTheirOwnAlsoAfterAllBeforeHaveEnded) {
+  sleep_where_this_is_a_rank();
+  RankProcesses processes({"--gtest_filter=RankProcesses.TheyHaveAGroupOfTheirOwnAlsoAfterAllBeforeHaveEnded"});
+  for (int64_t number = 0; number < 4; number += 2) {
+    RankProcess& first = processes.start(rank(number));
+    RankProcess& second = processes.start(rank(number + 1));
+    for (const RankProcess* process : {&first, &second}) EXPECT_EQ(::getpgid(process->pid), first.pid) << number;
+    for (RankProcess* process : {&first, &second}) process->signal(SIGKILL);
+    while (!processes.all_ended()) processes.reap();
+  }
+}
+
 TEST(RankProcesses, NoneIsLeftAtTheEnd) {
   sleep_where_this_is_a_rank();
   pid_t pid = 0;

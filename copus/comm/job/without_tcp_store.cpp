@@ -8,7 +8,7 @@ class TcpStore::Implementation {};
 
 std::unique_ptr<TcpStore> TcpStore::open(const MeetingAddress& /*address*/) {
   throw UserError(
-      "this build has no libtorch, and without it ranks cannot be started by torchrun, srun or mpirun; let copus start "
+      "this program has no libtorch, and without it ranks cannot be started by torchrun, srun or mpirun; let copus start "
       "them itself, or build with -DCOPUS_WITH_TORCH=ON");
 }
 

@@ -10,6 +10,7 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/background_thread.h"
+#include "copus/comm/health/shared_health.h"
 
 namespace copus {
 
@@ -98,9 +99,7 @@ std::vector<TcpAddress> TcpHealth::meet(const TcpAddress& own,
   return addresses;
 }
 
-void TcpHealth::report_own_error() {
-  submit({{rank(), place_of(rank()), "it ended with an error of its own", ::getpid()}, true});
-}
+void TcpHealth::report_own_error() { submit({{rank(), place_of(rank()), own_error_cause, ::getpid()}, true}); }
 
 void TcpHealth::leave() {
   begin_wait();

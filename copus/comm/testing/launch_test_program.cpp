@@ -261,7 +261,7 @@ int run(const std::vector<std::string>& arguments) {
     }
     const int64_t ranks = options.get("--ranks", 2);
     if (options.get("--heals", 0) == 0) return launch_ranks(ranks, arguments);
-    const Healing healing{.replaces = options.get("--replaces", 1) > 0};
+    const Healing healing{.replaces = options.get("--replaces", 1) > 0, .restarts = options.get("--restarts", 0)};
     const char* const machine = std::getenv("TEST_MACHINE");
     if (machine == nullptr) return launch_healing_ranks(ranks, arguments, healing);
     const char* const address = std::getenv("TEST_ADDRESS");
@@ -274,6 +274,8 @@ int run(const std::vector<std::string>& arguments) {
                                    .serves_store = std::stoll(machine) == 0},
                                   arguments, healing, meeting_place());
   } catch (const UserError& error) {
+    // As a process that waits for a processor, after the others have heard of its error.
+    std::this_thread::sleep_for(std::chrono::milliseconds(options.get("--milliseconds-to-end", 0)));
     std::cerr << concat("copus: error: ", error.what(), "\n");
     return 2;
   } catch (const RankFailure& failure) {

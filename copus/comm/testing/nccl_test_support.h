@@ -1,11 +1,17 @@
-// For tests of what goes over NCCL: ranks as threads, each with a fake device, over a mock library.
+// For tests of what goes over NCCL: ranks as threads, each with a fake device, over a mock library. Where the
+// environment has COPUS_TEST_NCCL_GPUS, the number of GPUs, ranks have these in turn and the real library instead, and
+// tests that look into the mock are skipped.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,14 +23,23 @@
 
 namespace copus {
 
+inline int64_t test_gpus() {
+  const char* const count = std::getenv("COPUS_TEST_NCCL_GPUS");
+  return count == nullptr ? 0 : std::stol(count);
+}
+inline bool uses_real_nccl() { return test_gpus() > 0; }
+inline constexpr const char* needs_the_mock = "looks into the mock";
+
 // One rank as a test sees it.
 struct NcclRank {
   World& world;
-  FakeDeviceRuntime& device;
-  MockNccl& nccl;
+  DeviceRuntime& device;
+  MockNccl& nccl;  // nobody uses it over the real library
 
   int64_t rank() const { return world.rank(); }
-  void launch(std::function<void()> kernel) { device.launch(std::move(kernel), device.current_stream()); }
+  // Only over the mock.
+  FakeDeviceRuntime& fake() const { return dynamic_cast<FakeDeviceRuntime&>(device); }
+  void launch(std::function<void()> kernel) { fake().launch(std::move(kernel), device.current_stream()); }
 };
 
 // Memory of the device, written and read by kernels of the current stream.
@@ -38,17 +53,25 @@ class DeviceBytes {
   std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
 
   void write(const Bytes& bytes) {
+    if (uses_real_nccl()) {
+      rank_.device.copy(data(), bytes.data(), static_cast<int64_t>(bytes.size()), rank_.device.current_stream());
+      return;
+    }
     rank_.launch([bytes, to = host()] { std::copy(bytes.begin(), bytes.end(), to); });
   }
   Bytes read() const {
     Bytes bytes(size_);
-    rank_.launch([&bytes, from = host()] { std::copy_n(from, bytes.size(), bytes.begin()); });
+    if (uses_real_nccl()) {
+      rank_.device.copy(bytes.data(), data(), static_cast<int64_t>(size_), rank_.device.current_stream());
+    } else {
+      rank_.launch([&bytes, from = host()] { std::copy_n(from, bytes.size(), bytes.begin()); });
+    }
     rank_.device.synchronize(rank_.device.current_stream());
     return bytes;
   }
 
  private:
-  std::byte* host() const { return rank_.device.on_host<std::byte>(memory_.get()); }
+  std::byte* host() const { return rank_.fake().on_host<std::byte>(memory_.get()); }
 
   NcclRank& rank_;
   size_t size_;
@@ -56,6 +79,15 @@ class DeviceBytes {
 };
 
 inline constexpr double patient_seconds = 60;
+
+// The stream of each thread (cudaStreamPerThread, hipStreamPerThread), so that ranks as threads do not share one.
+inline void* stream_of_thread() {
+  void* stream = nullptr;
+  const uintptr_t handle = 2;
+  static_assert(sizeof stream == sizeof handle);
+  std::memcpy(&stream, &handle, sizeof stream);
+  return stream;
+}
 
 inline void run_over_nccl(int64_t size, MockNccl& nccl, const std::function<void(NcclRank&)>& body,
                           double wait_seconds = patient_seconds, int64_t kept_bytes = kept_nccl_bytes,
@@ -66,9 +98,17 @@ inline void run_over_nccl(int64_t size, MockNccl& nccl, const std::function<void
       [&](World& host) {
         FakeDeviceRuntime::Options own = options;
         own.seed = static_cast<uint64_t>(host.rank());
-        const auto device = std::make_shared<FakeDeviceRuntime>(std::move(own));
-        const auto world = over_nccl(std::make_unique<BorrowedWorld>(host), device, wait_seconds,
-                                     nccl.interface_of(host.rank(), *device), kept_bytes);
+        std::shared_ptr<DeviceRuntime> device;
+        NcclInterface library;
+        if (uses_real_nccl()) {
+          device = make_gpu_runtime(host.rank() % test_gpus(), stream_of_thread);
+          library = load_nccl();
+        } else {
+          auto fake = std::make_shared<FakeDeviceRuntime>(std::move(own));
+          library = nccl.interface_of(host.rank(), *fake);
+          device = std::move(fake);
+        }
+        const auto world = over_nccl(std::make_unique<BorrowedWorld>(host), device, wait_seconds, library, kept_bytes);
         NcclRank rank{*world, *device, nccl};
         body(rank);
       },

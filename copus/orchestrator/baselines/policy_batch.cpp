@@ -6,10 +6,9 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/orchestrator/baselines/norm_test.h"
 #include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/policies.h"
-#include "copus/statistics/efficiency.h"
-#include "copus/statistics/norm_test.h"
 
 namespace copus {
 
@@ -40,6 +39,8 @@ class FixedPolicy : public BaselinePolicy {
 class CriticalBatchPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
+
+  void visit_state(StateValues& values) override { values(layout_); }
 
  private:
   Choice decide(const Situation& situation) override {
@@ -129,6 +130,8 @@ class NormTestPolicy : public NormTestingPolicy {
     last_consumed_ = observation.consumed_samples;
   }
 
+  void visit_state(StateValues& values) override { values(last_consumed_, norms_); }
+
  private:
   Choice decide(const Situation& situation) override {
     if (const std::optional<Choice> dwelling = dwell(situation)) return *dwelling;
@@ -155,6 +158,8 @@ class WorkerNormPolicy : public NormTestingPolicy {
   bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
     return !is_at_largest_ && is_tested(observation);
   }
+
+  void visit_state(StateValues& values) override { values(is_at_largest_); }
 
  private:
   bool is_tested(const Observation& observation) const {
@@ -183,7 +188,7 @@ class WorkerNormPolicy : public NormTestingPolicy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_batch_policy(const RunConfig& config) {
+std::unique_ptr<Policy> make_batch_policy(const JobConfig& config) {
   switch (config.adapt.policy) {
     case PolicyKind::fixed:
     case PolicyKind::static_best:

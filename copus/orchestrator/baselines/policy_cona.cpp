@@ -29,6 +29,8 @@ class ConaPolicy : public BaselinePolicy {
     falls_ = *average_ < before ? falls_ + 1 : 0;
   }
 
+  void visit_state(StateValues& values) override { values(average_, falls_, last_, earlier_); }
+
  private:
   // Keeps the configurations that the run has left, to return to them.
   void follow(const Configuration& current) {
@@ -76,6 +78,6 @@ class ConaPolicy : public BaselinePolicy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_cona_policy(const RunConfig& config) { return std::make_unique<ConaPolicy>(config); }
+std::unique_ptr<Policy> make_cona_policy(const JobConfig& config) { return std::make_unique<ConaPolicy>(config); }
 
 }  // namespace copus

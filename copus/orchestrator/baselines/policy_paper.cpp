@@ -17,7 +17,7 @@ constexpr double published_threshold = 0.1;
 
 // With alpha = 1/2 and r = sqrt(B / B_ref), Goodput has the factor sqrt(B) of the paper. The calibration stays the
 // run's, which is the paper's 2 by default.
-RunConfig as_published(RunConfig config) {
+JobConfig as_published(JobConfig config) {
   config.adapt.alpha = 0.5;
   config.noise_scale.critical_updates = 0;
   return config;
@@ -25,7 +25,7 @@ RunConfig as_published(RunConfig config) {
 
 class PaperPolicy : public Policy {
  public:
-  explicit PaperPolicy(RunConfig config) : config_(as_published(std::move(config))) {}
+  explicit PaperPolicy(JobConfig config) : config_(as_published(std::move(config))) {}
 
   Choice choose(const Situation& situation) override {
     const NoiseBelief noise = believed_noise(situation.latest);
@@ -49,11 +49,11 @@ class PaperPolicy : public Policy {
   }
 
  private:
-  RunConfig config_;
+  JobConfig config_;
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> make_paper_policy(const RunConfig& config) { return std::make_unique<PaperPolicy>(config); }
+std::unique_ptr<Policy> make_paper_policy(const JobConfig& config) { return std::make_unique<PaperPolicy>(config); }
 
 }  // namespace copus

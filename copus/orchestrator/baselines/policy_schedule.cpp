@@ -19,7 +19,7 @@ bool any_layout(const Candidate&) { return true; }
 // The base of schedules that go by how far the learning rate's schedule, and with it the run, has come.
 class ProgressPolicy : public BaselinePolicy {
  public:
-  explicit ProgressPolicy(const RunConfig& config)
+  explicit ProgressPolicy(const JobConfig& config)
       : BaselinePolicy(config), learning_rate_(config.optimizer, config.train) {}
 
  protected:
@@ -47,13 +47,15 @@ class ProgressPolicy : public BaselinePolicy {
 // decided after a step commits after the next one, so the policy looks one step ahead.
 class StepsPolicy : public BaselinePolicy {
  public:
-  explicit StepsPolicy(const RunConfig& config)
+  explicit StepsPolicy(const JobConfig& config)
       : BaselinePolicy(config), schedule_(parse_step_schedule(config.adapt.schedule, config.train.sequence_length)) {}
 
   // Asks to decide where the schedule's batch or, by a command or for want of ranks, that of the run has changed.
   bool is_due(const Observation& observation, const Configuration& current) const override {
     return batch_after_next(observation, current) != asked_for_ || current != asked_in_;
   }
+
+  void visit_state(StateValues& values) override { values(asked_for_, asked_in_); }
 
  private:
   // The batch of the step after the next one.
@@ -91,6 +93,8 @@ class LateSwitchPolicy : public ProgressPolicy {
     return is_late(observation) != was_late_;
   }
 
+  void visit_state(StateValues& values) override { values(was_late_); }
+
  private:
   bool is_late(const Observation& observation) const {
     return learning_rate().share(progress(observation)) >= config().adapt.late_switch_share;
@@ -121,7 +125,7 @@ class LateSwitchPolicy : public ProgressPolicy {
 // schedule does, from where it was. The warm-up counts as no fall.
 class SeesawPolicy : public ProgressPolicy {
  public:
-  explicit SeesawPolicy(const RunConfig& config)
+  explicit SeesawPolicy(const JobConfig& config)
       : ProgressPolicy(config),
         first_batch_(static_cast<double>(config.train.global_batch)),
         first_factor_(initial_rate_factor(config, config.train.global_batch)) {}
@@ -137,6 +141,10 @@ class SeesawPolicy : public ProgressPolicy {
     if (cuts_at(fall_at(progress(observation))) != asked_for_) return true;
     const double next = fall_at(progress_after(observation, batch_, 1));
     return !follows_schedule_ && std::abs(next / stated_at_ - 1) > largest_drift;
+  }
+
+  void visit_state(StateValues& values) override {
+    values(batch_, consumed_samples_, stated_at_, asked_for_, made_, going_to_, going_to_cuts_, follows_schedule_);
   }
 
  private:
@@ -212,7 +220,7 @@ class SeesawPolicy : public ProgressPolicy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_schedule_policy(const RunConfig& config) {
+std::unique_ptr<Policy> make_schedule_policy(const JobConfig& config) {
   switch (config.adapt.policy) {
     case PolicyKind::steps:
       return std::make_unique<StepsPolicy>(config);

@@ -17,7 +17,7 @@ inline RunConfig small_run() {
   config.train.sequence_length = 64;
   config.train.global_batch = 8;
   config.train.micro_batch = 2;
-  config.train.precision = Precision::fp32;
+  config.execution.precision = Precision::fp32;
   config.parallel.data_parallel = 2;
   config.cluster.clock = ClockKind::virtual_time;
   config.cluster.description.ranks_per_node = 1;

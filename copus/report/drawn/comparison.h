@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "copus/config/experiment.h"
-#include "copus/statistics/loss_curve.h"
-#include "copus/statistics/paired_difference.h"
+#include "copus/statistics/compared/loss_curve.h"
+#include "copus/statistics/compared/paired_difference.h"
 
 namespace copus {
 

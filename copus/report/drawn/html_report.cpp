@@ -73,7 +73,7 @@ RunSummary summary_so_far(const ReportedRun& run) {
 }
 
 std::vector<DecisionEvent> events_in(const fs::path& directory) {
-  return read_decision_log(directory / "decisions.jsonl");
+  return read_decisions_to_show(directory / "decisions.jsonl");
 }
 
 // The steps around which a run has changed.
@@ -87,11 +87,12 @@ std::vector<int64_t> steps_of_changes(const std::vector<DecisionEvent>& events) 
   return steps;
 }
 
-// When a run is evaluated. A page can be drawn without a config.toml, or with a damaged one.
+// When a run is evaluated. A page can be drawn without a config.toml, or with a damaged one; a job that another program
+// trains has no evaluation.
 EvaluateConfig evaluation_of(const fs::path& directory) {
   const fs::path config = directory / "config.toml";
   try {
-    return parse_run_config(read_text_file(config), config.string(), {}, Trainers::any).evaluate;
+    return parse_run_config(read_text_file(config), config.string()).evaluate;
   } catch (const UserError&) {
     return {};
   }
@@ -226,6 +227,18 @@ std::string details(std::string_view title, bool open, std::string_view content)
                 "</details>\n");
 }
 
+// A configuration's text, without its middle where it lists many thousands of files.
+std::string without_middle(const std::string& text) {
+  constexpr size_t most_bytes = size_t{128} << 10;
+  if (text.size() <= most_bytes) return text;
+  const size_t head = text.rfind('\n', most_bytes / 2), tail = text.find('\n', text.size() - most_bytes / 2);
+  if (head == std::string::npos || tail == std::string::npos) return "It is too long to be shown here.\n";
+  const auto lines = std::count(text.begin() + static_cast<std::ptrdiff_t>(head) + 1,
+                                text.begin() + static_cast<std::ptrdiff_t>(tail) + 1, '\n');
+  return concat(text.substr(0, head + 1), "# ... ", lines, " lines of config.toml are left out here ...\n",
+                text.substr(tail + 1));
+}
+
 // The tables below the charts. `of`: which run, where there are several.
 std::string history_of(const ReportedRun& run, const std::string& of, size_t runs) {
   std::string html;
@@ -234,7 +247,8 @@ std::string history_of(const ReportedRun& run, const std::string& of, size_t run
   if (!decisions.rows.empty()) html += details(concat("All decisions", of), false, to_html(decisions));
   const fs::path config = run.directory / "config.toml";
   if (fs::exists(config)) {
-    html += details(concat("Configuration", of), false, concat("<pre>", escape_html(read_text_file(config)), "</pre>"));
+    const std::string text = without_middle(read_text_file(config));
+    html += details(concat("Configuration", of), false, concat("<pre>", escape_html(text), "</pre>"));
   }
   return html;
 }

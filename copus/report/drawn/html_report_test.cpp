@@ -297,6 +297,18 @@ TEST_F(HtmlReportTest, NotARunDirectory) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "report.html"));
 }
 
+TEST_F(HtmlReportTest, OfAConfigurationOfManyFilesTheMiddleIsLeftOut) {
+  write_steps(1);
+  std::string config = "[data]\ntrain = [\n";
+  for (int i = 0; i < 20'000; ++i) config += concat("  \"first/", i, ".txt\",\n");
+  write_file_durably(run_dir_ / "config.toml", config + "]\n[train]\nseed = 1\n");
+  const std::string html = page();
+  EXPECT_THAT(html, HasSubstr("first/0.txt"));
+  EXPECT_THAT(html, HasSubstr("lines of config.toml are left out"));
+  EXPECT_THAT(html, HasSubstr("seed = 1"));
+  EXPECT_LT(html.size(), config.size());
+}
+
 TEST_F(HtmlReportTest, APageOfALongRunIsDrawnFromSomeOfItsSteps) {
   constexpr int64_t steps = 30000;
   write_steps(steps);

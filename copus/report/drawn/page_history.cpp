@@ -100,6 +100,7 @@ struct EventRow {
     return {std::to_string(unmeasured.step), "is not measured", "-", "unknown", escape_html(unmeasured.reason)};
   }
   std::vector<std::string> operator()(const SwitchReport&) const { return {}; }
+  std::vector<std::string> operator()(const ControllerState&) const { return {}; }
   std::vector<std::string> operator()(const LoggedRealised&) const { return {}; }
 };
 

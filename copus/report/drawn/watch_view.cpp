@@ -111,7 +111,7 @@ std::string state_of(const WatchedRun& run) {
 
 void add_progress(const WatchedRun& run, Frame& frame) {
   const StepRecord& last = run.records.back();
-  const TrainConfig& limits = run.config.train;
+  const TrainConfig& limits = run.limits;
   const double done = share_done(limits, last.consumed_tokens, last.elapsed_seconds);
   const double left = seconds_left(limits, last.consumed_tokens, last.elapsed_seconds);
   std::string text = concat("step ", last.step, ", ", format_duration(last.elapsed_seconds), " of training");
@@ -224,7 +224,7 @@ WatchedRun read_watched_run(const fs::path& directory) {
   run.name = directory.string();
   run.is_running = is_file_locked(directory / "checkpoints" / ".lock") || is_file_locked(log);
   run.summary = read_summary(directory);
-  run.config = parse_run_config(read_text_file(config), config.string(), {}, Trainers::any);
+  run.limits = job_of(parse_any_config(read_text_file(config), config.string())).train;
   const auto read = [](const fs::path& path, const auto& add) {
     if (!fs::exists(path)) return;
     for_each_line(

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/config/run_config.h"
+#include "copus/config/job_config.h"
 #include "copus/record/step_record.h"
 #include "copus/report/decision_log.h"
 #include "copus/report/run_summary.h"
@@ -16,7 +16,7 @@ namespace copus {
 
 struct WatchedRun {
   std::string name;  // its directory, as the user gave it
-  RunConfig config;
+  TrainConfig limits;
   std::vector<StepRecord> records;    // of the last steps, as many as end_of_log_bytes hold
   std::vector<DecisionEvent> events;  // likewise
   std::optional<RunSummary> summary;  // of a run that goes on: of where it ended before

@@ -28,8 +28,8 @@ WatchedRun some_run() {
   WatchedRun run;
   run.name = "runs/a";
   run.is_running = true;
-  run.config.train.max_tokens = int64_t{2000} * 8 * 256;
-  run.config.train.sequence_length = 256;
+  run.limits.max_tokens = int64_t{2000} * 8 * 256;
+  run.limits.sequence_length = 256;
   for (int64_t step = 1; step <= 1000; ++step) {
     StepRecord record;
     record.step = step;
@@ -148,7 +148,7 @@ TEST(WatchView, SaysHowTheRunStands) {
 
 TEST(WatchView, KnowsLittleOfSomeSteps) {
   WatchedRun run = some_run();
-  run.config.train.max_tokens = 0;
+  run.limits.max_tokens = 0;
   run.records = {run.records.front()};
   run.records.back().loss = std::numeric_limits<double>::quiet_NaN();
   const std::vector<std::string> lines = watch_lines(run, 80);

@@ -103,4 +103,14 @@ class QuadraticLoss {
   std::array<Direction, 3> directions_;
 };
 
+// Returns the variances of the two estimates from n >= 2 gradients of `batch` samples each and their mean, for Gaussian
+// samples with B = n batch in all:
+//   Var|G|^2 = 4 G'Sigma G / B + 2 tr(Sigma^2) n / (B^2 (n - 1))      Var tr(Sigma) = 2 tr(Sigma^2) / (n - 1)
+inline GradientNoise variance_of_estimate(double n, double batch, double gradient_covariance_gradient,
+                                          double trace_of_squared_covariance) {
+  const double all = n * batch;
+  return {4 * gradient_covariance_gradient / all + 2 * trace_of_squared_covariance * n / (all * all * (n - 1)),
+          2 * trace_of_squared_covariance / (n - 1)};
+}
+
 }  // namespace copus

@@ -74,7 +74,7 @@ class MovingState {
         model_(std::make_unique<RankModel>(
             config, strategy, world, recorder_,
             allocate_zeros(config.model, place(config.model, strategy, config.train.sequence_length, world.rank()),
-                           compute_dtype(config.train.precision), mover_.memory(), /*moments=*/true))) {
+                           compute_dtype(config.execution.precision), mover_.memory(), /*moments=*/true))) {
     EXPECT_EQ(mover_.has_arena(), shares_memory && test_device().is_cpu());
     mover_.settle(model_->state(), ranks_as_processes(world), -1);
   }

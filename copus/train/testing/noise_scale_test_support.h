@@ -74,7 +74,7 @@ class SampleGradients {
     for (const Parameter& parameter : weights.store().parameters()) {
       if (parameter.tied_copy) continue;
       at::Tensor value = weights.store().master(parameter);
-      if (config.train.precision == Precision::bf16) value = value.to(at::kBFloat16);
+      if (config.execution.precision == Precision::bf16) value = value.to(at::kBFloat16);
       store.master(store.find(parameter.info.name)).copy_(value);
     }
     store.publish_weights();

@@ -57,8 +57,8 @@ inline const Change biases = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen2;
   config.model.qkv_bias = true;
 };
-inline const Change fp32 = [](RunConfig& config) { config.train.precision = Precision::fp32; };
-inline const Change bf16 = [](RunConfig& config) { config.train.precision = Precision::bf16; };
+inline const Change fp32 = [](RunConfig& config) { config.execution.precision = Precision::fp32; };
+inline const Change bf16 = [](RunConfig& config) { config.execution.precision = Precision::bf16; };
 inline Change recompute(Recompute mode) {
   return [=](RunConfig& config) { config.parallel.recompute = mode; };
 }
@@ -93,7 +93,7 @@ inline RunConfig small_run(const std::filesystem::path& corpus) {
   config.data.document_separator = "\n";  // makes samples differ in how many of their tokens carry loss
   config.train.global_batch = 8;
   config.train.micro_batch = 2;
-  config.train.precision = Precision::fp32;
+  config.execution.precision = Precision::fp32;
   return config;
 }
 
@@ -117,7 +117,7 @@ inline RunConfig with_changes(RunConfig config, const std::vector<Change>& chang
 }
 
 inline Dataset open_data(const RunConfig& config) {
-  return {config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed};
+  return {config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed};
 }
 
 // Connects ranks that are threads, in memory of the device that they share.

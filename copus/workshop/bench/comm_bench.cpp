@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"

@@ -1,9 +1,7 @@
 // `copus bench decide`: what predicting and choosing cost: the table of a small cluster, that of a large one, one
 // decision among all configurations of a table, and what the controller of a run takes beside each of its steps, on one
 // core.
-#include <algorithm>
 #include <iostream>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -87,7 +85,7 @@ RunConfig adapting_run_of(const Job& job) {
   config.train.sequence_length = job.sequence_length;
   config.train.global_batch = job.smallest_batch;
   config.train.micro_batch = 1;
-  config.train.precision = Precision::bf16;
+  config.execution.precision = Precision::bf16;
   config.train.max_tokens = int64_t{1} << 40;
   config.parallel.tensor_parallel = config.cluster.description.ranks_per_node;
   config.parallel.pipeline_parallel = job.world_size / config.parallel.tensor_parallel;

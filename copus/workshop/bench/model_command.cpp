@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -215,6 +214,7 @@ void add_model_bench(CLI::App& bench, CommandAction& action) {
   command.add_option("--failures", options->failures, "CSV file of published runs that failed");
   command.add_flag("--json", options->json, "One JSON object instead of tables");
   command.add_flag("--runs", options->runs, "Every run, with the parts of its predicted time");
+  command.footer("Example:\n  copus bench model --data RUNS.csv --failures FAILURES.csv");
   command.callback([&action, options] { action = [options] { return run_model_bench(*options); }; });
 }
 

@@ -65,7 +65,7 @@ ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world) {
   install_caching_allocator();
   configure_aten(1, world.size());
   const RunConfig config = config_of(options, world);
-  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
+  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
   ProbeBench bench(config, dataset, world);
 
   bench.step(true);  // memory is new to it

@@ -115,7 +115,7 @@ int run_gns_bench(const ProbeCommandOptions& options) {
 void add_probe_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) {
   jobs["probe"] = measure_probe_as_rank;
   auto options = std::make_shared<ProbeCommandOptions>();
-  CLI::App& gns = *bench.add_subcommand("gns", "What measuring the gradient noise scale costs a training step");
+  CLI::App& gns = *bench.add_subcommand("gns", about_probe_bench);
   gns.add_option("--shapes", options->shapes, "Models: a and b of the step benchmark, tiny to try it out")
       ->check(one_of({"a", "b", "tiny"}))
       ->capture_default_str();

@@ -45,8 +45,8 @@ SimulatedJob job_of(const JobParts& parts, bool is_on_gpus) {
   config.train.sequence_length = parts.sequence_length;
   config.train.global_batch = parts.largest_batch;
   config.train.micro_batch = 1;
-  config.train.device = is_on_gpus ? "cuda" : "cpu";
-  config.train.precision = is_on_gpus ? Precision::bf16 : Precision::fp32;
+  config.execution.device = is_on_gpus ? "cuda" : "cpu";
+  config.execution.precision = is_on_gpus ? Precision::bf16 : Precision::fp32;
   config.train.max_steps = 1;  // scenarios set their own limits
   config.parallel.data_parallel = parts.ranks;
   AdaptConfig& adapt = config.adapt;

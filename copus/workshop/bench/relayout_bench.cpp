@@ -141,7 +141,7 @@ RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::u
   const auto [device, owned_world] = on_device(options, std::move(host_world));
   World& world = *owned_world;
   const RunConfig config = config_of(options);
-  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.train.seed);
+  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.execution.seed);
   Trainer trainer(config, options.from, dataset, device, world);
   const std::unique_ptr<CopyRate> copies = make_copy_rate(world, device);
   RelayoutBenchResult result;
@@ -171,7 +171,7 @@ double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<Worl
   configure_aten(1, host_world->size());
   const auto [device, world] = on_device(options, std::move(host_world));
   const RunConfig config = config_of(options);
-  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.train.seed);
+  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, config.execution.seed);
   const auto directory = latest_checkpoint(options.checkpoints);
   COPUS_CHECK(directory.has_value(), options.checkpoints.string());
   const Checkpoint checkpoint(*directory);

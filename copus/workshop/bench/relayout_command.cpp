@@ -168,8 +168,7 @@ void add_relayout_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs) 
   jobs["relayout"] = measure_relayout_as_rank;
   jobs["restart"] = measure_restart_as_rank;
   auto options = std::make_shared<RelayoutCommandOptions>();
-  CLI::App& relayout = *bench.add_subcommand(
-      "relayout", "The pause of a change of layout, beside plain copies and beside a checkpoint with a restart");
+  CLI::App& relayout = *bench.add_subcommand("relayout", about_relayout_bench);
   relayout.add_option("--parameters", options->parameters, "Models: 30M, 100M, 300M; tiny to try it out")
       ->check(one_of({"30M", "100M", "300M", "tiny"}))
       ->delimiter(',')

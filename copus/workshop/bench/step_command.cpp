@@ -10,6 +10,7 @@
 #include "copus/base/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
+#include "copus/workshop/bench/one_rank_bench.h"
 #include "copus/workshop/bench/step_bench.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/table.h"
@@ -21,6 +22,7 @@ struct StepCommandOptions {
   StepBenchOptions bench;
   std::string model;  // by name or path, instead of its sizes
   std::string cluster;
+  std::string layout;  // of which this is one rank
   int64_t steps = 10;
   bool json = false;
   bool serve = false;
@@ -77,6 +79,31 @@ void print_table(const StepBenchResult& r) {
   line("other", r.other_seconds, "");
 }
 
+// Measures one rank of a layout.
+int run_one_rank(const StepCommandOptions& options) {
+  const ParallelStrategy layout = read_configuration("--as", options.layout).values.strategy;
+  const OneRankResult result = measure_one_rank(options.bench, layout, options.steps);
+  const double median = result.step_seconds[result.step_seconds.size() / 2];
+  if (options.json) {
+    std::cout << json_text(nlohmann::json{{"as", options.layout},
+                                          {"precision", result.precision},
+                                          {"steps", options.steps},
+                                          {"seconds_per_step", median},
+                                          {"fastest_seconds", result.step_seconds.front()},
+                                          {"slowest_seconds", result.step_seconds.back()},
+                                          {"peak_memory_bytes", result.peak_memory_bytes}})
+              << '\n'
+              << std::flush;
+    return 0;
+  }
+  const auto milliseconds = [](double seconds) { return format_number("%.3f", seconds * 1e3); };
+  std::cout << "one step     " << milliseconds(median) << " ms of rank 0 of " << options.layout
+            << " without communication (median of " << options.steps << "; "
+            << milliseconds(result.step_seconds.front()) << " to " << milliseconds(result.step_seconds.back())
+            << ")\nmemory       " << format_bytes(static_cast<double>(result.peak_memory_bytes)) << " at the peak\n";
+  return 0;
+}
+
 // The protocol of bench/pytorch and bench/gpu: "run N" answers with the median seconds of N steps, "report N" with what
 // --json prints; "release" gives the memory back until the next of them, which begins anew with two steps that do not
 // count. Until "quit" or end of input.
@@ -120,6 +147,7 @@ int run_step_bench(StepCommandOptions& options) {
   if (!options.cluster.empty()) {
     options.bench.device_peak_flops_per_second = find_cluster(options.cluster).device.peak_flops_per_second;
   }
+  if (!options.layout.empty()) return run_one_rank(options);
   if (options.serve) {
     serve(options.bench);
     return 0;
@@ -145,7 +173,7 @@ void add_step_bench(CLI::App& bench, CommandAction& action) {
   model.num_layers = 8;
   model.num_heads = 8;
   model.num_kv_heads = 4;
-  CLI::App& step = *bench.add_subcommand("step", "One training step: tokens/s, MFU, memory, time by part");
+  CLI::App& step = *bench.add_subcommand("step", about_step_bench);
   CLI::Option* const named =
       step.add_option("--model", options->model, "A model that ships, or a Hugging Face config.json, instead of sizes");
   const auto size = [&](const char* name, int64_t& value, const char* help) {
@@ -167,10 +195,14 @@ void add_step_bench(CLI::App& bench, CommandAction& action) {
   step.add_option("--device", options->bench.device, "cpu or cuda[:N]");
   step.add_option("--cluster", options->cluster,
                   "Name or file of the cluster whose device this is: MFU against its data sheet too");
+  CLI::Option* const as = step.add_option(
+      "--as", options->layout,
+      "Measure one rank of a layout whose other ranks are not there, without communication: d=1,t=8,p=1");
   size("--steps", options->steps, "Steps to measure");
   step.add_flag("--json", options->json, "Print one JSON object");
   step.add_flag("--serve", options->serve,
-                "Take turns with other programs: 'run N', 'report N', 'release' or 'quit' on standard input");
+                "Take turns with other programs: 'run N', 'report N', 'release' or 'quit' on standard input")
+      ->excludes(as);
   step.footer(
       "Example:\n  copus bench step --layers 6 --hidden 256 --heads 4 --kv-heads 4 --ffn 704 --vocab 256 "
       "--sequence-length 128 --micro-batch 16");

@@ -10,21 +10,25 @@
 #include "copus/model/device_memory.h"
 #include "copus/train/device.h"
 #include "copus/train/trainer.h"
+#include "copus/workshop/profile/cell_steps.h"
 
 namespace copus {
 
 CellMeasurements measure_cell(RunConfig config, int64_t steps, std::unique_ptr<World> joined, int64_t local_rank,
                               int64_t local_ranks) {
-  const at::Device device = find_device(config.train.device, local_rank, joined->size());
+  const at::Device device = find_device(config.execution.device, local_rank, joined->size());
   joined = connect_devices(std::move(joined), device, config.wait_limit);
   joined = with_links(std::move(joined), config.cluster.description, config.cluster.clock);
-  World& world = *joined;
   install_caching_allocator();
-  configure_aten(config.train.threads, local_ranks);
-  config.train.precision = agree_on_precision(config.train.precision, device, world);
-  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed);
+  configure_aten(config.execution.threads, local_ranks);
+  return measure_steps(std::move(config), steps, device, *joined);
+}
+
+CellMeasurements measure_steps(RunConfig config, int64_t steps, at::Device device, World& world) {
+  config.execution.precision = agree_on_precision(config.execution.precision, device, world);
+  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
   auto trainer = std::make_unique<Trainer>(config, dataset, device, world);
-  CellMeasurements measured{.precision = config.train.precision, .step_seconds = {}};
+  CellMeasurements measured{.precision = config.execution.precision, .step_seconds = {}};
   const auto run_steps = [&](Trainer& of_cell) {
     for (int64_t step = 0; step < warm_up_steps + steps; ++step) {
       if (step == warm_up_steps) reset_peak_device_memory(device);

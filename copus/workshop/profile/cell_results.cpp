@@ -48,7 +48,7 @@ nlohmann::json results_of(const std::vector<Cell>& cells, const Knowledge& knowl
                     {"predicted_bytes", cell.predicted_bytes}});
   }
   return {{"clock", to_string(config.cluster.clock)},
-          {"precision", to_string(config.train.precision)},
+          {"precision", to_string(config.execution.precision)},
           {"cells", rows},
           {"failed", failed},
           {"factors",

@@ -4,7 +4,6 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
 #include "copus/base/durable_file.h"
@@ -38,7 +37,9 @@ constexpr const char* gpus_comment =
     "after\n"
     "# another. Links: all-reduces of the GPUs' memory; with a single GPU, of two ranks that share it, through the "
     "host.\n"
-    "# Memory size: what was free.\n\n";
+    "# Memory size: what was free. Where each rank has a GPU of its own, NCCL's communicators, the context and the "
+    "whole\n"
+    "# memory were measured instead.\n\n";
 
 // What each rank does: "precision" and "device" to the text of the cluster file.
 nlohmann::json measure_machine_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
@@ -76,7 +77,7 @@ void add_profile(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   jobs["machine"] = measure_machine_as_rank;
   jobs["cell"] = measure_cell_as_rank;
   auto options = std::make_shared<ProfileOptions>();
-  CLI::App& profile = *program.add_subcommand("profile", "Measure this machine, or configurations of a run on it");
+  CLI::App& profile = *program.add_subcommand("profile", about_profile);
   profile.add_option("--machine", options->machine, "Describe this machine: the cluster file to write")
       ->type_name("FILE");
   add_named_option(profile, "--precision", options->precision, "With --machine: auto, fp32 or bf16");

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <ctime>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "copus/base/mix_bits.h"
 #include "copus/base/quantile.h"
 #include "copus/model/caching_allocator.h"
+#include "copus/model/device_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/report/command_progress.h"
@@ -89,18 +91,20 @@ double thread_seconds() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
 
 class MachineBench {
  public:
-  // `precision` is not automatic.
-  MachineBench(Precision precision, at::Device device, int64_t devices, World& world)
+  // `precision` is not automatic. `connection_bytes`: what World::communicator_bytes() was before any group opened.
+  MachineBench(Precision precision, at::Device device, int64_t devices, int64_t connection_bytes, World& world)
       : precision_(precision),
         dtype_(compute_dtype(precision)),
         device_(device),
         sizes_(device.is_cpu() ? cpu_sizes : gpu_sizes),
         devices_(devices),
+        connection_bytes_(connection_bytes),
         world_(world) {}
 
   MachineMeasurements measure() {
     MachineMeasurements result;
-    result.name = concat(device_name(device_), device_.is_cpu() ? ", one core, " : ", ", to_string(precision_));
+    result.name =
+        measured_device_name(concat(device_name(device_), device_.is_cpu() ? ", one core" : ""), to_string(precision_));
     result.ranks = world_.size();
     result.devices = devices_;
     result.memory_bytes = memory_bytes();
@@ -142,6 +146,11 @@ class MachineBench {
       world_.everyone().all_reduce(&median, 1, DataType::float64);
       probe.store(median / static_cast<double>(probe.computes ? computing_ranks() : world_.size()));
     }
+    const CommunicatorCosts costs = world_.communicator_costs();
+    if (costs.are_measured() && world_.size() <= devices_) {  // ranks that share a GPU see each other's memory
+      result.communicators = costs;
+      measure_context(result);
+    }
     return result;
   }
 
@@ -166,6 +175,18 @@ class MachineBench {
       return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
     }
     return static_cast<double>(devices_ * free_memory_bytes(device_));
+  }
+
+  // A device's context takes what tensors, communicators and free memory do not account for. Predictions count that
+  // beside the communicators, so all of the GPU is what a job may fill. The connection that the communicators are split
+  // from counts as context: every rank has one, in any layout.
+  void measure_context(MachineMeasurements& result) {
+    const DeviceMemory memory = device_memory(device_);
+    const int64_t communicators = world_.communicator_bytes() - connection_bytes_;
+    const int64_t bytes = memory.total_bytes - memory.reserved_bytes - communicators - free_memory_bytes(device_);
+    result.communicators.context_bytes = static_cast<double>(std::max<int64_t>(0, bytes));
+    world_.everyone().all_reduce(&result.communicators.context_bytes, 1, DataType::float64, Reduction::maximum);
+    result.memory_bytes = static_cast<double>(devices_ * memory.total_bytes);
   }
 
   // Of ranks that do not compute, undefined, as all operands are.
@@ -294,6 +315,7 @@ class MachineBench {
   const at::Device device_;
   const Sizes& sizes_;
   const int64_t devices_;
+  const int64_t connection_bytes_;
   World& world_;
   std::array<at::Tensor, 2> operands_;  // of a GPU
   std::vector<Probe> probes_;
@@ -310,9 +332,19 @@ MachineMeasurements measure_machine(Precision precision, const std::string& devi
   world = connect_devices(std::move(world), device, default_wait_seconds);
   install_caching_allocator();
   configure_aten(1, world->size());
-  world->require({{.ranks = world->everyone().ranks()}});
+  const int64_t connection_bytes = world->communicator_bytes();
+  // Every kind of communicator is opened, so that what each takes is measured. Where messages cannot be had, for lack
+  // of hardware queues, pipelines cannot be trained either, and the rest is measured without them.
+  GroupUse everyone{.ranks = world->everyone().ranks(),
+                    .messages = GroupUse::Messages::line,
+                    .exchanges = true,
+                    .collective_bytes = gpu_all_reduces[std::size(gpu_all_reduces) - 1]};
+  if (world->prepare({everyone})) {
+    everyone.messages = GroupUse::Messages::none;
+    world->require({everyone});
+  }
   const Precision agreed = agree_on_precision(precision, device, *world);
-  return MachineBench(agreed, device, devices_of_machine(device_name), *world).measure();
+  return MachineBench(agreed, device, devices_of_machine(device_name), connection_bytes, *world).measure();
 }
 
 }  // namespace copus

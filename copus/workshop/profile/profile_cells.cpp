@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -86,10 +85,7 @@ double memory_of_rank(const ClusterDescription& cluster, int64_t ranks) {
 
 std::vector<Configuration> most_teaching_configurations(const ProfileOptions& options, const RunConfig& config) {
   std::vector<Configuration> candidates;
-  const bool is_bf16 = config.train.precision == Precision::bf16;
-  const Processor processor = processor_of(config);
-  MemoryModel memory(config.model, config.train.sequence_length,
-                     is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor));
+  MemoryModel memory(config.model, config.train.sequence_length, executed_system_of(config));
   std::vector<int64_t> sizes = options.ranks;
   if (sizes.empty()) sizes.push_back(config.parallel.world_size());
   for (const int64_t size : sizes) {
@@ -136,7 +132,7 @@ void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>
                                    {"steps", options.steps}};
       try {
         const nlohmann::json measured = run_ranks(cell.configuration.strategy.world_size(), "cell", request);
-        config.train.precision = find_value<Precision>(measured.at("precision").get<std::string>()).value();
+        config.execution.precision = find_value<Precision>(measured.at("precision").get<std::string>()).value();
         for (const double seconds : measured.at("seconds")) cell.step_seconds.push_back(seconds);
         cell.peak_bytes = std::max(cell.peak_bytes, measured.at("peak_bytes").get<int64_t>());
       } catch (const RanksFailed& failed) {
@@ -178,7 +174,7 @@ int profile_cells(const ProfileOptions& options) {
   const Knowledge knowledge = learn(options, config, cells);
   if (!options.output.empty()) {
     write_profile(options.output, {profile_subject(config.model, config.train.sequence_length,
-                                                   std::string(to_string(config.train.precision)),
+                                                   std::string(to_string(config.execution.precision)),
                                                    config.cluster.description, config.cluster.clock),
                                    knowledge});
   }

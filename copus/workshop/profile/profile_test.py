@@ -116,7 +116,7 @@ class Profile(unittest.TestCase):
 
     def test_the_cores_are_described_as_a_cluster(self):
         code, _, shown = run_with_terminal(
-            ["profile", "--machine", "here.toml", "--device", "cpu", "--precision", "fp32"], self.folder)
+            ["profile", "--machine", "here.toml", "--device", "cpu", "--precision", "float32"], self.folder)
         self.assertEqual(code, 0, shown)
         self.assertIn("0 of 25 rounds of measuring", shown)
         described = tomllib.loads((self.folder / "here.toml").read_text())
@@ -147,6 +147,8 @@ class Profile(unittest.TestCase):
         self.refuse(self.copus("profile", "--config", "none.toml", "--cluster", "cluster.toml"), "none.toml")
         self.refuse(self.copus("profile", "--config", "run.toml"), "--cluster is missing", "--machine")
         self.refuse(self.cells("--output", "nowhere/profile.json"), "--output", "no folder nowhere")
+        # What a file system will not take is refused before anything is measured.
+        self.refuse(self.copus("profile", "--machine", "/proc/here.toml"), "/proc/here.toml")
 
 
 if __name__ == "__main__":

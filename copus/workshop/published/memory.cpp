@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "copus/base/units.h"
-#include "copus/performance/other_systems.h"
+#include "copus/plan/other_systems.h"
 
 namespace copus {
 namespace {

@@ -1,6 +1,5 @@
 #include "copus/workshop/published/memory_agreement.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "copus/base/lower_case.h"

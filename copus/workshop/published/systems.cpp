@@ -1,8 +1,7 @@
 #include "copus/workshop/published/systems.h"
 
-#include <string_view>
 
-#include "copus/performance/other_systems.h"
+#include "copus/plan/other_systems.h"
 
 namespace copus {
 

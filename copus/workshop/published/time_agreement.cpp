@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <numeric>
 
 #include "copus/base/error.h"
 #include "copus/performance/step_time.h"

@@ -48,7 +48,8 @@ bool test(const SelfTestCommandOptions& options, const RankEnvironment& environm
                  .seconds = options.seconds,
                  .wait_seconds = wait_seconds,
                  .local_rank = environment.local_rank,
-                 .local_ranks = environment.local_world_size},
+                 .local_ranks = environment.local_world_size,
+                 .seed = options.seed},
                 std::move(world), report);
   return report.passed();
 }
@@ -57,7 +58,8 @@ bool test(const SelfTestCommandOptions& options, const RankEnvironment& environm
 nlohmann::json test_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
   const SelfTestCommandOptions options{.device = request.at("device").get<std::string>(),
                                        .seconds = request.at("seconds").get<double>(),
-                                       .json = request.at("json").get<bool>()};
+                                       .json = request.at("json").get<bool>(),
+                                       .seed = request.at("seed").get<uint64_t>()};
   return test(options, environment, join_world(environment, wait_seconds));
 }
 
@@ -65,8 +67,9 @@ bool start_and_test(const SelfTestCommandOptions& options) {
   const int64_t ranks =
       options.ranks != 0 ? options.ranks : usual_ranks(options.device.empty() ? usual_device() : options.device);
   if (ranks == 1) return test(options, {}, single_rank_world());
-  return run_ranks(ranks, "selftest",
-                   {{"device", options.device}, {"seconds", options.seconds}, {"json", options.json}})
+  return run_ranks(
+             ranks, "selftest",
+             {{"device", options.device}, {"seconds", options.seconds}, {"json", options.json}, {"seed", options.seed}})
       .get<bool>();
 }
 
@@ -116,9 +119,7 @@ int run_selftest(const SelfTestCommandOptions& options) {
 void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   jobs["selftest"] = test_as_rank;
   auto options = std::make_shared<SelfTestCommandOptions>();
-  CLI::App& selftest = *program.add_subcommand(
-      "selftest",
-      "Check the ranks, links and layouts of a job here, in about a minute: groups, bandwidths, re-layouts");
+  CLI::App& selftest = *program.add_subcommand("selftest", about_selftest);
   selftest
       .add_option("--ranks", options->ranks,
                   "Ranks to start (default: one for each GPU, else up to 8 as there are cores); not under a launcher")
@@ -131,9 +132,10 @@ void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs) {
   selftest.add_flag("--json", options->json, "Print one JSON object");
   selftest
       .add_option("--faults", options->faults,
-                  "Test healing in place of all this: strike training jobs so many times, in many ways; about 3 s each")
+                  "Test healing in place of all this: strike training jobs so many times, in many ways; 3 to 6 s each")
       ->check(number_in(Range<int64_t>{1, 1000000}));
-  selftest.add_option("--seed", options->seed, "Of the faults' kinds and moments")->capture_default_str();
+  selftest.add_option("--seed", options->seed, "Of the numbers that groups exchange, and of the faults")
+      ->capture_default_str();
   selftest.footer(
       "Exit codes: 0 all is well, 1 something failed, 2 a mistake in what was given. Slow groups are told, and do not "
       "fail.\n"

@@ -15,9 +15,6 @@ namespace {
 
 using Groups = std::vector<std::vector<int64_t>>;
 
-constexpr std::pair<MeshAxis, const char*> axes[] = {
-    {MeshAxis::data, "data"}, {MeshAxis::tensor, "tensor"}, {MeshAxis::pipeline, "pipeline"}};
-
 Groups groups_along(const Mesh& mesh, MeshAxis axis) {
   std::set<std::vector<int64_t>> groups;
   for (int64_t rank = 0; rank < mesh.size(); ++rank) groups.insert(mesh.group(rank, axis));
@@ -63,9 +60,9 @@ std::vector<GroupFamily> group_families(int64_t ranks) {
   std::map<Groups, std::set<std::string>> kinds;
   for (const ParallelStrategy& layout : layouts_of(ranks)) {
     const Mesh mesh(layout);
-    for (const auto& [axis, name] : axes) {
-      const Groups groups = groups_along(mesh, axis);
-      if (groups.front().size() > 1) kinds[groups].insert(name);
+    for (const MeshAxisInfo& axis : mesh_axes) {
+      const Groups groups = groups_along(mesh, axis.axis);
+      if (groups.front().size() > 1) kinds[groups].insert(axis.name);
     }
     // The two ends of a pipeline hold the copies of a tied embedding.
     if (layout.pipeline_parallel < 3) continue;

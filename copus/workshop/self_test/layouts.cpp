@@ -87,7 +87,7 @@ ParallelStrategy other_form(ParallelStrategy layout, const RunConfig& config) {
 }
 
 Dataset open_data(const RunConfig& config) {
-  return {config.data, config.train.sequence_length, config.model.vocab_size, config.train.seed};
+  return {config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed};
 }
 
 Configuration in(const ParallelStrategy& strategy, const RunConfig& config) {

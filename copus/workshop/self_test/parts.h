@@ -38,8 +38,8 @@ class TimeLimit {
 };
 
 // Every rank calls them. Re-layouts go through the layouts of the job and back to the first, with the state's hash
-// before and after each.
-std::vector<GroupCheck> check_groups(at::Device memory, World& world);
+// before and after each. `seed`: of the random numbers that collectives repeat.
+std::vector<GroupCheck> check_groups(at::Device memory, uint64_t seed, World& world);
 std::vector<GroupSpeed> measure_groups(at::Device memory, TimeLimit& limit, World& world);
 std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device device, TimeLimit& limit,
                                            World& world);

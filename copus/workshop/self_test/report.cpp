@@ -54,11 +54,13 @@ nlohmann::json to_json(const GroupFamily& family) {
 
 }  // namespace
 
-void SelfTestReport::introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places) {
+void SelfTestReport::introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places, uint64_t seed) {
+  seed_ = seed;
   const std::string connection = connection_of(environment_) + gpu_connection;
   const std::string launcher = name_of(environment_.launcher);
   result_["launcher"] = launcher;
   result_["connection"] = connection;
+  result_["seed"] = seed;
   nlohmann::json& rows = result_["ranks"] = nlohmann::json::array();
   std::map<std::string, std::vector<int64_t>> hosts;
   std::map<std::string, int64_t> devices;
@@ -87,7 +89,9 @@ void SelfTestReport::add(const std::vector<GroupCheck>& checks) {
   nlohmann::json& rows = result_["groups"] = nlohmann::json::array();
   for (const GroupCheck& check : checks) {
     const bool ok = check.wrong_ranks == 0;
-    judge(ok, "groups", concat(describe(check.family), ", ", check.memory, " memory"));
+    judge(ok, "groups",
+          concat(describe(check.family), ", ", check.memory, " memory",
+                 ok ? concat("; results repeat bitwise (seed ", seed_, ")") : ""));
     for (const std::string& failure : check.failures) tell("", "", failure);
     nlohmann::json row = to_json(check.family);
     row["memory"] = check.memory;
@@ -159,6 +163,18 @@ void SelfTestReport::add(const std::vector<LayoutCheck>& checks) {
                     {"relative_difference", check.relative_difference},
                     {"bitwise", check.bitwise}});
   }
+}
+
+void SelfTestReport::add(const CommunicatorCosts& costs) {
+  tell(
+      "groups", "",
+      concat("a communicator takes ", format_bytes(costs.collective_bytes), " for collectives, ",
+             format_bytes(costs.exchange_bytes), " for exchanges, ", format_bytes(costs.message_bytes),
+             " for messages of two neighbours, and ", format_number("%.0f", costs.split_seconds * 1e3), " ms to open"));
+  result_["communicators"] = {{"collective_bytes", costs.collective_bytes},
+                              {"exchange_bytes", costs.exchange_bytes},
+                              {"message_bytes", costs.message_bytes},
+                              {"split_seconds", costs.split_seconds}};
 }
 
 void SelfTestReport::finish(bool is_shortened, double seconds) {

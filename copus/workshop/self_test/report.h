@@ -1,6 +1,7 @@
 // What `copus selftest` prints: a line for each finding, as soon as there is one, or one JSON object at the end.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -16,11 +17,12 @@ class SelfTestReport final : public SelfTestListener {
   SelfTestReport(const RankEnvironment& environment, bool json) : environment_(environment), json_(json) {}
 
   bool passed() const override { return passed_; }
-  void introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places) override;
+  void introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places, uint64_t seed) override;
   void add(const std::vector<GroupCheck>& checks) override;
   void add(const std::vector<GroupSpeed>& speeds) override;
   void add(const std::vector<RelayoutCheck>& checks) override;
   void add(const std::vector<LayoutCheck>& checks) override;
+  void add(const CommunicatorCosts& costs) override;
   void finish(bool is_shortened, double seconds) override;
 
  private:
@@ -29,6 +31,7 @@ class SelfTestReport final : public SelfTestListener {
 
   RankEnvironment environment_;
   bool json_;
+  uint64_t seed_ = 0;
   bool passed_ = true;
   nlohmann::json result_;
 };

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "copus/train/step_agreement.h"
 #include "copus/workshop/self_test/collectives.h"
 #include "copus/workshop/self_test/parts.h"
+#include "copus/workshop/self_test/repetitions.h"
 
 namespace copus {
 
@@ -95,7 +97,7 @@ int64_t usual_ranks(const std::string& device) {
   return ranks;
 }
 
-std::vector<GroupCheck> check_groups(at::Device memory, World& world) {
+std::vector<GroupCheck> check_groups(at::Device memory, uint64_t seed, World& world) {
   std::vector<GroupCheck> checks;
   for (GroupFamily& family : group_families(world.size())) {
     GroupCheck check{.family = std::move(family), .memory = memory.is_cpu() ? "host" : memory.str()};
@@ -103,9 +105,11 @@ std::vector<GroupCheck> check_groups(at::Device memory, World& world) {
     world.require(check.family.uses());
     std::string mine;
     if (const std::vector<int64_t>* const ranks = check.family.group_of(world.rank())) {
-      if (const auto wrong = find_wrong_result(world.group(*ranks), memory)) {
-        mine = concat("group of ranks ", describe_ranks(*ranks), ", on rank ", world.rank(), ": ", *wrong);
-      }
+      Communicator& group = world.group(*ranks);
+      std::optional<std::string> wrong = find_wrong_result(group, memory);
+      const std::optional<std::string> unrepeated = find_unrepeated_result(group, memory, seed);
+      if (!wrong && unrepeated) wrong = concat(*unrepeated, " (random numbers of --seed ", seed, ")");
+      if (wrong) mine = concat("group of ranks ", describe_ranks(*ranks), ", on rank ", world.rank(), ": ", *wrong);
     }
     check.wrong_ranks = mine.empty() ? 0 : 1;
     world.everyone().all_reduce(&check.wrong_ranks, 1, DataType::int64);
@@ -128,10 +132,12 @@ void run_self_test(const SelfTestOptions& options, std::unique_ptr<World> joined
   configure_aten(1, options.local_ranks);
   TimeLimit limit(options.seconds, world);
   const std::string connection = world.device_connection();
-  listener.introduce(connection.empty() ? "" : concat("; ", connection), places_of(world, device, options.local_rank));
-  std::vector<GroupCheck> groups = check_groups(at::kCPU, world);
-  if (!device.is_cpu()) std::ranges::move(check_groups(device, world), std::back_inserter(groups));
+  listener.introduce(connection.empty() ? "" : concat("; ", connection), places_of(world, device, options.local_rank),
+                     options.seed);
+  std::vector<GroupCheck> groups = check_groups(at::kCPU, options.seed, world);
+  if (!device.is_cpu()) std::ranges::move(check_groups(device, options.seed, world), std::back_inserter(groups));
   listener.add(groups);
+  if (const CommunicatorCosts costs = world.communicator_costs(); costs.are_measured()) listener.add(costs);
   // With wrong results in groups, all that follows would be wrong as well, or wait for ever.
   if (listener.passed()) {
     listener.add(check_layouts(options.corpus, device, limit, world));

@@ -27,6 +27,7 @@ struct SelfTestOptions {
   double seconds = 60;         // what is optional is left out beyond them
   double wait_seconds = 120;   // that a rank waits for another
   int64_t local_rank = 0, local_ranks = 1;
+  uint64_t seed = 1;  // of the random numbers that collectives repeat
 };
 
 struct RankPlace {
@@ -75,12 +76,14 @@ class SelfTestListener {
   virtual ~SelfTestListener() = default;
 
   // `gpu_connection`: how GPUs communicate, as the end of a sentence: "; GPUs by NCCL 2.28.9", or nothing. `places`: of
-  // all ranks, on rank 0.
-  virtual void introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places) = 0;
+  // all ranks, on rank 0. `seed`: SelfTestOptions::seed.
+  virtual void introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places, uint64_t seed) = 0;
   virtual void add(const std::vector<GroupCheck>& checks) = 0;
   virtual void add(const std::vector<LayoutCheck>& checks) = 0;
   virtual void add(const std::vector<RelayoutCheck>& checks) = 0;
   virtual void add(const std::vector<GroupSpeed>& speeds) = 0;
+  // What communicators between GPUs took; only where there are any.
+  virtual void add(const CommunicatorCosts& costs) = 0;
   // `is_shortened`: there was no time for all layouts or speeds.
   virtual void finish(bool is_shortened, double seconds) = 0;
 

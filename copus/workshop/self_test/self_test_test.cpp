@@ -47,15 +47,19 @@ class FaultyGroup final : public WrappedCommunicator {
     switch (operation.kind) {
       case OperationKind::all_reduce:
         if (operation.type == DataType::bfloat16) damage("all-reduce", output);
+        damage_second_call("all-reduce", operation);
         break;
       case OperationKind::reduce_scatter:
         if (result.bytes > 0) damage("reduce-scatter", output);
+        damage_second_call("reduce-scatter", operation);
         break;
       case OperationKind::all_gather:
         damage("all-gather", output);
+        damage_second_call("all-gather", operation);
         break;
       case OperationKind::broadcast:
         damage("broadcast", output);
+        damage_second_call("broadcast", operation);
         break;
       case OperationKind::receive:
         damage("message", output);
@@ -77,8 +81,15 @@ class FaultyGroup final : public WrappedCommunicator {
     if (operation == fault_) data[1] ^= std::byte{0x40};
   }
 
+  // "second all-reduce": the last bit, in every second call on the smaller vector of random numbers.
+  void damage_second_call(const std::string& operation, const Operation& done) {
+    if (concat("second ", operation) != fault_ || done.count != 257 || done.type != DataType::float32) return;
+    if (++calls_ % 2 == 0) *static_cast<std::byte*>(done.output) ^= std::byte{1};
+  }
+
   const std::string fault_;
   const std::function<bool()> is_faulty_;
+  int64_t calls_ = 0;
 };
 
 // Of which one rank has a fault, in the groups of these ranks while they are prepared.
@@ -157,7 +168,7 @@ TEST(SelfTestGroups, AreNamedInWords) {
 
 TEST(SelfTestGroups, RightResultsPass) {
   run_ranks_as_threads(4, [](World& world) {
-    for (const GroupCheck& check : check_groups(at::kCPU, world)) {
+    for (const GroupCheck& check : check_groups(at::kCPU, /*seed=*/1, world)) {
       EXPECT_EQ(check.wrong_ranks, 0);
       EXPECT_THAT(check.failures, IsEmpty());
     }
@@ -170,7 +181,7 @@ TEST(SelfTestGroups, AWrongResultIsFoundAndNamed) {
     SCOPED_TRACE(fault);
     run_ranks_as_threads(4, [&](World& real_world) {
       FaultyWorld world(real_world, 3, {1, 3}, fault);
-      for (const GroupCheck& check : check_groups(at::kCPU, world)) {
+      for (const GroupCheck& check : check_groups(at::kCPU, /*seed=*/1, world)) {
         const bool is_faulty = check.family.kind == "data, pipeline";
         EXPECT_EQ(check.wrong_ranks, is_faulty ? 1 : 0) << check.family.kind;
         if (!is_faulty || world.rank() != 0) {
@@ -229,6 +240,24 @@ TEST_F(SelfTestLayouts, AllTrainAlikeAndMoveIntoEachOther) {
       ASSERT_EQ(moves.size(), layouts_of(ranks).size());
       EXPECT_EQ(moves.back().report.to.strategy, moves.front().report.from.strategy);
       for (const RelayoutCheck& check : moves) EXPECT_EQ(check.failure, "");
+    });
+  }
+}
+
+// Sums with an order of their own in every call are right, and runs do not repeat with them (NVLS).
+TEST(SelfTestGroups, ResultsThatDifferBetweenTwoCallsAreFound) {
+  for (const std::string fault : {"all-reduce", "reduce-scatter", "all-gather", "broadcast"}) {
+    SCOPED_TRACE(fault);
+    run_ranks_as_threads(2, [&](World& real_world) {
+      FaultyWorld world(real_world, 1, {0, 1}, concat("second ", fault));
+      const std::vector<GroupCheck> checks = check_groups(at::kCPU, /*seed=*/7, world);
+      ASSERT_EQ(checks.size(), 1u);
+      EXPECT_EQ(checks[0].wrong_ranks, 1);
+      if (world.rank() != 0) return;
+      ASSERT_EQ(checks[0].failures.size(), 1u);
+      EXPECT_THAT(checks[0].failures[0], HasSubstr(concat("on rank 1: ", fault, " of 257 fp32: element 0 is ")));
+      EXPECT_THAT(checks[0].failures[0], HasSubstr("in repetition 2 and was "));
+      EXPECT_THAT(checks[0].failures[0], HasSubstr("--seed 7"));
     });
   }
 }

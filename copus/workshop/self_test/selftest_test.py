@@ -16,7 +16,7 @@ class SelfTest(ProgramTest):
     def test_json(self):
         result = json.loads(self.assert_done("selftest", "--ranks", "4", "--device", "cpu", "--json").stdout)
         self.assertTrue(result["passed"])
-        self.assertEqual((result["launcher"], result["connection"]), ("copus", "shared memory"))
+        self.assertEqual((result["launcher"], result["connection"], result["seed"]), ("copus", "shared memory", 1))
         self.assertEqual([(row["rank"], row["local_rank"]) for row in result["ranks"]], [(i, i) for i in range(4)])
         self.assertEqual(len({row["host"] for row in result["ranks"]}), 1)
         groups = [(row["kind"], row["members"], row["groups"]) for row in result["groups"]]
@@ -37,7 +37,8 @@ class SelfTest(ProgramTest):
     def test_lines(self):
         result = self.assert_done("selftest", "--ranks", "2", "--device", "cpu")
         self.assertRegex(result.stdout, r"(?m)^ranks +2 started by copus, connected by shared memory; .*: ranks 0, 1$")
-        self.assertRegex(result.stdout, r"(?m)^groups +ok +1 x 2 ranks \(data, pipeline, tensor\): 0, 1, host memory$")
+        self.assertRegex(result.stdout, r"(?m)^groups +ok +1 x 2 ranks \(data, pipeline, tensor\): 0, 1, host memory; "
+                                        r"results repeat bitwise \(seed 1\)$")
         self.assertRegex(result.stdout, r"(?m)^speed +all-reduce, 1 x 2 ranks .*: 8 B .* us; .*4.0 MiB .* us, .* GB\/s \(bus ")
         self.assertRegex(result.stdout, r"(?m)^re-layout +ok +d=2,t=1,p=1,.* -> ")
         self.assertRegex(result.stdout, r"(?m)^layout +ok +d=1,t=2,p=1: losses as of one rank, to [0-9.e-]+$")
@@ -61,7 +62,7 @@ class SelfTest(ProgramTest):
         self.assertEqual((result["ranks"], result["seed"], len(result["faults"])), (4, 4, 5))
         self.assertEqual([fault["failure"] for fault in result["faults"]], [""] * 5)
         for run in result["runs"]:
-            self.assertEqual((run["failure"], run["steps"]), ("", 1500))
+            self.assertEqual((run["failure"], run["steps"]), ("", 300))
         self.assertTrue(any("healed_seconds" in fault for fault in result["faults"]))
 
     def test_mistakes(self):

@@ -3,7 +3,6 @@
 #include <functional>
 #include <iterator>
 #include <span>
-#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/monotonic_seconds.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <regex>
 #include <string>
 
-#include "copus/base/duration.h"
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
 #include "copus/base/text_distance.h"
@@ -18,10 +18,10 @@ namespace {
 
 constexpr int widths[] = {-10, -7, 0};
 
-// "forward of micro-batch 1 in step 20" without its numbers.
-std::string without_numbers(std::string place) {
-  std::erase_if(place, [](char letter) { return letter >= '0' && letter <= '9'; });
-  return place;
+// "step 20, forward of micro-batch 1" as "forward of micro-batch": where, whatever the step and the micro-batch.
+std::string kind_of(const std::string& place) {
+  static const std::regex numbers("^step [0-9]+, | [0-9]+");
+  return std::regex_replace(place, numbers, "");
 }
 
 // "named after 0.012 s (worst 0.031)"; nothing where nothing was measured.
@@ -113,10 +113,10 @@ void FaultReport::finish(double seconds) {
                 describe("all gone after", measured(outcomes_, kind, &FaultOutcome::gone_seconds))));
   }
   std::map<std::string, int64_t> places;
-  for (const FaultOutcome& outcome : outcomes_) ++places[without_numbers(outcome.place)];
+  for (const FaultOutcome& outcome : outcomes_) ++places[kind_of(outcome.place)];
   std::vector<std::string> counts;
   counts.reserve(places.size());
-  for (const auto& [place, count] : places) counts.push_back(concat(place.empty() ? "start" : place, " ", count));
+  for (const auto& [place, count] : places) counts.push_back(concat(place.empty() ? "start" : place, ": ", count));
   if (!json_) print_cells(widths, std::vector<std::string>{"places", "", join(counts, "; ")});
   tell("selftest", passed_, concat(outcomes_.size(), " faults, after ", format_duration(seconds)));
 }

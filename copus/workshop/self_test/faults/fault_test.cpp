@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
-#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/comm/health/process_state.h"
+#include "copus/report/run_log.h"
 #include "copus/workshop/measuring_run.h"
 #include "copus/workshop/memory_file.h"
 #include "copus/workshop/self_test/faults/watched_job.h"
@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr int64_t steps_per_run = 1500;
+constexpr int64_t steps_per_run = 300;
 constexpr int64_t switch_every = 10;  // steps
 constexpr int64_t corpus_bytes = 1 << 16;
 // Of losses, relative: those of other layouts are equal to rounding, here of 1e-8, and it grows over the steps. The
@@ -98,22 +98,8 @@ std::string last_lines(const std::filesystem::path& file) {
   return text.size() <= length ? text : "..." + text.substr(text.size() - length);
 }
 
-// What is compared of a step.
-struct LoggedStep {
-  int64_t step, consumed_samples;
-  double loss;
-};
-
-std::vector<LoggedStep> read_steps(const std::filesystem::path& run) {
-  std::vector<LoggedStep> steps;
-  std::ifstream log(run / "run.jsonl");
-  for (std::string line; std::getline(log, line);) {
-    const auto record = nlohmann::json::parse(line);
-    steps.push_back({record.at("step").get<int64_t>(), record.at("consumed_samples").get<int64_t>(),
-                     record.at("loss").get<double>()});
-  }
-  return steps;
-}
+// The log keeps two lines of a step after which the job was struck while it was evaluated.
+std::vector<StepRecord> logged_steps(const std::filesystem::path& run) { return read_run_log(run / "run.jsonl"); }
 
 class FaultTest {
  public:
@@ -136,7 +122,7 @@ class FaultTest {
   std::mt19937_64 random_;
   ChildProcesses processes_;
   std::vector<Layout> layouts_;
-  std::map<std::string, std::vector<LoggedStep>> unharmed_;  // by layout
+  std::map<std::string, std::vector<StepRecord>> unharmed_;  // by layout
   std::optional<WatchedJob> job_;
   bool has_lasting_harm_ = false;  // a process of the job, which may show it later
   int64_t given_ = 0;              // faults
@@ -202,7 +188,7 @@ class FaultTest {
   }
 
   // What a run of the layout logs that nobody harms.
-  const std::vector<LoggedStep>& unharmed(const Layout& layout) {
+  const std::vector<StepRecord>& unharmed(const Layout& layout) {
     const std::string name = to_string(layout);
     if (const auto found = unharmed_.find(name); found != unharmed_.end()) return found->second;
     const std::filesystem::path run = options_.folder / concat("unharmed-", name);
@@ -212,7 +198,7 @@ class FaultTest {
                              last_lines(output_of(run))));
     }
     job_.reset();
-    return unharmed_[name] = read_steps(run);
+    return unharmed_[name] = logged_steps(run);
   }
 
   void start(const Layout& layout, const std::filesystem::path& run) {
@@ -234,7 +220,7 @@ class FaultTest {
   }
 
   void strike_run(const Layout& layout, const std::filesystem::path& run) {
-    const std::vector<LoggedStep>& expected = unharmed(layout);
+    const std::vector<StepRecord>& expected = unharmed(layout);
     FaultedRun result{.layout = to_string(layout)};
     start(layout, run);
     while (given_ < options_.faults && result.failure.empty()) {
@@ -258,7 +244,7 @@ class FaultTest {
     job_.reset();
   }
 
-  void finish(FaultedRun& result, const std::filesystem::path& run, const std::vector<LoggedStep>& expected) {
+  void finish(FaultedRun& result, const std::filesystem::path& run, const std::vector<StepRecord>& expected) {
     if (!wait_for_end()) {
       result.failure = concat("the job does not end:\n", last_lines(output_of(run)));
       ::kill(static_cast<pid_t>(job_->launcher()), SIGKILL);
@@ -266,7 +252,12 @@ class FaultTest {
     } else if (job_->exit_code() != 0 && result.failure.empty()) {
       result.failure = concat("the job ended with exit code ", *job_->exit_code(), ":\n", last_lines(output_of(run)));
     }
-    const std::vector<LoggedStep> steps = read_steps(run);
+    std::vector<StepRecord> steps;
+    try {
+      steps = logged_steps(run);
+    } catch (const UserError& error) {  // no log, or a step that is in it twice
+      if (result.failure.empty()) result.failure = error.what();
+    }
     result.steps = std::ssize(steps);
     if (!result.failure.empty()) return;
     if (steps.size() != expected.size()) {

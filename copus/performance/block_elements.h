@@ -1,0 +1,41 @@
+// How many elements of the training state a rank holds of each block of a model, as time and memory count them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+
+#include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
+
+namespace copus {
+
+// Elements of one tensor-parallel rank, before ZeRO shards them.
+struct RoleElements {
+  double weights = 0;
+  double gradients = 0;  // more than weights where a tied head lies beside its embedding
+  double optimizer = 0;  // parameters of which the optimizer keeps state
+};
+
+// Where the vocabulary is not cut evenly, elements of the rank that holds most.
+struct BlockElements {
+  RoleElements layer, embedding;
+  RoleElements head;  // final norm and head
+  // Elements of a layer whose gradients tensor-parallel neighbours have to add up, by the number of these ranks.
+  std::map<int64_t, double> partial;
+};
+
+// Counts the elements of blocks, and remembers them: they depend on t, on sequence parallelism, and on whether there is
+// a pipeline. For one thread.
+class BlockCounter {
+ public:
+  explicit BlockCounter(const ModelDescription& model) : model_(model) {}
+
+  const BlockElements& of(const ParallelStrategy& strategy);
+
+ private:
+  ModelDescription model_;
+  std::map<std::tuple<int64_t, bool, bool>, BlockElements> counted_;
+};
+
+}  // namespace copus

@@ -1,0 +1,60 @@
+// How each kind of parameter is sharded over tensor-parallel ranks, and which parameters lie back to back in a bucket.
+// No other file of this room goes by the names of modules. Only this room's sources include this header.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "copus/base/error.h"
+#include "copus/description/model_description.h"
+
+namespace copus {
+
+struct ParameterRule {
+  std::string_view module;
+  int64_t dimension = 0;  // the one that is sharded
+  // The number of heads, rows or columns that the dimension consists of, which is the largest number of parts. Null:
+  // the parameter is never sharded.
+  int64_t ModelDescription::* units = nullptr;
+  // Linear layers with the same name here read the same input: their weights lie back to back, and so do their biases.
+  std::string_view input = {};
+
+  // Returns the number of parts on `ranks` tensor-parallel ranks. Each part lies on ranks / parts neighbours.
+  int64_t parts(const ModelDescription& model, int64_t ranks) const {
+    return units == nullptr ? 1 : std::min(ranks, model.*units);
+  }
+};
+
+inline constexpr std::array<ParameterRule, 9> parameter_rules = {{
+    {"embed_tokens", 0, &ModelDescription::vocab_size},
+    {"q_proj", 0, &ModelDescription::num_heads, "attention"},
+    {"k_proj", 0, &ModelDescription::num_kv_heads, "attention"},
+    {"v_proj", 0, &ModelDescription::num_kv_heads, "attention"},
+    {"o_proj", 1, &ModelDescription::num_heads},
+    {"gate_proj", 0, &ModelDescription::intermediate_size, "feed-forward"},
+    {"up_proj", 0, &ModelDescription::intermediate_size, "feed-forward"},
+    {"down_proj", 1, &ModelDescription::intermediate_size},
+    {"lm_head", 0, &ModelDescription::vocab_size},
+}};
+
+// Returns the rule of a parameter. Throws InternalError for an unknown module.
+inline ParameterRule rule_of(const ParameterInfo& parameter) {
+  if (parameter.kind == ParameterKind::norm) return {};
+  // The module is "q_proj" of "model.layers.3.self_attn.q_proj.weight".
+  const std::string_view name = parameter.name, path = name.substr(0, name.rfind('.'));
+  const std::string_view module = path.substr(path.rfind('.') + 1);
+  const auto* const found = std::ranges::find(parameter_rules, module, &ParameterRule::module);
+  COPUS_CHECK(found != parameter_rules.end(), parameter.name);
+  return *found;
+}
+
+// Tells whether two parameters that follow each other in a bucket lie back to back.
+inline bool are_joined(const ParameterInfo& one, const ParameterInfo& other) {
+  if (one.kind != other.kind) return false;
+  const std::string_view input = rule_of(one).input;
+  return !input.empty() && input == rule_of(other).input;
+}
+
+}  // namespace copus

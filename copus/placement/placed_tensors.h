@@ -1,0 +1,123 @@
+// The training state as a list of tensors. Each tensor says what it is for, how the axes of the mesh spread it, where
+// it lies in its bucket, and how finely it may be cut. The list determines what each rank holds.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "copus/base/dtype.h"
+#include "copus/base/named_values.h"
+#include "copus/description/mesh.h"
+#include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
+#include "copus/placement/bucket_offsets.h"
+#include "copus/placement/sharding.h"
+#include "copus/placement/stages.h"
+
+namespace copus {
+
+enum class TensorRole { weight, gradient, optimizer_slot };
+
+// The smallest piece of a tensor that a rank may hold without the rest. A row is one index of the first dimension.
+enum class CutUnit { element, row, matrix };
+template <>
+inline constexpr auto named_values<CutUnit> = std::to_array<NamedValue<CutUnit>>(
+    {{CutUnit::element, "elements"}, {CutUnit::row, "rows"}, {CutUnit::matrix, "matrices"}});
+
+// A tensor that the optimizer keeps for every parameter, of the parameter's shape.
+struct OptimizerSlot {
+  std::string name;
+  DType dtype = DType::f32;
+  CutUnit unit = CutUnit::element;
+};
+
+// The tensors that training keeps for every parameter.
+struct StateRecipe {
+  DType weight = DType::f32;    // what forward and backward read
+  DType gradient = DType::f32;  // the sum over micro-batches
+  std::vector<OptimizerSlot> slots;
+};
+
+// Returns the state of AdamW: two moments in fp32, and fp32 master weights unless `weight` is fp32 itself.
+StateRecipe adamw_state(DType weight);
+
+// A range of a tensor along the dimension that an axis shards. A fused projection has one for each of its projections.
+struct Segment {
+  int64_t begin = 0, end = 0;
+  int64_t parts = 1;  // as even as possible; each lies on ranks / parts neighbours
+};
+
+// How the ranks along one axis of the mesh hold a tensor.
+struct AxisPlacement {
+  MeshAxis axis = MeshAxis::data;
+  int64_t ranks = 1;
+  // Each segment is sharded along `dimension` by itself. Without segments every rank holds the whole dimension.
+  int64_t dimension = 0;
+  std::vector<Segment> segments = {};
+  // Sharded flat (ZeRO): rank i holds share i mod flat_shards of the tensor's bucket.
+  int64_t flat_shards = 1;
+  // Ranks compute summands. The ranks that hold the same part add them up.
+  bool partial = false;
+};
+
+// One tensor of the training state. All tensors of a parameter have its name and shape.
+struct PlacedTensor {
+  ParameterInfo parameter;
+  TensorRole role = TensorRole::weight;
+  std::string slot = {};  // the name of an optimizer_slot
+  DType dtype = DType::f32;
+  CutUnit unit = CutUnit::element;
+  std::vector<AxisPlacement> axes = {};  // among the ranks of the bucket's stage
+  bool tied_copy = false;                // the last stage's copy of the embedding, which serves as the head
+  int64_t bucket = 0;                    // index into PlacedState::buckets
+  std::vector<int64_t> offsets = {};     // by tensor-parallel rank: the tensor's first element in its bucket
+
+  // Returns the placement along an axis that is in `axes`.
+  const AxisPlacement& along(MeshAxis axis) const;
+  // Returns the number of tensor-parallel neighbours that hold the same elements. The tensor has one segment at most.
+  int64_t tensor_replicas() const;
+  // Returns the number of elements of boxes().
+  int64_t num_elements(int64_t tensor_rank) const;
+  // Returns the parts of the logical tensor that lie in the bucket of a tensor-parallel rank, one behind another: one
+  // for each segment.
+  std::vector<Box> boxes(int64_t tensor_rank) const;
+};
+
+// The parameters of a decoder layer, the embedding, the final norm with the head, or the tied copy of the head. Their
+// tensors lie in one flat buffer for each role and slot. A rank's buckets have the order of this list.
+struct PlacedBucket {
+  int64_t stage = 0;
+  std::vector<int64_t> sizes;  // by tensor-parallel rank: elements with padding, as in BucketOffsets::size
+};
+
+struct PlacedState {
+  ParallelStrategy strategy;
+  std::vector<PlacedBucket> buckets;
+  // Sorted by bucket, then by offset, then by role and slot. A tied copy on the pipeline rank of its embedding has a
+  // gradient and nothing else.
+  std::vector<PlacedTensor> tensors;
+
+  // Returns the elements of the tensor's bucket that a rank's buffer of its role and slot holds.
+  Stretch share(const PlacedTensor& tensor, const MeshCoordinates& at) const;
+};
+
+// Places the state of a model on the stages of a strategy (strategy.num_stages() ranges, which may be empty). Throws
+// UserError where the strategy cuts a tensor below its unit: "parallel.tensor_parallel 2 cuts ...; the nearest is 1".
+PlacedState place_state(const ModelDescription& model, const ParallelStrategy& strategy,
+                        const std::vector<LayerRange>& stages, const StateRecipe& recipe);
+
+// The part of a tensor that one rank holds.
+struct HeldTensor {
+  const PlacedTensor* tensor = nullptr;
+  int64_t bucket = 0;      // index among the rank's own buckets
+  int64_t offset = 0;      // of the boxes' first element in the bucket
+  std::vector<Box> boxes;  // what lies in the bucket before ZeRO shards it
+  Stretch kept;            // the boxes' elements, numbered through, that the rank keeps; empty where it keeps none
+};
+
+// Lists what the rank at these coordinates holds, in the order of the state's tensors. Refers to `state`.
+std::vector<HeldTensor> list_held(const PlacedState& state, const MeshCoordinates& at);
+
+}  // namespace copus

@@ -1,0 +1,140 @@
+#include "copus/statistics/compared/branch_calibration.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "copus/statistics/efficiency.h"
+
+namespace copus {
+namespace {
+
+constexpr double reference = 8, phi = 30, length = 2048;
+
+// The loss of a run of the reference batch, by the samples that it has read.
+double loss_after(double samples) { return 1.5 + 3 * std::pow(samples, -0.3); }
+
+// A loss for which the ladder's straight lines are exact.
+double straight_loss_after(double samples) { return 4 - 0.3 * std::log(samples); }
+
+// Branches whose samples are worth SE with this c, times the rate's factor, r^(2 alpha).
+std::vector<BranchOutcome> branches(double c, double alpha, double noise, unsigned seed,
+                                    double (*loss)(double) = loss_after) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> error(0, noise);
+  std::vector<BranchOutcome> outcomes;
+  for (int64_t repetition = 0; repetition < 4; ++repetition) {
+    for (double share = 1.0 / 16; share <= 4; share *= 2) {
+      outcomes.push_back({reference, 0.5, share * length, repetition, loss(share * length)});
+    }
+    for (const double batch : {4.0, 16.0, 32.0, 64.0, 128.0}) {
+      const double worth = statistical_efficiency(batch, c * phi, reference) * std::pow(batch / reference, alpha);
+      outcomes.push_back({batch, 0.5, length, repetition, loss(length * worth * std::exp(error(random)))});
+    }
+  }
+  return outcomes;
+}
+
+TEST(BranchEfficiencies, TheLadderGivesBackItsOwnSamples) {
+  std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
+  // A loss half-way between two rungs is worth the geometric mean of their samples; each repetition has its own ladder.
+  outcomes.push_back({64, 0, 1000, 2, (loss_after(length) + loss_after(2 * length)) / 2});
+  const BranchEfficiencies found = branch_efficiencies(outcomes, reference);
+  EXPECT_EQ(found.outside, 0);
+  EXPECT_EQ(found.values.size(), 21U);
+  EXPECT_NEAR(std::exp(found.values.back().logarithm), std::sqrt(2.0) * length / 1000, 1e-12);
+  EXPECT_EQ(found.values.back().repetition, 2);
+}
+
+TEST(BranchEfficiencies, ALossBeyondTheLadderIsCountedAndNotGuessed) {
+  std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
+  outcomes.push_back({64, 0, length, 0, 10.0});
+  outcomes.push_back({64, 0, length, 0, 1.4});
+  outcomes.push_back({64, 0, length, 0, std::numeric_limits<double>::quiet_NaN()});
+  outcomes.push_back({64, 0, length, 17, 2.0});  // a repetition without a ladder
+  const BranchEfficiencies found = branch_efficiencies(outcomes, reference);
+  EXPECT_EQ(found.outside, 4);
+  EXPECT_EQ(found.values.size(), 20U);
+}
+
+// The rungs that diverged are no rungs: a branch that diverged too is not worth as much as they are.
+TEST(BranchEfficiencies, WhatDivergedIsWorthNothingThatIsKnown) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
+  for (BranchOutcome& outcome : outcomes) {
+    const bool is_short_rung = outcome.batch == reference && outcome.samples < length / 4;
+    if (outcome.repetition == 1 && (is_short_rung || outcome.batch == 128)) outcome.loss = infinity;
+  }
+  const BranchEfficiencies found = branch_efficiencies(outcomes, reference);
+  EXPECT_EQ(found.outside, 1);
+  EXPECT_EQ(found.values.size(), 19U);
+  for (const BranchEfficiency& value : found.values) {
+    EXPECT_NEAR(value.logarithm, std::log(statistical_efficiency(value.batch, 2 * phi, reference)), 0.05);
+  }
+}
+
+TEST(FitCalibration, FindsTheConstantsOfBranchesWithoutNoise) {
+  for (const double c : {0.5, 2.0, 4.5}) {
+    for (const double alpha : {0.0, 0.5}) {
+      const auto fit = fit_calibration(branch_efficiencies(branches(c, alpha, 0, 1), reference), reference,
+                                       {.noise_scale = phi}, alpha);
+      ASSERT_TRUE(fit) << c << ' ' << alpha;
+      // The ladder is straight between rungs and the losses are not: some per cent.
+      EXPECT_NEAR(fit->calibration.value / c, 1, 0.06) << c << ' ' << alpha;
+      EXPECT_NEAR(fit->free_alpha.value, alpha, 0.05) << c << ' ' << alpha;
+      EXPECT_LT(fit->deviation, 0.03) << c << ' ' << alpha;
+    }
+  }
+}
+
+TEST(FitCalibration, IntervalsHoldTheTruthAsOftenAsTheySay) {
+  int c_inside = 0, alpha_inside = 0;
+  constexpr int repetitions = 200;
+  for (unsigned seed = 1; seed <= repetitions; ++seed) {
+    const auto fit = fit_calibration(branch_efficiencies(branches(3, 0, 0.05, seed, straight_loss_after), reference),
+                                     reference, {.noise_scale = phi}, 0);
+    ASSERT_TRUE(fit);
+    c_inside += fit->calibration.low <= 3 && 3 <= fit->calibration.high ? 1 : 0;
+    alpha_inside += fit->free_alpha.low <= 0 && 0 <= fit->free_alpha.high ? 1 : 0;
+  }
+  // 190 are expected, with a standard deviation of 3.
+  EXPECT_GE(c_inside, 178);
+  EXPECT_GE(alpha_inside, 178);
+  EXPECT_LT(c_inside, repetitions);
+}
+
+// Of a critical batch of 2 phi, where the updates alone would allow 4 phi, the noise scale has c = 4: 1/2 = 1/4 + 1/4.
+TEST(FitCalibration, WhatTheUpdatesBoundIsNotLaidToTheNoiseScale) {
+  const BranchPoint point{.noise_scale = phi, .consumed_samples = 25 * 4 * phi, .updates = 25};
+  const auto fit = fit_calibration(branch_efficiencies(branches(2, 0, 0, 1), reference), reference, point, 0);
+  ASSERT_TRUE(fit);
+  EXPECT_NEAR(fit->calibration.value / 4, 1, 0.12);  // of half of 1 / B_c an error of 6 % is one of 12 %
+}
+
+TEST(FitCalibration, TooFewBranchesAreNoFit) {
+  std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
+  std::erase_if(outcomes,
+                [](const BranchOutcome& o) { return o.batch != reference && (o.repetition > 0 || o.batch > 16); });
+  EXPECT_FALSE(fit_calibration(branch_efficiencies(outcomes, reference), reference, {.noise_scale = phi}, 0));
+}
+
+TEST(BestRateExponent, IsTheMostEfficientWithThoseThatAreNoWorse) {
+  BranchEfficiencies found;
+  for (int repetition = 0; repetition < 4; ++repetition) {
+    const double wobble = repetition % 2 == 0 ? 0.01 : -0.01;
+    for (const double batch : {16.0, 32.0}) {
+      found.values.push_back({batch, 0.5, repetition, -0.3});
+      found.values.push_back({batch, 0.25, repetition, -0.299 + wobble});
+      found.values.push_back({batch, 0, repetition, -0.6 + wobble});
+    }
+  }
+  found.values.push_back({64, 0, 0, 5});  // no other exponent has this batch
+  const auto best = best_rate_exponent(found);
+  ASSERT_TRUE(best);
+  EXPECT_EQ(*best, (Estimate{0.25, 0.25, 0.5}));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,78 @@
+// The belief about what a sample in a batch is worth: draws from a posterior over laws of the efficiency curve.
+// Published laws are the prior, and branches are the evidence (docs/decisions/statistics.md). Batches, noise scales and
+// lengths are in tokens, so that laws of others apply whatever a sequence is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace copus {
+
+// Where a run stands, as far as its critical batch depends on it.
+struct TrainingMoment {
+  double tokens = 1;       // n, read so far
+  double noise_scale = 1;  // phi there
+};
+
+// One law of the efficiency curve:
+//   worth(B, r) = (1 + B / B_c)^(-p) r^s,   ln B_c = a + q ln(n / n_0) + w ln(phi / phi_0)
+// where r is the factor on the learning rate, n_0 = 1e9 tokens and phi_0 = 3e5 tokens. With p = 1 and s = 0 it is the
+// hyperbola of McCandlish et al. 2018 (arXiv 1812.06162), and with w = 1 and q = 0 too it is Copus' B_c = c phi.
+struct EfficiencyLaw {
+  double level = 0;       // a, the logarithm of a batch in tokens
+  double by_tokens = 0;   // q
+  double by_noise = 0;    // w
+  double power = 1;       // p > 0
+  double rate_slope = 0;  // s, the same at every moment
+
+  // Returns B_c at a moment, whose tokens and noise scale are > 0.
+  double critical_batch(const TrainingMoment& moment) const;
+  // Returns ln worth(B, r) for B_c = `critical_batch`. It is 0 for a vanishing batch at r = 1.
+  double log_worth(double batch, double critical_batch, double rate_factor) const;
+};
+
+// How much a branch was worth beside branches of the reference batch that left the same checkpoint.
+struct MeasuredBranch {
+  double batch = 1;
+  double rate_factor = 1;     // its learning rate / the reference batch's
+  double log_efficiency = 0;  // ln(tokens of the reference batch that reach the same loss / tokens that it read)
+  double deviation = 0.1;     // standard deviation of log_efficiency, > 0
+};
+
+// The branches that left a run at one moment.
+struct BranchPointEvidence {
+  TrainingMoment moment;
+  double reference_batch = 1;
+  std::vector<MeasuredBranch> branches;
+};
+
+// A critical batch that an earlier run was found to have, as calibration.json states it.
+struct CriticalBatchEvidence {
+  TrainingMoment moment;
+  double critical_batch = 1;
+  double deviation = 0.1;  // standard deviation of its logarithm, > 0
+};
+
+struct EfficiencyEvidence {
+  std::vector<BranchPointEvidence> branch_points;       // of the run itself
+  std::vector<CriticalBatchEvidence> critical_batches;  // of earlier runs
+};
+
+// Makes the evidence of a calibration: c times the noise scale of its checkpoint, with the 95 % interval of c.
+CriticalBatchEvidence evidence_of_calibration(const TrainingMoment& moment, double calibration, double low,
+                                              double high);
+
+struct EfficiencyBelief {
+  std::vector<EfficiencyLaw> laws;  // equally likely draws for a moment at which nobody has branched
+  // Number of independent draws that the 8192 weighed proposals are worth (Kong 1992), before 512 are kept. Where it is
+  // below some hundred, the proposals fit the posterior badly and the draws describe it badly. Evidence that
+  // contradicts the prior does not lower it: the proposals follow the evidence.
+  double effective_draws = 0;
+};
+
+// Returns the posterior. The same evidence and seed give the same draws, bit for bit; neither layout nor batch of the
+// run enters. Throws InternalError where a batch, a moment or a deviation is
+// not positive and finite.
+EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed);
+
+}  // namespace copus
