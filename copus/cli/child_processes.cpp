@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "copus/base/cores.h"
 #include "copus/base/error.h"
 #include "copus/base/regular_file.h"
 #include "copus/base/stop_signals.h"
@@ -73,7 +74,7 @@ size_t ChildProcesses::start(const std::vector<std::string>& arguments, const st
   const int error = errno;
   ::close(descriptor);
   if (pid < 0) {
-    throw UserError(concat("cannot start another process: ", std::strerror(error),
+    throw UserError(concat("cannot start another process", under_process_limit(1), ": ", std::strerror(error),
                            "; run fewer at once (--jobs), or raise the limit on processes (ulimit -u)"));
   }
   running_[pid] = started_;

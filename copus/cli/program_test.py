@@ -329,6 +329,10 @@ class Runs(ProgramTest):
             result = self.copus("train", "run.toml", *layout, preexec_fn=limit(needed))
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             shutil.rmtree(self.folder / "runs")
+        self.write("e.toml", 'base = "run.toml"\nseeds = [1, 2]\ntargets = [9]\nreference = "one"\n'
+                   '[[arm]]\nname = "one"\n[[arm]]\nname = "two"\n')
+        self.assert_refused("compare", "e.toml", "--dir", "e", preexec_fn=limit(1),
+                            says=["cannot start another process under ulimit -u 1, where 2 would do", "--jobs"])
 
     @unittest.skipIf(SANITIZERS, "sanitizers take more than the limits")
     def test_limits_that_leave_no_room_to_start_are_a_users_mistake(self):

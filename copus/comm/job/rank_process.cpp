@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "copus/base/cores.h"
 #include "copus/base/error.h"
 #include "copus/base/stop_signals.h"
 #include "copus/base/write_all.h"
@@ -146,7 +147,7 @@ RankProcess& RankProcesses::start(const RankStart& start) {
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) {
-    throw UserError(concat("cannot start rank ", start.number, ": ", std::strerror(errno),
+    throw UserError(concat("cannot start rank ", start.number, under_process_limit(1), ": ", std::strerror(errno),
                            "; start fewer ranks, or raise the limit on processes (ulimit -u)"));
   }
   if (pid == 0) become_rank(launcher, write_end.number(), start.inherited, argument_pointers, variable_pointers);

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,10 +12,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
 #include "copus/base/error.h"
+#include "copus/base/testing/test_support.h"
 
 namespace {
 
@@ -85,6 +88,20 @@ TEST(RankProcesses, TheyHaveAGroupOfTheirOwnAlsoAfterAllBeforeHaveEnded) {
     for (RankProcess* process : {&first, &second}) process->signal(SIGKILL);
     while (!processes.all_ended()) processes.reap();
   }
+}
+
+TEST(RankProcesses, TheLimitOnProcessesThatWouldDoIsNamed) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can become a user who has no other process";
+  const auto limited = [] {
+    const rlimit limit{1, 1};
+    setrlimit(RLIMIT_NPROC, &limit);
+    constexpr uid_t nobody_else = 54'322;
+    if (::setuid(nobody_else) != 0) std::exit(1);
+    RankProcesses processes({});
+    std::fputs(user_error([&] { processes.start(rank(3)); }).c_str(), stderr);
+    std::exit(0);
+  };
+  EXPECT_EXIT(limited(), testing::ExitedWithCode(0), "cannot start rank 3 under ulimit -u 1, where 2 would do: ");
 }
 
 TEST(RankProcesses, NoneIsLeftAtTheEnd) {
