@@ -662,7 +662,7 @@ def main():
                         help="with --on-bad-record skip: stop where more of all records are bad; default: 0.1")
     parser.add_argument("--largest-document", type=positive, default=1024, metavar="MIB",
                         help="text and JSONL, unpacked: a longer record is a bad one; default: 1024. A process needs "
-                        "some ten times as much memory as its longest document")
+                        "up to 400 MiB where no document is longer than 8 MiB, and up to 11 bytes for each byte beyond")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="COUNT",
                         help="default: %(default)s, as many as there are cores")
     arguments = parser.parse_args()

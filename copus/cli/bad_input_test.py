@@ -4,6 +4,7 @@ Usage: bad_input_test.py PATH_TO_COPUS [unittest options].
 """
 
 import os
+import re
 import resource
 import shutil
 import struct
@@ -200,8 +201,15 @@ class BadInput(ProgramTest):
         self.assert_refused(*train(*resume, weight=9), says=["or weights in data.train"], leaves_run_dir=True)
         output = self.assert_done(*train(*resume, "--new-data", weight=9)).stdout
         self.assertEqual(output.count("new data   from sample 16 on"), 1, output)
+        self.assert_epochs(output, samples=16)
         output = self.assert_done(*train("--resume", "--set", "train.max_steps=6", weight=9)).stdout
         self.assertNotIn("new data", output)
+        self.assert_epochs(output, samples=32)
+
+    def assert_epochs(self, output, samples):
+        """How often a run of so many samples of these data reads its first source, of which a quarter of them is."""
+        sequences, epochs = re.search(r"corpus.txt: (\d+) sequences, 25 % of the samples, (\S+) epochs", output).groups()
+        self.assertEqual(epochs, f"{samples / 4 / int(sequences):.3g}")
 
     def test_divergence(self):
         self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=3")

@@ -18,7 +18,6 @@
 #include "copus/report/decision_log.h"
 #include "copus/train/probe_plan.h"
 #include "copus/train/source_notes.h"
-#include "copus/train/training_state.h"
 
 namespace copus {
 
@@ -150,9 +149,10 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
               config_.model.vocab_size));
   note(concat("data       ", count(dataset.train_tokens()), " tokens to train on, ", count(dataset.held_out_tokens()),
               " held out", dataset.bytes() ? "; a token is a byte" : "", "; losses are nats per token"));
-  const double samples =
+  const double limit =
       static_cast<double>(limit_in_tokens(config_.train)) / static_cast<double>(config_.train.sequence_length);
-  for (const std::string& line : describe_sources(dataset.training_sources(), samples)) note(line);
+  const double of_these_data = limit - static_cast<double>(samples_before(dataset));
+  for (const std::string& line : describe_sources(dataset.training_sources(), std::max(0.0, of_these_data))) note(line);
   const std::vector<HeldOutPart> read = dataset.held_out_parts(samples_of_evaluation(config_, dataset));
   for (const std::string& line : describe_evaluation(dataset.held_out_sources(), read)) note(line);
   note(concat("training   ", to_string(config_.execution.precision), " on ", config_.execution.device, ", ",
@@ -202,10 +202,22 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
   if (plan_.checkpoint) note_new_data(dataset);
 }
 
+// The state that the run resumes from, of which there is one.
+TrainingState RunOutput::resumed_state() const {
+  return parse_training_state(plan_.checkpoint->training_state(),
+                              (plan_.checkpoint->directory() / "training_state.json").string());
+}
+
+// Samples of other data, which the run consumed before it came to these (--new-data).
+int64_t RunOutput::samples_before(const Dataset& dataset) const {
+  if (!plan_.checkpoint) return 0;
+  const TrainingState then = resumed_state();
+  return then.data_fingerprint == dataset.fingerprint() ? then.data_begin : then.consumed_samples;
+}
+
 // Says what changes with the data: the order of training, and what losses are measured on.
 void RunOutput::note_new_data(const Dataset& dataset) {
-  const TrainingState then = parse_training_state(plan_.checkpoint->training_state(),
-                                                  (plan_.checkpoint->directory() / "training_state.json").string());
+  const TrainingState then = resumed_state();
   if (then.data_fingerprint != dataset.fingerprint()) {
     note(concat("new data   from sample ", then.consumed_samples,
                 " on (--new-data): they are read from their beginning, ", "and the optimizer's moments stay"));

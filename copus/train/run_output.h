@@ -19,6 +19,7 @@
 #include "copus/train/run_plan.h"
 #include "copus/train/stop_request.h"
 #include "copus/train/trainer.h"
+#include "copus/train/training_state.h"
 
 namespace copus {
 
@@ -79,6 +80,8 @@ class RunOutput {
   std::optional<int64_t> first_unless_more_is_there(std::optional<int64_t> resumed_after) const;
   void check_directory_is_ours() const;
   void tell_of_missing_lines();
+  TrainingState resumed_state() const;
+  int64_t samples_before(const Dataset& dataset) const;
   void note_new_data(const Dataset& dataset);
   void add_to_tensorboard(const StepRecord& record);
   void add_held_out_losses(int64_t step, const HeldOutLoss& loss);
