@@ -291,11 +291,11 @@ class Runs(ProgramTest):
     def test_jobs_begun_in_one_second_have_a_folder_each(self):
         for ranks in 1, 2:
             layout = ["--set", f"parallel.data_parallel={ranks}", "--set", "train.max_steps=2"]
-            processes = [self.start("train", "run.toml", *layout) for _ in range(3)]
+            processes = [self.start("train", "run.toml", *layout) for _ in range(6)]
             for process in processes:
                 output, errors = process.communicate(timeout=TIMEOUT)
                 self.assertEqual(process.returncode, 0, output + errors)
-            self.assertEqual(len(list((self.folder / "runs").glob("*/summary.json"))), 3 * ranks)
+            self.assertEqual(len(list((self.folder / "runs").glob("*/summary.json"))), 6 * ranks)
 
     def test_too_few_open_files_are_a_users_mistake(self):
         def may_open(count):

@@ -254,10 +254,12 @@ RunPlan plan_run(const RunRequest& request) {
   if (request.resume && request.run_directory.empty()) {
     throw UserError("--resume needs to know which run: give --run-dir DIR");
   }
-  plan.directory = request.run_directory.empty()
-                       ? first_free(fs::path("runs") / default_name(request.config_path), is_empty_or_missing)
-                       : fs::path(request.run_directory);
-  const bool empty = is_empty_or_missing(plan.directory);
+  const bool names_directory = !request.run_directory.empty();
+  plan.directory = names_directory
+                       ? fs::path(request.run_directory)
+                       : first_free(fs::path("runs") / default_name(request.config_path), is_empty_or_missing);
+  // Another job may have taken the folder since; then this one takes the next (ClaimedDirectory).
+  const bool empty = !names_directory || is_empty_or_missing(plan.directory);
   if (!request.resume && !empty) {
     throw UserError(concat("run directory ", plan.directory.string(),
                            " exists and is not empty; go on with that run by --resume, or give another --run-dir"));
