@@ -79,13 +79,21 @@ std::vector<CheckpointFile> group(const std::vector<CheckpointTensor>& tensors, 
 
 int64_t CheckpointTensor::bytes() const { return count_elements(shape) * size_of(DType::f32); }
 
-std::vector<CheckpointTensor> list_checkpoint_tensors(const ModelDescription& model) {
+std::string optimizer_tensor_name(const OptimizerSlot& slot, const std::string& parameter) {
+  return slot.name + "." + parameter;
+}
+
+std::vector<CheckpointTensor> list_checkpoint_tensors(const ModelDescription& model,
+                                                      const std::vector<OptimizerSlot>& slots) {
+  const std::vector<ParameterInfo> parameters = list_parameters(model);
   std::vector<CheckpointTensor> tensors;
-  for (const char* name_prefix : {"", "exp_avg.", "exp_avg_sq."}) {
-    for (const ParameterInfo& parameter : list_parameters(model)) {
-      tensors.push_back({.name = name_prefix + parameter.name,
-                         .shape = parameter.shape,
-                         .is_weight = std::string_view(name_prefix).empty()});
+  for (const ParameterInfo& parameter : parameters) {
+    tensors.push_back({.name = parameter.name, .shape = parameter.shape});
+  }
+  for (const OptimizerSlot& slot : slots) {
+    for (const ParameterInfo& parameter : parameters) {
+      tensors.push_back(
+          {.name = optimizer_tensor_name(slot, parameter.name), .shape = parameter.shape, .is_weight = false});
     }
   }
   return tensors;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/description/model_description.h"
+#include "copus/placement/placed_tensors.h"
 
 namespace copus {
 
@@ -15,16 +16,20 @@ namespace copus {
 struct CheckpointTensor {
   std::string name;
   std::vector<int64_t> shape;
-  bool is_weight = true;  // otherwise a moment of the optimizer
+  bool is_weight = true;  // otherwise a slot of the optimizer
   // Ranks that have more of the tensor at hand than others, or as much; may be empty.
   std::vector<int64_t> at_hand = {};
 
   int64_t bytes() const;
 };
 
-// Lists what a checkpoint of a model holds: for every parameter in canonical order the weight, then for each the first
-// moment, exp_avg.<parameter>, then the second, exp_avg_sq.<parameter>.
-std::vector<CheckpointTensor> list_checkpoint_tensors(const ModelDescription& model);
+// The name of a parameter's slot in a checkpoint: <slot>.<parameter>, such as exp_avg.model.norm.weight.
+std::string optimizer_tensor_name(const OptimizerSlot& slot, const std::string& parameter);
+
+// Lists what a checkpoint of a model holds: for every parameter in canonical order the weight, then for each the
+// optimizer's first slot, then the second, and so on.
+std::vector<CheckpointTensor> list_checkpoint_tensors(const ModelDescription& model,
+                                                      const std::vector<OptimizerSlot>& slots);
 
 // A safetensors file of a checkpoint.
 struct CheckpointFile {

@@ -132,10 +132,9 @@ void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, in
   (logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
 }
 
-void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
-            const at::Tensor& exp_avg_sq, const AdamWStep& step) {
+void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step) {
   const PartTimer timer(Part::optimizer);
-  COPUS_CHOOSE(master, adamw_)(master, gradient, exp_avg, exp_avg_sq, step);
+  COPUS_CHOOSE(state.master, adamw_)(state, gradient, step);
 }
 
 #undef COPUS_CHOOSE

@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "copus/base/exact_sum.h"
+#include "copus/model/adamw_state.h"
 
 namespace copus::kernels {
 
@@ -129,8 +130,7 @@ struct AdamWStep {
 };
 // Updates flat ranges of equal length in place: decoupled weight decay (Loshchilov & Hutter 2019), as
 // torch.optim.AdamW.
-void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
-            const at::Tensor& exp_avg_sq, const AdamWStep& step);
+void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step);
 
 inline constexpr int64_t squared_norm_block = 64;
 

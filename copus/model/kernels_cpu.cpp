@@ -280,13 +280,10 @@ void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, in
   fused_cross_entropy(logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
 }
 
-void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
-            const at::Tensor& exp_avg_sq, const AdamWStep& step) {
-  with_storage_type(master, [&]<class S>(S) {
+void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step) {
+  with_storage_type(state.master, [&]<class S>(S) {
     using C = cpu::Compute<S>;
-    const cpu::AdamW<C> arguments{data<C>(master),
-                                  data<C>(exp_avg),
-                                  data<C>(exp_avg_sq),
+    const cpu::AdamW<C> arguments{state.map([](const at::Tensor& tensor) { return data<C>(tensor); }),
                                   data<C>(gradient),
                                   step.lr,
                                   step.beta1,
@@ -296,9 +293,9 @@ void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tens
                                   step.gradient_scale,
                                   step.bias_correction1,
                                   step.bias_correction2};
-    at::parallel_for(0, count_blocks(master), 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, count_blocks(state.master), 1, [&](int64_t begin, int64_t end) {
       cpu::kernels<S>().adamw(arguments, begin * elements_per_block,
-                              std::min(master.numel(), end * elements_per_block));
+                              std::min(state.master.numel(), end * elements_per_block));
     });
   });
 }

@@ -453,8 +453,8 @@ void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, in
   logits.copy_(dlogits.mul_(loss_scale).mul_(counted.unsqueeze(1)));
 }
 
-void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
-            const at::Tensor& exp_avg_sq, const AdamWStep& step) {
+void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step) {
+  const auto& [master, exp_avg, exp_avg_sq] = state;
   const at::Tensor scaled = gradient * step.gradient_scale;
   exp_avg.mul_(step.beta1).add_(scaled, 1 - step.beta1);
   exp_avg_sq.mul_(step.beta2).addcmul_(scaled, scaled, 1 - step.beta2);

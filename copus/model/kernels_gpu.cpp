@@ -196,12 +196,9 @@ at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& target
   return statistics;
 }
 
-void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tensor& exp_avg,
-            const at::Tensor& exp_avg_sq, const AdamWStep& step) {
-  gpu::adamw({.count = master.numel(),
-              .master = data<float>(master),
-              .exp_avg = data<float>(exp_avg),
-              .exp_avg_sq = data<float>(exp_avg_sq),
+void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step) {
+  gpu::adamw({.count = state.master.numel(),
+              .state = state.map([](const at::Tensor& tensor) { return data<float>(tensor); }),
               .gradient = data<float>(gradient),
               .beta1 = static_cast<float>(step.beta1),
               .beta2 = static_cast<float>(step.beta2),
@@ -212,7 +209,7 @@ void adamw_(const at::Tensor& master, const at::Tensor& gradient, const at::Tens
               .root_correction = static_cast<float>(1 / std::sqrt(step.bias_correction2)),
               .epsilon = static_cast<float>(step.epsilon),
               .gradient_scale = static_cast<float>(step.gradient_scale)},
-             stream_of(master));
+             stream_of(state.master));
 }
 
 void add_squared_norm(const at::Tensor& words, const at::Tensor& flat, int64_t begin, int64_t end) {

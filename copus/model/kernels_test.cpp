@@ -338,7 +338,7 @@ TEST(AdamW, MatchesItsDefinitionInFloat64) {
       for (int t = 1; t <= 5; ++t) {
         const at::Tensor gradient = at::randn({1000}, at::kDouble).to(test_device(), dtype);
         const kernels::AdamWStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 1 - std::pow(0.9, t), 1 - std::pow(0.95, t)};
-        (generic ? kernels::generic::adamw_ : kernels::adamw_)(ours, gradient, m, v, step);
+        (generic ? kernels::generic::adamw_ : kernels::adamw_)({ours, m, v}, gradient, step);
         const at::Tensor scaled = gradient.to(at::kDouble) * 0.5;
         mean = 0.9 * mean + 0.1 * scaled;
         square = 0.95 * square + 0.05 * scaled * scaled;
@@ -357,7 +357,7 @@ TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
   const auto run = [&](int64_t threads) {
     kernels::set_num_threads(threads);
     const at::Tensor master = start.clone(), mean = start.flip(0), square = start.square();
-    kernels::adamw_(master, gradient, mean, square, step);
+    kernels::adamw_({master, mean, square}, gradient, step);
     return at::cat({master, mean, square});
   };
   const int64_t before = kernels::num_threads();

@@ -26,7 +26,7 @@ ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType com
 ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device,
                                const Placement& placement)
     : ParameterStore(model, compute_dtype, placement,
-                     allocate_zeros(model, placement, compute_dtype, *allocator_memory(device), /*moments=*/false)) {}
+                     allocate_zeros(model, placement, compute_dtype, /*num_slots=*/0, *allocator_memory(device))) {}
 
 ParameterStore::ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
                                const std::vector<BucketState>& state)

@@ -39,18 +39,6 @@ class ArenaMemory final : public StateMemory {
   std::shared_ptr<StateArena> arena_;
 };
 
-BucketState allocate_weights(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory) {
-  BucketState state;
-  if (bucket.gradient_only) return state;
-  const at::ScalarType master_dtype = master_dtype_of(compute_dtype);
-  const int64_t shard = bucket.shard_end - bucket.shard_begin;
-  state.weight = memory.allocate(bucket.kept_weights.size(), compute_dtype);
-  state.master = compute_dtype == master_dtype
-                     ? state.weight.narrow(0, bucket.shard_begin - bucket.kept_weights.begin, shard)
-                     : memory.allocate(shard, master_dtype);
-  return state;
-}
-
 }  // namespace
 
 std::unique_ptr<StateMemory> allocator_memory(at::Device device) { return std::make_unique<AllocatorMemory>(device); }
@@ -63,12 +51,18 @@ at::ScalarType master_dtype_of(at::ScalarType compute_dtype) {
   return compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-BucketState allocate_state(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory) {
-  BucketState state = allocate_weights(bucket, compute_dtype, memory);
+BucketState allocate_state(const BucketOffsets& bucket, at::ScalarType compute_dtype, size_t num_slots,
+                           StateMemory& memory) {
+  BucketState state;
+  state.slots.resize(num_slots);
   if (bucket.gradient_only) return state;
-  for (at::Tensor* const moment : {&state.exp_avg, &state.exp_avg_sq}) {
-    *moment = memory.allocate(state.master.numel(), master_dtype_of(compute_dtype));
-  }
+  const at::ScalarType master_dtype = master_dtype_of(compute_dtype);
+  const int64_t shard = bucket.shard_end - bucket.shard_begin;
+  state.weight = memory.allocate(bucket.kept_weights.size(), compute_dtype);
+  state.master = compute_dtype == master_dtype
+                     ? state.weight.narrow(0, bucket.shard_begin - bucket.kept_weights.begin, shard)
+                     : memory.allocate(shard, master_dtype);
+  for (at::Tensor& slot : state.slots) slot = memory.allocate(shard, master_dtype);
   return state;
 }
 
@@ -77,20 +71,22 @@ at::Tensor allocate_gradient(const BucketOffsets& bucket, at::ScalarType compute
 }
 
 std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Placement& placement,
-                                        at::ScalarType compute_dtype, StateMemory& memory, bool moments) {
+                                        at::ScalarType compute_dtype, size_t num_slots, StateMemory& memory) {
   std::vector<BucketState> all;
   for (const BucketOffsets& bucket : arrange_buckets(list_local_parameters(model, placement), placement)) {
-    BucketState& state = all.emplace_back((moments ? allocate_state : allocate_weights)(bucket, compute_dtype, memory));
+    BucketState& state = all.emplace_back(allocate_state(bucket, compute_dtype, num_slots, memory));
     state.gradient = allocate_gradient(bucket, compute_dtype, memory);
-    for (const at::Tensor* tensor :
-         {&state.weight, &state.gradient, &state.master, &state.exp_avg, &state.exp_avg_sq}) {
-      if (tensor->defined()) tensor->zero_();
-    }
+    state.gradient.zero_();
+    if (bucket.gradient_only) continue;
+    state.weight.zero_();
+    state.master.zero_();
+    for (const at::Tensor& slot : state.slots) slot.zero_();
   }
   return all;
 }
 
-int64_t state_bytes(const ModelDescription& model, const Placement& placement, at::ScalarType compute_dtype) {
+int64_t state_bytes(const ModelDescription& model, const Placement& placement, at::ScalarType compute_dtype,
+                    size_t num_slots) {
   const auto size = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
   const at::ScalarType master_dtype = master_dtype_of(compute_dtype);
   int64_t bytes = 0;
@@ -98,7 +94,7 @@ int64_t state_bytes(const ModelDescription& model, const Placement& placement, a
     bytes += bucket.kept_gradients.size() * size(master_dtype);
     if (bucket.gradient_only) continue;
     const int64_t shard = bucket.shard_end - bucket.shard_begin;
-    const int64_t tensors_of_shard = compute_dtype == master_dtype ? 2 : 3;  // moments, and master weights of their own
+    const int64_t tensors_of_shard = static_cast<int64_t>(num_slots) + (compute_dtype == master_dtype ? 0 : 1);
     bytes += bucket.kept_weights.size() * size(compute_dtype) + tensors_of_shard * shard * size(master_dtype);
   }
   return bytes;
@@ -115,9 +111,8 @@ void clear_padding(const BucketState& state, const BucketOffsets& bucket,
   };
   for (const Stretch& padding : find_padding(parameters, bucket)) {
     clear(state.weight, bucket.kept_weights.begin, padding);
-    for (const at::Tensor* shard : {&state.master, &state.exp_avg, &state.exp_avg_sq}) {
-      clear(*shard, bucket.shard_begin, padding);
-    }
+    clear(state.master, bucket.shard_begin, padding);
+    for (const at::Tensor& slot : state.slots) clear(slot, bucket.shard_begin, padding);
   }
 }
 

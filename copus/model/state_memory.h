@@ -1,10 +1,12 @@
 // The memory of training state: flat tensors, bucket by bucket, in the allocator's memory or in an arena that the other
-// ranks of the machine can read. A re-layout makes and drops them one bucket at a time; ParameterStore and AdamW are
-// views over them.
+// ranks of the machine can read. A re-layout makes and drops them one bucket at a time; ParameterStore and the
+// optimizer are views over them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -31,26 +33,30 @@ std::unique_ptr<StateMemory> arena_memory(std::shared_ptr<StateArena> arena);
 struct BucketState {
   at::Tensor weight;    // [kept_weights], compute dtype
   at::Tensor gradient;  // [kept_gradients], master dtype
-  // State of this rank's shard, master dtype. The master weights are a view of `weight` where that is their dtype.
-  at::Tensor master, exp_avg, exp_avg_sq;
+  // State of this rank's shard, master dtype: master weights, a view of `weight` where that is their dtype, and the
+  // optimizer's slots. All of an optimizer's slots are in the list, undefined where the bucket has only a gradient.
+  at::Tensor master;
+  std::vector<at::Tensor> slots;
 };
 
 // Returns kDouble for kDouble (tests), kFloat otherwise.
 at::ScalarType master_dtype_of(at::ScalarType compute_dtype);
 
-// Allocates the state that outlives a step, with arbitrary elements. A bucket that has only a gradient gets nothing.
-BucketState allocate_state(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory);
+// Allocates the state that outlives a step, with arbitrary elements, under an optimizer with so many slots. A bucket
+// that has only a gradient gets nothing.
+BucketState allocate_state(const BucketOffsets& bucket, at::ScalarType compute_dtype, size_t num_slots,
+                           StateMemory& memory);
 // Allocates a gradient with arbitrary elements, since a step zeroes them before it adds to them.
 at::Tensor allocate_gradient(const BucketOffsets& bucket, at::ScalarType compute_dtype, StateMemory& memory);
-// Allocates the whole state of the rank of `placement`, zeroed. Without `moments` those of the optimizer are left out,
-// for a model that is not trained.
+// Allocates the whole state of the rank of `placement`, zeroed. A model that is not trained has no slots.
 std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Placement& placement,
-                                        at::ScalarType compute_dtype, StateMemory& memory, bool moments);
+                                        at::ScalarType compute_dtype, size_t num_slots, StateMemory& memory);
 
-// Returns the bytes that allocate_zeros takes with moments, without taking any.
-int64_t state_bytes(const ModelDescription& model, const Placement& placement, at::ScalarType compute_dtype);
+// Returns the bytes that allocate_zeros takes, without taking any.
+int64_t state_bytes(const ModelDescription& model, const Placement& placement, at::ScalarType compute_dtype,
+                    size_t num_slots);
 
-// Zeroes the elements of weights and moments that belong to no parameter: they must be zero, which is not so in memory
+// Zeroes the elements of weights and slots that belong to no parameter: they must be zero, which is not so in memory
 // that is used again. `parameters`: those from which `bucket` was arranged.
 void clear_padding(const BucketState& state, const BucketOffsets& bucket,
                    const std::vector<LocalParameter>& parameters);

@@ -72,14 +72,13 @@ TEST_P(StateMemories, APlacedStoreOverDirtyMemoryEqualsAFreshOne) {
     expected.initialize(7);
     const std::vector<LocalParameter> held = list_local_parameters(model, placement);
     const std::vector<BucketOffsets> layouts = arrange_buckets(held, placement);
-    ParameterStore fresh(model, GetParam(), placement, allocate_zeros(model, placement, GetParam(), *memory, false));
+    ParameterStore fresh(model, GetParam(), placement, allocate_zeros(model, placement, GetParam(), 0, *memory));
     fresh.initialize(7);
     std::vector<BucketState> state;
     for (size_t b = 0; b < layouts.size(); ++b) {
       const BucketOffsets& layout = layouts[b];
-      state.push_back(allocate_state(layout, GetParam(), *memory));
-      state[b].exp_avg.fill_(1);
-      state[b].exp_avg_sq.fill_(1);
+      state.push_back(allocate_state(layout, GetParam(), 2, *memory));
+      for (const at::Tensor& slot : state[b].slots) slot.fill_(1);
       for (const BucketOffsets::Entry& entry : layout.entries) {
         const int64_t count = held[static_cast<size_t>(entry.parameter)].box.num_elements();
         const at::Tensor& from = expected.buckets()[b].weight;
@@ -116,8 +115,7 @@ TEST_P(StateMemories, APlacedStoreOverDirtyMemoryEqualsAFreshOne) {
         filled +=
             std::max(int64_t{0}, std::min(end, layouts[b].shard_end) - std::max(entry.offset, layouts[b].shard_begin));
       }
-      EXPECT_EQ(state[b].exp_avg.sum().item<double>(), static_cast<double>(filled));
-      EXPECT_EQ(state[b].exp_avg_sq.sum().item<double>(), static_cast<double>(filled));
+      for (const at::Tensor& slot : state[b].slots) EXPECT_EQ(slot.sum().item<double>(), static_cast<double>(filled));
       EXPECT_EQ(placed.buckets()[b].weight.data_ptr(), state[b].weight.data_ptr()) << "shares the tensors";
     }
   }
@@ -143,15 +141,16 @@ TEST(StateBytes, AreThoseThatTheStateTakes) {
         Placement placement = placement_of(model, ranks, ranks - 1);
         placement.strategy.zero_stage = ranks > 1 ? stage : 0;
         Counting memory;
-        allocate_zeros(model, placement, dtype, memory, /*moments=*/true);
-        EXPECT_EQ(state_bytes(model, placement, dtype), memory.bytes) << ranks << " ranks, stage " << stage;
+        allocate_zeros(model, placement, dtype, /*num_slots=*/3, memory);
+        EXPECT_EQ(state_bytes(model, placement, dtype, 3), memory.bytes) << ranks << " ranks, stage " << stage;
       }
     }
   }
   // Of a model that no machine has room for nothing is taken.
   ModelDescription huge = model;
   huge.vocab_size = 1'000'000'000;
-  EXPECT_GT(state_bytes(huge, placement_of(huge, 1, 0), at::kFloat), int64_t{16} * huge.vocab_size * huge.hidden_size);
+  EXPECT_GT(state_bytes(huge, placement_of(huge, 1, 0), at::kFloat, 2),
+            int64_t{16} * huge.vocab_size * huge.hidden_size);
 }
 
 }  // namespace

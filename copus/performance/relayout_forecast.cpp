@@ -45,7 +45,7 @@ double RelayoutForecast::planned_seconds(const ParallelStrategy& from, const Par
                                 .sequence_length = sequence_length_,
                                 .from = from,
                                 .to = to,
-                                .weights_are_master = system_.weight_bytes == 4,
+                                .recipe = adamw_state(system_.weight_bytes == 4 ? DType::f32 : DType::bf16),
                                 .ranks_per_node = cluster_.ranks_per_node};
   if (copied_bytes_per_second_ == 0) return relayout_seconds(request, cluster_);
   const auto bytes = static_cast<double>(plan_relayout(request, 0).bytes_copied);

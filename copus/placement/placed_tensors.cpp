@@ -100,6 +100,7 @@ class StatePlacer {
     if (!has_gradient_alone) add(tensor, TensorRole::weight, {.name = "", .dtype = recipe_.weight});
     add(tensor, TensorRole::gradient, {.name = "", .dtype = recipe_.gradient});
     if (has_gradient_alone) return;
+    if (recipe_.keeps_master) add(tensor, TensorRole::optimizer_slot, {std::string(master_slot)});
     for (const OptimizerSlot& slot : recipe_.slots) add(tensor, TensorRole::optimizer_slot, slot);
   }
 
@@ -193,10 +194,10 @@ void refuse_cuts_below_unit(const PlacedState& state) {
 
 }  // namespace
 
+std::vector<OptimizerSlot> adamw_slots() { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+
 StateRecipe adamw_state(DType weight) {
-  StateRecipe recipe{.weight = weight, .gradient = DType::f32, .slots = {{"exp_avg"}, {"exp_avg_sq"}}};
-  if (weight != DType::f32) recipe.slots.insert(recipe.slots.begin(), {"master"});
-  return recipe;
+  return {.weight = weight, .gradient = DType::f32, .keeps_master = weight != DType::f32, .slots = adamw_slots()};
 }
 
 const AxisPlacement& PlacedTensor::along(MeshAxis axis) const {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "copus/base/dtype.h"
@@ -26,6 +27,9 @@ template <>
 inline constexpr auto named_values<CutUnit> = std::to_array<NamedValue<CutUnit>>(
     {{CutUnit::element, "elements"}, {CutUnit::row, "rows"}, {CutUnit::matrix, "matrices"}});
 
+// The name that master weights have beside the optimizer's slots.
+inline constexpr std::string_view master_slot = "master";
+
 // A tensor that the optimizer keeps for every parameter, of the parameter's shape.
 struct OptimizerSlot {
   std::string name;
@@ -37,10 +41,14 @@ struct OptimizerSlot {
 struct StateRecipe {
   DType weight = DType::f32;    // what forward and backward read
   DType gradient = DType::f32;  // the sum over micro-batches
+  bool keeps_master = false;    // fp32 master weights, of which `weight` is the rounding
   std::vector<OptimizerSlot> slots;
 };
 
-// Returns the state of AdamW: two moments in fp32, and fp32 master weights unless `weight` is fp32 itself.
+// The slots of AdamW, in fp32: exp_avg and exp_avg_sq, the moving averages of the gradient and of its square.
+std::vector<OptimizerSlot> adamw_slots();
+
+// Returns the state of AdamW, with fp32 master weights unless `weight` is fp32 itself.
 StateRecipe adamw_state(DType weight);
 
 // A range of a tensor along the dimension that an axis shards. A fused projection has one for each of its projections.
@@ -66,7 +74,7 @@ struct AxisPlacement {
 struct PlacedTensor {
   ParameterInfo parameter;
   TensorRole role = TensorRole::weight;
-  std::string slot = {};  // the name of an optimizer_slot
+  std::string slot = {};  // the name of an optimizer_slot; master_slot for the master weights
   DType dtype = DType::f32;
   CutUnit unit = CutUnit::element;
   std::vector<AxisPlacement> axes = {};  // among the ranks of the bucket's stage

@@ -65,9 +65,9 @@ std::vector<Buffer> buffers_of(const BucketOffsets& bucket, const StateRecipe& r
   const Buffer gradient{"gradient", bucket.kept_gradients, DType::f32};
   if (bucket.gradient_only) return {gradient};
   std::vector<Buffer> buffers = {{"weight", bucket.kept_weights, recipe.weight}, gradient};
-  for (const OptimizerSlot& slot : recipe.slots) {
-    buffers.push_back({slot.name, {bucket.shard_begin, bucket.shard_end}, DType::f32});
-  }
+  const Stretch shard{bucket.shard_begin, bucket.shard_end};
+  if (recipe.keeps_master) buffers.push_back({"master", shard, DType::f32});
+  for (const OptimizerSlot& slot : recipe.slots) buffers.push_back({slot.name, shard, DType::f32});
   return buffers;
 }
 
@@ -247,8 +247,7 @@ TEST(PlacedTensorsProperty, AgreeWithTheDescriptionsOfOneRankInRandomLayouts) {
   for (uint64_t trial = 0; trial < 100; ++trial) {
     const RelayoutRequest request = relayout_tests::random_request(trial);
     SCOPED_TRACE(concat("random_request(", trial, "), from: ", relayout_tests::describe(request)));
-    ASSERT_NO_FATAL_FAILURE(
-        expect_agreement(request.model, request.from, request.weights_are_master ? DType::f32 : DType::bf16));
+    ASSERT_NO_FATAL_FAILURE(expect_agreement(request.model, request.from, request.recipe.weight));
     if (testing::Test::HasFailure()) return;
   }
 }
@@ -271,10 +270,14 @@ TEST(PlacedTensors, AFusedProjectionIsShardedSegmentBySegment) {
                                       ElementsAre(9, 15, 21)));
 }
 
-TEST(PlacedTensors, MasterWeightsAreASlotWhereWeightsAreRounded) {
+TEST(PlacedTensors, MasterWeightsComeBeforeTheSlotsWhereWeightsAreRounded) {
   const auto slot_names = [](DType weight) {
+    const PlacedState state = place_on(relayout_tests::small_model(), {}, adamw_state(weight));
     std::vector<std::string> names;
-    for (const OptimizerSlot& slot : adamw_state(weight).slots) names.push_back(slot.name);
+    for (const PlacedTensor& tensor : state.tensors) {
+      if (tensor.parameter.name != state.tensors.front().parameter.name || tensor.tied_copy) continue;
+      if (tensor.role == TensorRole::optimizer_slot) names.push_back(tensor.slot);
+    }
     return names;
   };
   EXPECT_THAT(slot_names(DType::f32), ElementsAre("exp_avg", "exp_avg_sq"));

@@ -23,6 +23,12 @@ namespace copus {
 
 using namespace relayout;
 
+std::vector<StateKind> state_kinds(size_t num_slots) {
+  std::vector<StateKind> kinds = {StateKind::weights, StateKind::master};
+  for (size_t slot = 0; slot < num_slots; ++slot) kinds.push_back(slot_kind(slot));
+  return kinds;
+}
+
 namespace {
 
 // Says which ranks processes are. In the old layout a process is the rank of its number.
@@ -359,8 +365,11 @@ void add_request(const RelayoutRequest& request, const Processes& processes, Fin
     for (const char letter : parameter.name) hash.add(letter);
     for (const int64_t length : parameter.shape) hash.add(length);
   }
-  hash.add(request.model.tie_word_embeddings, request.sequence_length, request.weights_are_master,
+  hash.add(request.model.tie_word_embeddings, request.sequence_length, !request.recipe.keeps_master,
            request.ranks_per_node);
+  for (const OptimizerSlot& slot : request.recipe.slots) {
+    for (const char letter : slot.name) hash.add(letter);
+  }
   // The rest is left out where it says nothing, as it is in a change of layout of the same processes.
   if (!processes.keep_their_rank()) {
     for (int64_t process = 0; process < processes.count(); ++process) {

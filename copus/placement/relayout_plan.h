@@ -11,24 +11,31 @@
 // nothing else: the padding of a new buffer (find_padding) has to be zeroed by whoever allocates it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "copus/description/cluster_description.h"
 #include "copus/placement/bucket_offsets.h"
+#include "copus/placement/placed_tensors.h"
 
 namespace copus {
 
-// Kinds of content of a bucket that outlive a step. Gradients are zero at a step boundary and are not moved.
-enum class StateKind {
+// The flat buffers of a bucket that outlive a step. Gradients are zero at a step boundary and are not moved.
+enum class StateKind : int64_t {
   // The bucket in the master dtype, with ZeRO-3 this rank's shard of it; only where the compute weights are the master
   // weights (fp32).
   weights,
   master,      // this rank's shard; only where they are not (bf16): compute weights are then derived after the move
-  exp_avg,     // this rank's shard
-  exp_avg_sq,  // this rank's shard
+  first_slot,  // this rank's shard of the optimizer's first slot; the kinds of the others follow
 };
+
+constexpr StateKind slot_kind(size_t slot) {
+  return static_cast<StateKind>(static_cast<int64_t>(StateKind::first_slot) + static_cast<int64_t>(slot));
+}
+// Lists the kinds of all buffers under an optimizer with so many slots.
+std::vector<StateKind> state_kinds(size_t num_slots);
 
 // A copy of `rows` stretches of `count` elements, `from_stride` and `to_stride` apart. Positions are in the buffer of
 // the kind: of the whole bucket for weights that are not cut, of the shard for all else.
@@ -73,9 +80,9 @@ struct RelayoutPlan {
   RankPlan mine;               // plan of the process that asked
   int64_t bytes_copied = 0;    // by every process together; copies of one from itself count, kept buckets do not
   int64_t bytes_received = 0;  // the part of bytes_copied that comes from other processes
-  // State bytes (weights or master, moments; no gradients), padding included, of the process that holds most: before,
-  // after, and at the worst moment of the plan. peak_bound_bytes is what the order promises: max(before, after) + k of
-  // the largest buckets. k is 1 but for rare shapes, or as many as are together an eighth of the state.
+  // State bytes (weights or master, the optimizer's slots; no gradients), padding included, of the process that holds
+  // most: before, after, and at the worst moment of the plan. peak_bound_bytes is what the order promises: max(before,
+  // after) + k of the largest buckets. k is 1 but for rare shapes, or as many as are together an eighth of the state.
   int64_t old_bytes = 0, new_bytes = 0, peak_bytes = 0, peak_bound_bytes = 0;
   std::vector<int64_t> peak_bytes_by_rank;  // by process: all that are in either layout, and the numbers between
   // Parts of the model of which some element was on processes that are gone alone: "embedding", "layer 3", "head". The
@@ -90,7 +97,7 @@ struct RelayoutRequest {
   ModelDescription model;
   int64_t sequence_length = 0;
   ParallelStrategy from, to;
-  bool weights_are_master = true;  // whether compute weights are the master weights (fp32)
+  StateRecipe recipe;  // of the training state
   // Process p is on node p / ranks_per_node; 0: one node for all. Senders on the receiver's node are preferred.
   int64_t ranks_per_node = 0;
   // By rank of `to`: the process that becomes it. Empty: process r becomes rank r.

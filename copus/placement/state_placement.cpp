@@ -8,12 +8,12 @@ namespace copus::relayout {
 
 namespace {
 
-StateKind state_kind(const PlacedTensor& tensor) {
+StateKind state_kind(const PlacedTensor& tensor, const StateRecipe& recipe) {
   if (tensor.role == TensorRole::weight) return StateKind::weights;
-  if (tensor.slot == "master") return StateKind::master;
-  if (tensor.slot == "exp_avg") return StateKind::exp_avg;
-  COPUS_CHECK(tensor.slot == "exp_avg_sq", tensor.slot);
-  return StateKind::exp_avg_sq;
+  if (tensor.slot == master_slot) return StateKind::master;
+  const auto slot = std::ranges::find(recipe.slots, tensor.slot, &OptimizerSlot::name);
+  COPUS_CHECK(slot != recipe.slots.end(), tensor.slot);
+  return slot_kind(static_cast<size_t>(slot - recipe.slots.begin()));
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ bool equal(const BucketShape& a, const BucketShape& b) {
 StatePlacement::StatePlacement(const RelayoutRequest& request, const ParallelStrategy& strategy)
     : mesh(strategy), strategy_(strategy) {
   find_places(request);
-  find_shapes(request.model, request.weights_are_master);
+  find_shapes(request.model, request.recipe);
 }
 
 const Place* StatePlacement::find_place(int64_t content, int64_t pipeline) const {
@@ -116,13 +116,12 @@ void StatePlacement::find_places(const RelayoutRequest& request) {
 
 // Shapes depend on tensor parallelism and the number of shares alone, so they are taken from a model with one layer,
 // without a pipeline.
-void StatePlacement::find_shapes(ModelDescription model, bool weights_are_master) {
+void StatePlacement::find_shapes(ModelDescription model, const StateRecipe& recipe) {
   model.num_layers = 1;
   const ParallelStrategy strategy{.data_parallel = strategy_.data_parallel,
                                   .tensor_parallel = strategy_.tensor_parallel,
                                   .zero_stage = strategy_.zero_stage,
                                   .zero_replicas = strategy_.zero_replicas};
-  const StateRecipe recipe = adamw_state(weights_are_master ? DType::f32 : DType::bf16);
   const PlacedState state = place_state(model, strategy, {{0, 1}}, recipe);
   COPUS_CHECK(state.buckets.size() >= num_content_kinds);
   for (size_t content = 0; content < num_content_kinds; ++content) {
@@ -134,17 +133,17 @@ void StatePlacement::find_shapes(ModelDescription model, bool weights_are_master
   }
   const std::string& first = state.tensors.front().parameter.name;
   for (const PlacedTensor& tensor : state.tensors) {
-    if (tensor.parameter.name == first && !tensor.tied_copy) add_buffer(tensor, weights_are_master);
+    if (tensor.parameter.name == first && !tensor.tied_copy) add_buffer(tensor, recipe);
     if (tensor.role == TensorRole::weight) add_entries(tensor);
   }
 }
 
-void StatePlacement::add_buffer(const PlacedTensor& tensor, bool weights_are_master) {
+void StatePlacement::add_buffer(const PlacedTensor& tensor, const StateRecipe& recipe) {
   if (tensor.role == TensorRole::gradient) return;
-  buffers_.push_back({.kind = state_kind(tensor),
+  buffers_.push_back({.kind = state_kind(tensor, recipe),
                       .bytes_per_element = size_of(tensor.dtype),
                       .is_cut = tensor.along(MeshAxis::data).flat_shards > 1,
-                      .moves = weights_are_master || tensor.role == TensorRole::optimizer_slot});
+                      .moves = !recipe.keeps_master || tensor.role == TensorRole::optimizer_slot});
 }
 
 void StatePlacement::add_entries(const PlacedTensor& tensor) {

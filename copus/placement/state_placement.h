@@ -144,8 +144,8 @@ class StatePlacement {
 
  private:
   void find_places(const RelayoutRequest& request);
-  void find_shapes(ModelDescription model, bool weights_are_master);
-  void add_buffer(const PlacedTensor& tensor, bool weights_are_master);
+  void find_shapes(ModelDescription model, const StateRecipe& recipe);
+  void add_buffer(const PlacedTensor& tensor, const StateRecipe& recipe);
   void add_entries(const PlacedTensor& tensor);
 
   ParallelStrategy strategy_;

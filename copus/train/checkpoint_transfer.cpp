@@ -1,7 +1,6 @@
 #include "copus/train/checkpoint_transfer.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,8 +15,6 @@
 namespace copus {
 
 namespace {
-
-constexpr int64_t num_kinds = 3;  // weights and both moments, in the order of list_checkpoint_tensors
 
 // Elements begin .. end of a tensor of the plan.
 struct Piece {
@@ -47,16 +44,23 @@ int64_t giver(const StatePart& part, int64_t writer) {
   return part.ranks[writer % std::ssize(part.ranks)];
 }
 
+// Master weights, then the optimizer's slots, as list_checkpoint_tensors has them; each by bucket.
+std::vector<std::vector<at::Tensor>> state_in_order(const RankModel& model) {
+  std::vector<std::vector<at::Tensor>> state = {master_weights(model.parameters)};
+  for (size_t slot = 0; slot < model.optimizer.num_slots(); ++slot) state.push_back(model.optimizer.slot(slot));
+  return state;
+}
+
 class Handover {
  public:
   Handover(RankModel& model, const CheckpointPlan& plan)
       : plan_(plan),
         everyone_(model.groups.everyone()),
         parameters_(model.parameters),
-        state_{master_weights(model.parameters), model.optimizer.exp_avg(), model.optimizer.exp_avg_sq()},
+        state_(state_in_order(model)),
         parts_(find_state_parts(model.parameters.model(), model.parameters.placement())),
         writers_(plan.writers()) {
-    COPUS_CHECK(std::ssize(plan.tensors) == num_kinds * std::ssize(parts_), plan.tensors.size());
+    COPUS_CHECK(plan.tensors.size() == state_.size() * parts_.size(), plan.tensors.size());
     for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
       const Parameter& parameter = parameters_.parameters()[i];
       if (!parameter.tied_copy) here_[parameter.info.name] = i;
@@ -178,8 +182,8 @@ class Handover {
   const CheckpointPlan& plan_;
   Communicator& everyone_;
   const ParameterStore& parameters_;
-  const std::array<std::vector<at::Tensor>, num_kinds> state_;  // by bucket
-  const std::vector<std::vector<StatePart>> parts_;             // by parameter, in canonical order
+  const std::vector<std::vector<at::Tensor>> state_;  // as state_in_order
+  const std::vector<std::vector<StatePart>> parts_;   // by parameter, in canonical order
   const std::vector<int64_t> writers_;
   std::map<std::string, size_t> here_;      // this rank's parameters
   std::vector<std::vector<Piece>> pieces_;  // by writer
@@ -201,7 +205,7 @@ int64_t piece_bytes(int64_t num_writers) {
 }
 
 CheckpointPlan plan_checkpoint_of(const RankModel& model, const CheckpointLimits& limits) {
-  std::vector<CheckpointTensor> tensors = list_checkpoint_tensors(model.parameters.model());
+  std::vector<CheckpointTensor> tensors = list_checkpoint_tensors(model.parameters.model(), model.optimizer.slots());
   const auto parts = find_state_parts(model.parameters.model(), model.parameters.placement());
   for (size_t i = 0; i < tensors.size(); ++i) {
     int64_t most = 0;

@@ -17,16 +17,26 @@ bool decays(const ParameterInfo& info) {
 
 }  // namespace
 
+std::vector<OptimizerSlot> optimizer_slots(const OptimizerConfig& /*config*/) { return adamw_slots(); }
+
+StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype) {
+  const bool keeps_master = compute_dtype != master_dtype_of(compute_dtype);
+  return {.weight = keeps_master ? DType::bf16 : DType::f32,
+          .gradient = DType::f32,
+          .keeps_master = keeps_master,
+          .slots = optimizer_slots(config)};
+}
+
 AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state)
-    : parameters_(parameters), config_(config) {
+    : parameters_(parameters), config_(config), slots_(optimizer_slots(config).size()) {
   COPUS_CHECK(state.size() == parameters.buckets().size(), state.size());
   for (size_t b = 0; b < state.size(); ++b) {
     const at::Tensor& master = parameters.buckets()[b].master;
-    exp_avg_.push_back(state[b].exp_avg);
-    exp_avg_sq_.push_back(state[b].exp_avg_sq);
+    for (size_t slot = 0; slot < slots_.size(); ++slot) {
+      const at::Tensor& of_bucket = slots_[slot].emplace_back(state[b].slots.at(slot));
+      COPUS_CHECK(!master.defined() || of_bucket.numel() == master.numel(), "the slots of another bucket");
+    }
     if (!master.defined()) continue;  // a tied head, which is updated as the embedding
-    COPUS_CHECK(exp_avg_[b].numel() == master.numel() && exp_avg_sq_[b].numel() == master.numel(),
-                "the moments of another bucket");
     add_update_ranges(static_cast<int64_t>(b));
     add_norm_ranges(static_cast<int64_t>(b));
   }
@@ -97,14 +107,16 @@ void AdamW::step(const WeightUpdate& update, UpdateJournal* journal) {
 }
 
 // The memory that an update changes.
-std::array<std::span<std::byte>, 3> AdamW::memory_of(const UpdateRange& range) const {
+std::vector<std::span<std::byte>> AdamW::memory_of(const UpdateRange& range) const {
   const Bucket& bucket = parameters_.buckets()[range.bucket];
   const auto bytes_of = [&](const at::Tensor& shard) {
     const auto width = static_cast<int64_t>(shard.element_size());
     return std::span(static_cast<std::byte*>(shard.data_ptr()) + (range.begin - bucket.shard_begin) * width,
                      static_cast<size_t>((range.end - range.begin) * width));
   };
-  return {bytes_of(bucket.master), bytes_of(exp_avg_[range.bucket]), bytes_of(exp_avg_sq_[range.bucket])};
+  std::vector<std::span<std::byte>> memory = {bytes_of(bucket.master)};
+  for (const std::vector<at::Tensor>& slot : slots_) memory.push_back(bytes_of(slot[range.bucket]));
+  return memory;
 }
 
 void AdamW::change(const UpdateRange& range, const WeightUpdate& update) {
@@ -123,19 +135,17 @@ void AdamW::change(const UpdateRange& range, const WeightUpdate& update) {
   const auto of_shard = [&](const at::Tensor& shard) {
     return shard.narrow(0, range.begin - bucket.shard_begin, range.end - range.begin);
   };
-  kernels::adamw_(of_shard(bucket.master), of_shard(bucket.gradient_shard), of_shard(exp_avg_[range.bucket]),
-                  of_shard(exp_avg_sq_[range.bucket]), step);
+  kernels::adamw_({of_shard(bucket.master), of_shard(slots_[0][range.bucket]), of_shard(slots_[1][range.bucket])},
+                  of_shard(bucket.gradient_shard), step);
 }
 
 std::vector<BucketState> state_of(const ParameterStore& parameters, const AdamW& optimizer) {
   std::vector<BucketState> state;
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     const Bucket& bucket = parameters.buckets()[b];
-    state.push_back({.weight = bucket.kept_weight,
-                     .gradient = bucket.kept_gradient,
-                     .master = bucket.master,
-                     .exp_avg = optimizer.exp_avg()[b],
-                     .exp_avg_sq = optimizer.exp_avg_sq()[b]});
+    BucketState& one = state.emplace_back();
+    one = {.weight = bucket.kept_weight, .gradient = bucket.kept_gradient, .master = bucket.master, .slots = {}};
+    for (size_t slot = 0; slot < optimizer.num_slots(); ++slot) one.slots.push_back(optimizer.slot(slot)[b]);
   }
   return state;
 }

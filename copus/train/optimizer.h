@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "copus/base/exact_sum.h"
 #include "copus/config/job_config.h"
 #include "copus/model/parameters.h"
+#include "copus/placement/placed_tensors.h"
 #include "copus/train/gradient_ranges.h"
 #include "copus/train/update_journal.h"
 
@@ -38,9 +38,15 @@ struct WeightUpdate {
   UpdateScaling scaling = {};  // what follows the batch
 };
 
+// Lists what the optimizer of this configuration keeps of every parameter beside its master weights.
+std::vector<OptimizerSlot> optimizer_slots(const OptimizerConfig& config);
+
+// The training state of this optimizer with weights of this type. Master weights of fp64, in tests, count as fp32.
+StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype);
+
 class AdamW {
  public:
-  // Uses the moments in `state`, the state of `parameters`' buckets, and shares their tensors. Refers to `parameters`
+  // Uses the slots in `state`, the state of `parameters`' buckets, and shares their tensors. Refers to `parameters`
   // for its whole life.
   AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state);
 
@@ -59,10 +65,11 @@ class AdamW {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  // The moments by bucket: flat, of the master dtype, laid out like the bucket's master weights; undefined where those
-  // are.
-  const std::vector<at::Tensor>& exp_avg() const { return exp_avg_; }
-  const std::vector<at::Tensor>& exp_avg_sq() const { return exp_avg_sq_; }
+  std::vector<OptimizerSlot> slots() const { return optimizer_slots(config_); }
+  size_t num_slots() const { return slots_.size(); }
+  // A slot's tensors by bucket: flat, of the master dtype, laid out like the bucket's master weights; undefined where
+  // those are.
+  const std::vector<at::Tensor>& slot(size_t index) const { return slots_.at(index); }
 
  private:
   // A range of elements that all decay or all do not.
@@ -71,13 +78,13 @@ class AdamW {
   };
 
   void change(const UpdateRange& range, const WeightUpdate& update);
-  std::array<std::span<std::byte>, 3> memory_of(const UpdateRange& range) const;
+  std::vector<std::span<std::byte>> memory_of(const UpdateRange& range) const;
   void add_update_ranges(int64_t bucket);
   void add_norm_ranges(int64_t bucket);
 
   ParameterStore& parameters_;
   OptimizerConfig config_;
-  std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
+  std::vector<std::vector<at::Tensor>> slots_;  // by slot, then by bucket
   std::vector<UpdateRange> update_ranges_;
   std::vector<GradientRange> norm_ranges_;  // ranges that this rank counts in the norm
   int64_t steps_ = 0;

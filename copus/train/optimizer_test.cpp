@@ -83,9 +83,9 @@ TEST(AdamW, FollowsAHandWrittenReference) {
         weight -= rates[step] * mean / (std::sqrt(variance) + config.epsilon);
       }
       ASSERT_NEAR(values_of(store.master(parameter))[i], weight, 1e-12) << parameter.info.name << "[" << i << "]";
-      ASSERT_NEAR(values_of(optimizer.exp_avg()[parameter.bucket])[parameter.offset + i], first, 1e-12)
+      ASSERT_NEAR(values_of(optimizer.slot(0)[parameter.bucket])[parameter.offset + i], first, 1e-12)
           << parameter.info.name;
-      ASSERT_NEAR(values_of(optimizer.exp_avg_sq()[parameter.bucket])[parameter.offset + i], second, 1e-12)
+      ASSERT_NEAR(values_of(optimizer.slot(1)[parameter.bucket])[parameter.offset + i], second, 1e-12)
           << parameter.info.name;
     }
   }

@@ -43,7 +43,7 @@ void broadcast_words(std::vector<int64_t>& words, int64_t from, Communicator& ev
 
 // The tensors of a bucket of a rank, in the arena of its process.
 BucketState tensors_at(const BucketOffsets& offsets, at::ScalarType dtype, std::byte* memory,
-                       const StateAddresses& addresses, int64_t rank, int64_t bucket) {
+                       const StateAddresses& addresses, int64_t rank, int64_t bucket, size_t num_slots) {
   const at::ScalarType master_dtype = master_dtype_of(dtype);
   const int64_t shard = offsets.shard_end - offsets.shard_begin;
   const auto tensor = [&](int64_t count, at::ScalarType type, const auto& find) {
@@ -54,14 +54,16 @@ BucketState tensors_at(const BucketOffsets& offsets, at::ScalarType dtype, std::
     return tensor(count, type, [&] { return addresses.offset(rank, bucket, kind); });
   };
   BucketState state;
+  state.slots.resize(num_slots);
   state.gradient =
       tensor(offsets.kept_gradients.size(), master_dtype, [&] { return addresses.gradient(rank, bucket); });
   if (offsets.gradient_only) return state;
   state.weight = of_kind(offsets.kept_weights.size(), dtype, StateKind::weights);
   state.master = dtype == master_dtype ? state.weight.narrow(0, offsets.shard_begin - offsets.kept_weights.begin, shard)
                                        : of_kind(shard, master_dtype, StateKind::master);
-  state.exp_avg = of_kind(shard, master_dtype, StateKind::exp_avg);
-  state.exp_avg_sq = of_kind(shard, master_dtype, StateKind::exp_avg_sq);
+  for (size_t slot = 0; slot < num_slots; ++slot) {
+    state.slots[slot] = of_kind(shard, master_dtype, slot_kind(slot));
+  }
   return state;
 }
 
@@ -284,9 +286,10 @@ class Regrouping {
   std::vector<BucketState> state_in(std::byte* memory, int64_t rank) const {
     const StateAddresses& addresses = state_.at_rest.all.addresses;
     const std::vector<BucketOffsets> buckets = buckets_of(rank);
+    const size_t num_slots = optimizer_slots(config_.optimizer).size();
     std::vector<BucketState> state;
     for (int64_t bucket = 0; bucket < std::ssize(buckets); ++bucket) {
-      state.push_back(tensors_at(buckets[bucket], dtype_, memory, addresses, rank, bucket));
+      state.push_back(tensors_at(buckets[bucket], dtype_, memory, addresses, rank, bucket, num_slots));
     }
     return state;
   }
@@ -432,7 +435,7 @@ class Regrouping {
   void hash_state() {
     if (!config_.adapt.verify || contains(actors_, nobody)) return;
     tell("verifying the state");
-    StateHash& hash = result_.hash.emplace(config_.model);
+    StateHash& hash = result_.hash.emplace(config_.model, optimizer_slots(config_.optimizer));
     if (holds()) {
       hash.add_rank(placement_of(rank_before(processes_[members_.rank()])), state_.at_rest.mine,
                     /*has_compute_weights=*/false);
@@ -478,7 +481,7 @@ class Regrouping {
                             .sequence_length = config_.train.sequence_length,
                             .from = strategy(),
                             .to = to,
-                            .weights_are_master = dtype_ == master_dtype_of(dtype_),
+                            .recipe = training_recipe(config_.optimizer, dtype_),
                             .ranks_per_node = 0};
     // Numbers the processes as the plan does: those of the layout before by their rank, the others behind them.
     std::vector<int64_t> numbers;
@@ -500,7 +503,9 @@ class Regrouping {
 
     tell("preparing the move");
     if (!state_.journal.defined()) {
-      state_.journal = arena_memory(state_.arena)->allocate(UpdateJournal::bytes(), at::kByte).zero_();
+      state_.journal = arena_memory(state_.arena)
+                           ->allocate(UpdateJournal::bytes(optimizer_slots(config_.optimizer).size()), at::kByte)
+                           .zero_();
     }
     StateMover mover(members_, state_.arena, rest.all, processes_, std::move(stand_ins));
     const PreparedRelayout prepared =

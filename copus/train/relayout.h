@@ -3,6 +3,7 @@
 // several machines, and in memory of a GPU, the same slices travel as messages (relayout_messages.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -30,6 +31,7 @@ struct PreparedRelayout {
   std::map<int64_t, RankPlan> stood_in;    // plans of the processes that it acts for beside itself
   std::vector<LocalParameter> parameters;  // of this rank in the new layout
   std::vector<BucketOffsets> buckets;      // likewise
+  size_t num_slots = 0;                    // of the optimizer
   std::optional<Obstacle> veto;            // what keeps this rank from taking part
   double seconds = 0;                      // seconds that the preparation took
 };
@@ -55,8 +57,8 @@ class StateAddresses {
  private:
   int64_t found(int64_t rank, int64_t bucket, int64_t which) const;
 
-  // By rank: the journal's, then those of all kinds and the gradient of the first bucket, of the second, ...; -1 for
-  // what is not there.
+  // By rank: the journal's, the number of buffers of a bucket, then the offsets of the gradient and of all kinds of the
+  // first bucket, of the second, ...; -1 for what is not there.
   std::vector<std::vector<int64_t>> offsets_;
 };
 

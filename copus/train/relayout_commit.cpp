@@ -1,6 +1,5 @@
 // The move of state at the step boundary, while all ranks stand still.
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -11,8 +10,6 @@
 namespace copus {
 
 namespace {
-
-constexpr std::array all_kinds = {StateKind::weights, StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq};
 
 std::byte* bytes_of(const at::Tensor& tensor) {
   COPUS_CHECK(tensor.device().is_cpu(), "arenas are host memory");
@@ -29,13 +26,13 @@ void copy_runs(const std::vector<CopyRun>& runs, const std::byte* from, std::byt
   }
 }
 
-// Bytes of a bucket's state as the plan counts them: masters and moments, and the weights only where they are the
+// Bytes of a bucket's state as the plan counts them: masters and slots, and the weights only where they are the
 // masters.
 int64_t state_bytes(const BucketState& state) {
   if (!state.weight.defined()) return 0;
   const bool weights_are_master = state.master.scalar_type() == state.weight.scalar_type();
-  const auto bytes =
-      (weights_are_master ? state.weight : state.master).nbytes() + state.exp_avg.nbytes() + state.exp_avg_sq.nbytes();
+  size_t bytes = (weights_are_master ? state.weight : state.master).nbytes();
+  for (const at::Tensor& slot : state.slots) bytes += slot.nbytes();
   return static_cast<int64_t>(bytes);
 }
 
@@ -43,13 +40,14 @@ int64_t state_bytes(const BucketState& state) {
 
 StateAddresses::StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, int64_t journal,
                                Communicator& everyone) {
-  std::vector<int64_t> mine = {journal};
+  const std::vector<StateKind> kinds = state_kinds(state.empty() ? 0 : state.front().slots.size());
+  std::vector<int64_t> mine = {journal, std::ssize(kinds) + 1};
   const auto add = [&](const at::Tensor& buffer) {
     mine.push_back(buffer.defined() && buffer.numel() > 0 ? bytes_of(buffer) - arena.mine() : -1);
   };
   for (const BucketState& bucket : state) {
-    for (const StateKind kind : all_kinds) add(buffer_of(bucket, kind));
     add(bucket.gradient);
+    for (const StateKind kind : kinds) add(buffer_of(bucket, kind));
   }
   const int64_t ranks = everyone.size();
   std::vector<int64_t> counts(ranks);
@@ -66,18 +64,17 @@ StateAddresses::StateAddresses(const std::vector<BucketState>& state, const Stat
 }
 
 int64_t StateAddresses::found(int64_t rank, int64_t bucket, int64_t which) const {
-  const int64_t offset = offsets_.at(rank).at(1 + bucket * (std::ssize(all_kinds) + 1) + which);
+  const std::vector<int64_t>& of_rank = offsets_.at(rank);
+  const int64_t offset = of_rank.at(2 + bucket * of_rank.at(1) + which);
   COPUS_CHECK(offset >= 0, "rank ", rank, " has no such state of bucket ", bucket);
   return offset;
 }
 
 int64_t StateAddresses::offset(int64_t rank, int64_t bucket, StateKind kind) const {
-  return found(rank, bucket, static_cast<int64_t>(kind));
+  return found(rank, bucket, 1 + static_cast<int64_t>(kind));
 }
 
-int64_t StateAddresses::gradient(int64_t rank, int64_t bucket) const {
-  return found(rank, bucket, std::ssize(all_kinds));
-}
+int64_t StateAddresses::gradient(int64_t rank, int64_t bucket) const { return found(rank, bucket, 0); }
 
 int64_t StateAddresses::journal(int64_t rank) const { return offsets_.at(rank).front(); }
 
@@ -111,7 +108,9 @@ void StateMover::settle(const std::vector<BucketState>& state, std::vector<int64
 int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType compute_dtype,
                          std::vector<BucketState>& state,
                          const std::function<void(const std::string& round)>& in_round) {
-  std::vector<BucketState> to(prepared.buckets.size());
+  BucketState missing;  // buckets that have only a gradient stay so
+  missing.slots.resize(prepared.num_slots);
+  std::vector<BucketState> to(prepared.buckets.size(), missing);
   int64_t bytes = 0;
   for (const BucketState& bucket : state) bytes += state_bytes(bucket);
   int64_t peak = bytes;
@@ -126,7 +125,7 @@ int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType comput
     in_round(concat("round ", ++number, " of ", prepared.plan.num_rounds));
     for (const int64_t index : round.allocate) {
       BucketState& bucket = to[index];
-      bucket = allocate_state(prepared.buckets[index], compute_dtype, *memory_);
+      bucket = allocate_state(prepared.buckets[index], compute_dtype, prepared.num_slots, *memory_);
       bytes += state_bytes(bucket);
     }
     peak = std::max(peak, bytes);

@@ -77,17 +77,9 @@ int64_t num_elements(const std::vector<at::Tensor>& piece) {
 }  // namespace
 
 const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
-  switch (kind) {
-    case StateKind::weights:
-      return state.weight;
-    case StateKind::master:
-      return state.master;
-    case StateKind::exp_avg:
-      return state.exp_avg;
-    case StateKind::exp_avg_sq:
-      return state.exp_avg_sq;
-  }
-  fail_check("known kind of state", __FILE__, __LINE__, "");
+  if (kind == StateKind::weights) return state.weight;
+  if (kind == StateKind::master) return state.master;
+  return state.slots.at(static_cast<size_t>(kind) - static_cast<size_t>(StateKind::first_slot));
 }
 
 // Counts the exchanges of every round. A rank knows its own messages alone, and all ranks have to exchange equally

@@ -28,8 +28,7 @@ std::vector<ArenaBlocks> blocks_of(const std::vector<BucketState>& state, const 
     const bool owns_master = bucket.master.defined() && !bucket.master.is_alias_of(bucket.weight);
     add(of_bucket.state, bucket.weight);
     if (owns_master) add(of_bucket.state, bucket.master);
-    add(of_bucket.state, bucket.exp_avg);
-    add(of_bucket.state, bucket.exp_avg_sq);
+    for (const at::Tensor& slot : bucket.slots) add(of_bucket.state, slot);
     add(of_bucket.gradient, bucket.gradient);
   }
   return blocks;
@@ -38,10 +37,11 @@ std::vector<ArenaBlocks> blocks_of(const std::vector<BucketState>& state, const 
 // Simulates the allocations of allocate_state and allocate_gradient in an arena.
 class TrialAllocation {
  public:
-  TrialAllocation(ArenaSpace space, at::ScalarType compute_dtype)
+  TrialAllocation(ArenaSpace space, at::ScalarType compute_dtype, size_t num_slots)
       : space_(std::move(space)),
         weight_size_(static_cast<int64_t>(c10::elementSize(compute_dtype))),
-        master_size_(static_cast<int64_t>(c10::elementSize(master_dtype_of(compute_dtype)))) {}
+        master_size_(static_cast<int64_t>(c10::elementSize(master_dtype_of(compute_dtype)))),
+        num_shards_(num_slots + (weight_size_ == master_size_ ? 0 : 1)) {}
 
   void release(const std::vector<int64_t>& offsets) {
     for (const int64_t offset : offsets) space_.release(offset);
@@ -50,7 +50,7 @@ class TrialAllocation {
     if (bucket.gradient_only) return;
     const int64_t shard = bucket.shard_end - bucket.shard_begin;
     allocate(bucket.kept_weights.size() * weight_size_);
-    for (int i = weight_size_ == master_size_ ? 1 : 0; i < 3; ++i) allocate(shard * master_size_);
+    for (size_t i = 0; i < num_shards_; ++i) allocate(shard * master_size_);
   }
   void allocate_gradient(const BucketOffsets& bucket) { allocate(bucket.kept_gradients.size() * master_size_); }
 
@@ -63,6 +63,7 @@ class TrialAllocation {
 
   ArenaSpace space_;
   int64_t weight_size_, master_size_;
+  size_t num_shards_;  // the optimizer's slots, and master weights of their own
 };
 
 // Bytes from the arena's beginning that the move and the layout after it need; with `keeps_old`, beside the state of
@@ -113,7 +114,7 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
   std::optional<TrialAllocation> trial;
   if (arena_) {
     blocks = blocks_of(state, *arena_);
-    trial.emplace(arena_->space(), compute_dtype);
+    trial.emplace(arena_->space(), compute_dtype, request.recipe.slots.size());
   }
   std::vector<int64_t> acts_for;
   if (!reads_arenas_) {
@@ -125,6 +126,7 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
                           lies_in = lies_in_](PreparedRelayout& prepared) {
     prepared.plan = plan_relayout(request, process);
     prepared.process = process;
+    prepared.num_slots = request.recipe.slots.size();
     for (const int64_t other : acts_for) prepared.stood_in[other] = plan_relayout(request, other).mine;
     if (const std::optional<int64_t> rank = rank_after(request, process)) {
       const Placement placement = place(request.model, request.to, request.sequence_length, *rank);

@@ -79,7 +79,8 @@ StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strat
                           int64_t local_ranks) {
   const auto of = [&](int64_t one) {
     const Placement placement = place(config.model, strategy, config.train.sequence_length, one);
-    return static_cast<double>(state_bytes(config.model, placement, compute_dtype(config.execution.precision)));
+    return static_cast<double>(state_bytes(config.model, placement, compute_dtype(config.execution.precision),
+                                           optimizer_slots(config.optimizer).size()));
   };
   double all = 0;
   for (int64_t one = 0; one < strategy.world_size(); ++one) all += of(one);

@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
 #include <iterator>
@@ -23,34 +22,8 @@ namespace {
 constexpr int64_t elements_at_once = int64_t{4} << 20;
 constexpr int64_t elements_per_task = 1 << 16;
 
-constexpr std::array kinds_of_state = {StateKind::weights, StateKind::master, StateKind::exp_avg,
-                                       StateKind::exp_avg_sq};
-
 // Places in the sum.
 constexpr int64_t counters_word = 0, counter_copies_word = 1, padding_word = 2, first_of_parameters = 3;
-constexpr int64_t words_of_parameter = 2 * std::ssize(kinds_of_state);
-
-// Of the elements of a parameter that count, and of its copies less these.
-constexpr int64_t counted(int64_t parameter, StateKind kind) {
-  return first_of_parameters + parameter * words_of_parameter + static_cast<int64_t>(kind);
-}
-constexpr int64_t copies(int64_t parameter, StateKind kind) {
-  return counted(parameter, kind) + std::ssize(kinds_of_state);
-}
-
-std::string name_of(StateKind kind) {
-  switch (kind) {
-    case StateKind::weights:
-      return "compute weights";
-    case StateKind::master:
-      return "master weights";
-    case StateKind::exp_avg:
-      return "exp_avg";
-    case StateKind::exp_avg_sq:
-      return "exp_avg_sq";
-  }
-  fail_check("known kind of state", __FILE__, __LINE__, "");
-}
 
 uint64_t key_of(StateKind kind, const std::string& parameter) {
   return stream_key(static_cast<uint64_t>(kind), parameter);
@@ -171,9 +144,8 @@ struct HeldBucket {
       return std::count_if(values, values + host.numel(), [](float value) { return value != 0; });
     };
     int64_t count = without_weights ? 0 : count_in(state.weight, offsets.kept_weights.begin);
-    for (const at::Tensor* shard : {&state.master, &state.exp_avg, &state.exp_avg_sq}) {
-      count += count_in(*shard, offsets.shard_begin);
-    }
+    count += count_in(state.master, offsets.shard_begin);
+    for (const at::Tensor& slot : state.slots) count += count_in(slot, offsets.shard_begin);
     return static_cast<uint64_t>(count);
   }
 };
@@ -201,12 +173,30 @@ uint64_t hash_counters(const TrainingState& state) {
   return hash_of_text(lasting);
 }
 
-StateHash::StateHash(const ModelDescription& model) : model_(model) {
+StateHash::StateHash(const ModelDescription& model, const std::vector<OptimizerSlot>& slots)
+    : model_(model), kinds_(state_kinds(slots.size())) {
+  for (const OptimizerSlot& slot : slots) slots_.push_back(slot.name);
   for (const ParameterInfo& parameter : list_parameters(model)) {
     places_[parameter.name] = std::ssize(parameters_);
     parameters_.push_back(parameter.name);
   }
-  words_.resize(first_of_parameters + std::ssize(parameters_) * words_of_parameter);
+  words_.resize(counted(std::ssize(parameters_), StateKind::weights));
+}
+
+// The word of a parameter's elements that count.
+int64_t StateHash::counted(int64_t parameter, StateKind kind) const {
+  return first_of_parameters + parameter * 2 * std::ssize(kinds_) + static_cast<int64_t>(kind);
+}
+
+// The word of all its copies less these.
+int64_t StateHash::copies(int64_t parameter, StateKind kind) const {
+  return counted(parameter, kind) + std::ssize(kinds_);
+}
+
+std::string StateHash::name_of(StateKind kind) const {
+  if (kind == StateKind::weights) return "compute weights";
+  if (kind == StateKind::master) return "master weights";
+  return slots_.at(static_cast<size_t>(kind) - static_cast<size_t>(StateKind::first_slot));
 }
 
 void StateHash::add_rank(const Placement& placement, const std::vector<BucketState>& state, bool has_compute_weights) {
@@ -220,7 +210,7 @@ void StateHash::add_rank(const Placement& placement, const std::vector<BucketSta
     for (const auto& [index, offset] : buckets[b].entries) {
       const LocalParameter& parameter = held[index];
       const bool counts = is_counted(parameter, placement);
-      for (const StateKind kind : kinds_of_state) {
+      for (const StateKind kind : kinds_) {
         if (kind == StateKind::weights && !(is_derived && has_compute_weights)) continue;
         const auto [updated, all] = bucket.hash(parameter, offset, kind);
         const int64_t place = places_.at(parameter.info.name);
@@ -252,7 +242,7 @@ void StateHash::add_up(Communicator& everyone) {
 uint64_t StateHash::value() const {
   uint64_t sum = words_[counters_word];
   for (int64_t place = 0; place < std::ssize(parameters_); ++place) {
-    for (const StateKind kind : kinds_of_state) sum += words_[counted(place, kind)];
+    for (const StateKind kind : kinds_) sum += words_[counted(place, kind)];
   }
   return sum;
 }
@@ -260,7 +250,7 @@ uint64_t StateHash::value() const {
 std::optional<std::string> StateHash::damage() const {
   if (words_[counter_copies_word] != 0) return "the ranks do not agree on where training stands";
   for (int64_t place = 0; place < std::ssize(parameters_); ++place) {
-    for (const StateKind kind : kinds_of_state) {
+    for (const StateKind kind : kinds_) {
       if (words_[copies(place, kind)] == 0) continue;
       const std::string what = concat(name_of(kind), " of ", parameters_[place]);
       if (kind == StateKind::weights) return concat(what, " are not everywhere its master weights, rounded");
@@ -275,7 +265,7 @@ std::optional<std::string> StateHash::damage_since(const StateHash& before) cons
   if (const auto damage = this->damage()) return damage;
   if (words_[counters_word] != before.words_[counters_word]) return "training does not stand where it stood";
   for (int64_t place = 0; place < std::ssize(parameters_); ++place) {
-    for (const StateKind kind : kinds_of_state) {
+    for (const StateKind kind : kinds_) {
       if (words_[counted(place, kind)] == before.words_[counted(place, kind)]) continue;
       return concat(name_of(kind), " of ", parameters_[place], " are not what they were");
     }

@@ -1,5 +1,6 @@
-// A hash of everything that a move must not change: weights, moments, counters, position in the data. It is a sum over
-// logical elements, so that it is the same in every layout, and the same as that of a checkpoint's whole tensors.
+// A hash of everything that a move must not change: weights, the optimizer's slots, counters, position in the data. It
+// is a sum over logical elements, so that it is the same in every layout, and the same as that of a checkpoint's whole
+// tensors.
 //
 // Beside the sum in which each element counts once there is one of all copies that ranks hold: data-parallel copies,
 // tensor-parallel replicas, both sides of a tied embedding, gathered weights. Each counted element is taken off it as
@@ -35,7 +36,7 @@ uint64_t hash_counters(const TrainingState& state);
 // hold, each rank of a layout once, and then add up.
 class StateHash {
  public:
-  explicit StateHash(const ModelDescription& model);
+  StateHash(const ModelDescription& model, const std::vector<OptimizerSlot>& slots);
 
   // Adds the state of the rank at this place; gradients may be missing. Without `has_compute_weights` those that are
   // not the master weights are left out, where they are yet to be derived from these.
@@ -58,7 +59,13 @@ class StateHash {
   std::optional<std::string> damage_since(const StateHash& before) const;
 
  private:
+  int64_t counted(int64_t parameter, StateKind kind) const;
+  int64_t copies(int64_t parameter, StateKind kind) const;
+  std::string name_of(StateKind kind) const;
+
   ModelDescription model_;
+  std::vector<StateKind> kinds_;
+  std::vector<std::string> slots_;       // names
   std::vector<std::string> parameters_;  // names
   std::unordered_map<std::string, int64_t> places_;
   std::vector<uint64_t> words_;  // counters, their copies, padding, then by parameter and kind

@@ -79,9 +79,9 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configurati
   const ParallelStrategy& strategy = configuration.strategy;
   world.require(groups_of(config, configuration));
   const Placement placement = place(config.model, strategy, config.train.sequence_length, world.rank());
-  return std::make_unique<RankModel>(
-      config, strategy, world, recorder,
-      allocate_zeros(config.model, placement, compute_dtype(config.execution.precision), memory, /*moments=*/true));
+  return std::make_unique<RankModel>(config, strategy, world, recorder,
+                                     allocate_zeros(config.model, placement, compute_dtype(config.execution.precision),
+                                                    optimizer_slots(config.optimizer).size(), memory));
 }
 
 // The product of beta2 that a run goes on with; in a checkpoint that has none every update had the configuration's.
@@ -91,10 +91,10 @@ std::optional<double> kept_beta2_product(const OptimizerConfig& optimizer, const
 }
 
 // Throws UserError where the checkpoint holds optimizer state that nobody here would go on with.
-void check_known(const Checkpoint& checkpoint, const ModelDescription& model) {
+void check_known(const Checkpoint& checkpoint, const RunConfig& config) {
   std::set<std::string, std::less<>> known;
-  for (const ParameterInfo& parameter : list_parameters(model)) {
-    known.insert({"exp_avg." + parameter.name, "exp_avg_sq." + parameter.name});
+  for (const CheckpointTensor& tensor : list_checkpoint_tensors(config.model, optimizer_slots(config.optimizer))) {
+    if (!tensor.is_weight) known.insert(tensor.name);
   }
   for (const auto& [name, tensor] : checkpoint.optimizer()) {
     if (known.contains(name)) continue;
@@ -142,7 +142,8 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   if (!processes.empty() && mover_.has_arena()) {
     survives_.emplace();
     survives_->arena = mover_.arena();
-    survives_->journal = mover_.memory().allocate(UpdateJournal::bytes(), at::kByte).zero_();
+    survives_->journal =
+        mover_.memory().allocate(UpdateJournal::bytes(model_->optimizer.num_slots()), at::kByte).zero_();
     survives_->at_rest.mine = model_->state();
   }
   settle(model_->state(), processes.empty() ? ranks_as_processes(world) : processes);
@@ -233,15 +234,17 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
     state.data_begin = state.consumed_samples;
   }
   state.held_out_fingerprint = state_.held_out_fingerprint;
-  check_known(checkpoint, config_.model);
+  check_known(checkpoint, config_);
   const ParameterStore& parameters = model_->parameters;
   AdamW& optimizer = model_->optimizer;
   load_state(parameters, master_weights(parameters),
              [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
-  load_state(parameters, optimizer.exp_avg(),
-             [&](const std::string& name) -> const TensorView& { return checkpoint.optimizer("exp_avg." + name); });
-  load_state(parameters, optimizer.exp_avg_sq(),
-             [&](const std::string& name) -> const TensorView& { return checkpoint.optimizer("exp_avg_sq." + name); });
+  const std::vector<OptimizerSlot> slots = optimizer_slots(config_.optimizer);
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    load_state(parameters, optimizer.slot(slot), [&](const std::string& name) -> const TensorView& {
+      return checkpoint.optimizer(optimizer_tensor_name(slots[slot], name));
+    });
+  }
   model_->publish_weights();
   optimizer.set_steps(state.optimizer_steps);
   if (survives_) journal_in(survives_->journal).rest(state.optimizer_steps);

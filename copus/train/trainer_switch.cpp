@@ -174,7 +174,7 @@ RelayoutRequest Trainer::request_to(const ParallelStrategy& strategy) const {
           .sequence_length = config_.train.sequence_length,
           .from = configuration().strategy,
           .to = strategy,
-          .weights_are_master = model_->parameters.compute_dtype() == model_->parameters.master_dtype(),
+          .recipe = training_recipe(config_.optimizer, model_->parameters.compute_dtype()),
           .ranks_per_node = config_.cluster.description.ranks_per_node};
 }
 
@@ -342,7 +342,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
 }
 
 StateHash Trainer::hash_of_state() const {
-  StateHash hash(config_.model);
+  StateHash hash(config_.model, optimizer_slots(config_.optimizer));
   hash.add_rank(model_->parameters.placement(), model_->state(), /*has_compute_weights=*/true);
   hash.add_counters(state_, model_->optimizer.steps(), world_.rank(), world_.size());
   hash.add_up(world_.everyone());

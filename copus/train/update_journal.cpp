@@ -10,8 +10,10 @@ namespace copus {
 
 namespace {
 
-constexpr int64_t most_parts = 3;  // master weights and two moments
-constexpr int64_t most_bytes = most_parts * 8 * UpdateJournal::piece_elements;
+// Of the copy of a piece: master weights and slots.
+int64_t copied_bytes(size_t num_slots) {
+  return (1 + static_cast<int64_t>(num_slots)) * 8 * UpdateJournal::piece_elements;
+}
 constexpr int64_t complete = std::numeric_limits<int64_t>::max();
 
 }  // namespace
@@ -23,7 +25,9 @@ struct alignas(64) UpdateJournal::Header {
   std::atomic<int64_t> copied;  // 1 + the piece whose copy is whole
 };
 
-int64_t UpdateJournal::bytes() { return static_cast<int64_t>(sizeof(Header)) + most_bytes; }
+int64_t UpdateJournal::bytes(size_t num_slots) {
+  return static_cast<int64_t>(sizeof(Header)) + copied_bytes(num_slots);
+}
 
 UpdateJournal::UpdateJournal(std::byte* memory)
     : header_(*reinterpret_cast<Header*>(memory)), copy_(memory + sizeof(Header)) {}
@@ -38,9 +42,7 @@ int64_t UpdateJournal::begin(int64_t number) {
 }
 
 void UpdateJournal::protect(int64_t piece, std::span<const std::span<std::byte>> parts) {
-  int64_t bytes = 0;
-  for (const std::span<std::byte> part : parts) bytes += std::ssize(part);
-  COPUS_CHECK(bytes <= most_bytes, bytes, " bytes in a piece");
+  for (const std::span<std::byte> part : parts) COPUS_CHECK(std::ssize(part) <= 8 * piece_elements, part.size());
   const bool is_torn = header_.copied.load(std::memory_order_acquire) == piece + 1;
   std::byte* copy = copy_;
   for (const std::span<std::byte> part : parts) {

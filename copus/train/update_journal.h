@@ -15,15 +15,16 @@ class UpdateJournal {
   // they and their copy stay in a cache and the copy costs no pass over memory.
   static constexpr int64_t piece_elements = int64_t{32} << 10;
 
-  // The bytes that a journal takes, all zero before the first use.
-  static int64_t bytes();
+  // The bytes that the journal of an optimizer with so many slots takes, all zero before the first use.
+  static int64_t bytes(size_t num_slots);
   // The journal in this memory, which outlives it and is aligned to 64.
   explicit UpdateJournal(std::byte* memory);
 
   // Tells of update `number` that it begins, or goes on where it is the journal's. Returns the pieces that are done.
   int64_t begin(int64_t number);
   // Brings memory that piece `piece` of the update at hand may have half changed into its state before it, if so, and
-  // else keeps a copy of it. `parts`: the piece's memory, always the same stretches.
+  // else keeps a copy of it. `parts`: the piece's memory, always the same stretches, one of the master weights and one
+  // of each slot.
   void protect(int64_t piece, std::span<const std::span<std::byte>> parts);
   // Notes that the piece is changed.
   void done(int64_t piece);

@@ -255,12 +255,12 @@ void adamw(const AdamW<C>& a, int64_t begin, int64_t end) {
   for_vectors<C>(end - begin, [&](int64_t offset, int64_t n) COPUS_INLINE_LAMBDA {
     const int64_t i = begin + offset;
     const Vector<C> gradient = load(a.gradient + i, n) * scale;
-    const Vector<C> mean = load(a.exp_avg + i, n) * beta1 + gradient * new1;
-    const Vector<C> variance = load(a.exp_avg_sq + i, n) * beta2 + gradient * gradient * new2;
-    store(a.exp_avg + i, mean, n);
-    store(a.exp_avg_sq + i, variance, n);
+    const Vector<C> mean = load(a.state.exp_avg + i, n) * beta1 + gradient * new1;
+    const Vector<C> variance = load(a.state.exp_avg_sq + i, n) * beta2 + gradient * gradient * new2;
+    store(a.state.exp_avg + i, mean, n);
+    store(a.state.exp_avg_sq + i, variance, n);
     const Vector<C> denominator = square_root<C>(variance) * root_correction + epsilon;
-    store(a.master + i, load(a.master + i, n) * keep - step * mean / denominator, n);
+    store(a.state.master + i, load(a.state.master + i, n) * keep - step * mean / denominator, n);
   });
 }
 

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "copus/model/adamw_state.h"
+
 namespace copus::cpu {
 
 // The value of description/model_description.h, which these sources do not include: inline functions of other headers,
@@ -142,7 +144,7 @@ struct CrossEntropy {
 // Updates fp32 (or float64) state by AdamW (Loshchilov & Hutter 2019).
 template <class C>
 struct AdamW {
-  C *master, *exp_avg, *exp_avg_sq;
+  AdamWState<C*> state;
   const C* gradient;
   double lr, beta1, beta2, epsilon, weight_decay;
   double gradient_scale;  // clipping

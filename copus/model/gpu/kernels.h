@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "copus/model/adamw_state.h"
+
 namespace copus::gpu {
 
 // The value of description/model_description.h, which device code does not include.
@@ -153,7 +155,7 @@ void cross_entropy(const CrossEntropy& arguments, void* stream);
 // float32:
 struct AdamW {
   int64_t count;
-  float *master, *exp_avg, *exp_avg_sq;
+  AdamWState<float*> state;
   const float* gradient;
   float beta1, beta2, new1, new2;  // new = 1 - beta
   float keep;                      // 1 - learning rate * weight decay

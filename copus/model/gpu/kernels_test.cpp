@@ -186,8 +186,8 @@ TEST_P(GpuKernels, AdamW) {
       state[i] = master(expected[i]);
     }
     const kernels::AdamWStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 0.19, 0.1};
-    kernels::adamw_(state[0], state[1], state[2], state[3], step);
-    generic::adamw_(expected[0], expected[1], expected[2], expected[3], step);
+    kernels::adamw_({state[0], state[2], state[3]}, state[1], step);
+    generic::adamw_({expected[0], expected[2], expected[3]}, expected[1], step);
     for (int i = 0; i < 4; ++i) EXPECT_LE(relative_error(state[i], expected[i]), 3e-6) << count << ": " << i;
   }
 }

@@ -15,7 +15,8 @@ adamw_kernel(const AdamW a) {
   const int64_t i = (block_index() * block_threads() + thread_index()) * V;
   if (i >= a.count) return;
   const Pack<float, V> gradients = load<V>(a.gradient + i);
-  Pack<float, V> means = load<V>(a.exp_avg + i), variances = load<V>(a.exp_avg_sq + i), masters = load<V>(a.master + i);
+  Pack<float, V> means = load<V>(a.state.exp_avg + i), variances = load<V>(a.state.exp_avg_sq + i);
+  Pack<float, V> masters = load<V>(a.state.master + i);
   COPUS_UNROLL
   for (int v = 0; v < V; ++v) {
     const float gradient = gradients.values[v] * a.gradient_scale;
@@ -25,9 +26,9 @@ adamw_kernel(const AdamW a) {
     variances.values[v] = variance;
     masters.values[v] = masters.values[v] * a.keep - a.step * mean / (sqrtf(variance) * a.root_correction + a.epsilon);
   }
-  store(a.exp_avg + i, means);
-  store(a.exp_avg_sq + i, variances);
-  store(a.master + i, masters);
+  store(a.state.exp_avg + i, means);
+  store(a.state.exp_avg_sq + i, variances);
+  store(a.state.master + i, masters);
 }
 
 struct Rounding {

@@ -30,7 +30,8 @@ inline ModelDescription small_model() {
 
 inline RelayoutRequest request_for(const ModelDescription& model, const ParallelStrategy& from,
                                    const ParallelStrategy& to) {
-  return {.model = model, .sequence_length = sequence_length, .from = from, .to = to};
+  return {
+      .model = model, .sequence_length = sequence_length, .from = from, .to = to, .recipe = adamw_state(DType::f32)};
 }
 
 class Draw {
@@ -103,7 +104,8 @@ inline RelayoutRequest random_request(uint64_t trial) {
   request.sequence_length = sequence_length;
   request.from = random_strategy(request.model, ranks, draw);
   request.to = random_strategy(request.model, ranks, draw);
-  request.weights_are_master = draw.coin();
+  request.recipe = adamw_state(draw.coin() ? DType::f32 : DType::bf16);
+  if (trial % 4 == 3) request.recipe.slots.push_back({"of another optimizer"});
   request.ranks_per_node = draw.one_of({0, 1, 2, 4});
   return request;
 }
@@ -120,7 +122,7 @@ inline RelayoutRequest random_regrouping(uint64_t trial) {
   request.sequence_length = sequence_length;
   request.from = random_strategy(request.model, before, draw);
   request.to = random_strategy(request.model, after, draw);
-  request.weights_are_master = draw.coin();
+  request.recipe = adamw_state(draw.coin() ? DType::f32 : DType::bf16);
   request.ranks_per_node = draw.one_of({0, 1, 2, 4});
   if (draw.one_of({0, 1, 2}) == 0) return request;
   // Survivors in their order, then newcomers, as a job that goes on has them; or any of both in any order.
@@ -160,7 +162,7 @@ inline std::string describe(const RelayoutRequest& request) {
   const ModelDescription& model = request.model;
   return text + concat(model.num_layers, " layers, ", model.num_heads, "/", model.num_kv_heads, " heads, vocabulary ",
                        model.vocab_size, model.tie_word_embeddings ? ", tied" : "",
-                       request.weights_are_master ? "" : ", masters apart", ", nodes of ", request.ranks_per_node);
+                       request.recipe.keeps_master ? ", masters apart" : "", ", nodes of ", request.ranks_per_node);
 }
 
 }  // namespace copus::relayout_tests

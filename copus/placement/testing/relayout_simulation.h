@@ -25,8 +25,9 @@ using Buffers = std::map<std::pair<int64_t, StateKind>, std::vector<int64_t>>;
 inline constexpr int64_t nothing_yet = -1;
 
 inline std::vector<StateKind> kinds_of(const RelayoutRequest& request) {
-  return {request.weights_are_master ? StateKind::weights : StateKind::master, StateKind::exp_avg,
-          StateKind::exp_avg_sq};
+  std::vector<StateKind> kinds = state_kinds(request.recipe.slots.size());
+  kinds.erase(kinds.begin() + (request.recipe.keeps_master ? 0 : 1));  // of weights and master weights one moves
+  return kinds;
 }
 
 // Returns the rank of the new layout that each process becomes; empty where it becomes none.

@@ -42,7 +42,7 @@ inline RunConfig tiny_run() {
 class WholeState {
  public:
   explicit WholeState(const ModelDescription& model) {
-    for (const StateKind kind : {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+    for (const StateKind kind : {StateKind::master, slot_kind(0), slot_kind(1)}) {
       for (const ParameterInfo& parameter : list_parameters(model)) {
         std::vector<float>& values = values_[{kind, parameter.name}];
         values.resize(static_cast<size_t>(parameter.num_elements()));
@@ -74,7 +74,8 @@ class MovingState {
         model_(std::make_unique<RankModel>(
             config, strategy, world, recorder_,
             allocate_zeros(config.model, place(config.model, strategy, config.train.sequence_length, world.rank()),
-                           compute_dtype(config.execution.precision), mover_.memory(), /*moments=*/true))) {
+                           compute_dtype(config.execution.precision), optimizer_slots(config.optimizer).size(),
+                           mover_.memory()))) {
     EXPECT_EQ(mover_.has_arena(), shares_memory && test_device().is_cpu());
     mover_.settle(model_->state(), ranks_as_processes(world), -1);
   }
@@ -84,7 +85,7 @@ class MovingState {
   // The hash of all ranks' state, whose optimizers have made the updates that `counters` says. Every rank calls it.
   StateHash hash(const TrainingState& counters) const { return hash(counters, counters.optimizer_steps); }
   StateHash hash(const TrainingState& counters, int64_t updates) const {
-    StateHash hash(config_.model);
+    StateHash hash(config_.model, optimizer_slots(config_.optimizer));
     hash.add_rank(model_->parameters.placement(), model_->state(), true);
     hash.add_counters(counters, updates, world_.rank(), world_.size());
     hash.add_up(world_.everyone());
@@ -127,7 +128,7 @@ class MovingState {
                                   .sequence_length = config_.train.sequence_length,
                                   .from = strategy_,
                                   .to = strategy,
-                                  .weights_are_master = dtype == at::kFloat};
+                                  .recipe = training_recipe(config_.optimizer, dtype)};
     return mover_.prepare(request, world_.rank(), model_->state(), dtype, /*keeps_old=*/false).get();
   }
 
@@ -155,8 +156,8 @@ class MovingState {
   std::vector<at::Tensor> tensors() const {
     std::vector<at::Tensor> all;
     for (const BucketState& bucket : model_->state()) {
-      for (const at::Tensor* tensor : {&bucket.weight, &bucket.master, &bucket.exp_avg, &bucket.exp_avg_sq}) {
-        if (tensor->defined()) all.push_back(*tensor);
+      for (const StateKind kind : state_kinds(bucket.slots.size())) {
+        if (const at::Tensor& tensor = buffer_of(bucket, kind); tensor.defined()) all.push_back(tensor);
       }
     }
     return all;
@@ -170,7 +171,7 @@ class MovingState {
     for (const Parameter& parameter : parameters.parameters()) {
       const auto index = static_cast<size_t>(parameter.bucket);
       for (const StateKind kind :
-           {weights_are_master ? StateKind::weights : StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+           {weights_are_master ? StateKind::weights : StateKind::master, slot_kind(0), slot_kind(1)}) {
         const at::Tensor& buffer = buffer_of(state[index], kind);
         if (!buffer.defined()) continue;
         const bool is_whole = kind == StateKind::weights && !strategy_.cuts_weights();

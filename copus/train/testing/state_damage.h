@@ -36,7 +36,8 @@ struct Damage {
   std::function<void(RankModel&, Counters&)> strike;
 };
 
-constexpr StateKind kinds_that_move[] = {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq};
+constexpr StateKind exp_avg = slot_kind(0), exp_avg_sq = slot_kind(1);  // of AdamW
+constexpr StateKind kinds_that_move[] = {StateKind::master, exp_avg, exp_avg_sq};
 
 // The elements of a parameter that this rank updates, flat; none where it has none of them.
 inline at::Tensor updated(const RankModel& model, const Parameter& parameter, StateKind kind) {
@@ -139,7 +140,7 @@ inline std::vector<Damage> all_damages() {
       tensors("exp_avg of another data-parallel rank's shard",
               [](RankModel& model) {
                 Communicator& group = model.groups.shards();
-                for (const at::Tensor& values : shards(model, StateKind::exp_avg)) {
+                for (const at::Tensor& values : shards(model, exp_avg)) {
                   take_from(values, group, next_of(group));
                 }
               }),
@@ -153,14 +154,14 @@ inline std::vector<Damage> all_damages() {
       // State is kept in a list whose order differs between writer and reader.
       tensors("both moments interchanged",
               [](RankModel& model) {
-                const auto first = shards(model, StateKind::exp_avg), second = shards(model, StateKind::exp_avg_sq);
+                const auto first = shards(model, exp_avg), second = shards(model, exp_avg_sq);
                 for (size_t i = 0; i < first.size(); ++i) swap_values(first[i], second[i]);
               }),
       // Weights arrive and moments do not, since they are not among a module's parameters.
       tensors("moments begun anew",
               [](RankModel& model) {
-                for (const at::Tensor& values : shards(model, StateKind::exp_avg)) values.zero_();
-                for (const at::Tensor& values : shards(model, StateKind::exp_avg_sq)) values.zero_();
+                for (const at::Tensor& values : shards(model, exp_avg)) values.zero_();
+                for (const at::Tensor& values : shards(model, exp_avg_sq)) values.zero_();
               }),
       // The list of shared parameters names one of both, and the other one stays as it was a step ago.
       tensors("a tied head that is a step behind its embedding",
@@ -204,7 +205,7 @@ inline std::vector<Damage> all_damages() {
       tensors("a data-parallel copy that differs in a bit of exp_avg_sq",
               [](RankModel& model) {
                 Communicator& group = model.groups.data();
-                if (is_last(group) && group.size() > 1) change_a_bit(shards(model, StateKind::exp_avg_sq).front());
+                if (is_last(group) && group.size() > 1) change_a_bit(shards(model, exp_avg_sq).front());
               }),
       // Parameters that tensor-parallel ranks share are reduced on some paths and not on others.
       tensors("a norm that differs on one of the tensor-parallel ranks",
@@ -217,7 +218,7 @@ inline std::vector<Damage> all_damages() {
               [](RankModel& model) {
                 Communicator& group = model.groups.tensor();
                 if (!is_last(group) || group.size() == 1) return;
-                for_parameters(model, "k_proj.weight", StateKind::exp_avg, change_a_bit);
+                for_parameters(model, "k_proj.weight", exp_avg, change_a_bit);
               }),
       // Groups list their ranks in another order than the mesh does.
       tensors("parts of tensor-parallel ranks in the reverse order",

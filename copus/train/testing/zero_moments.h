@@ -1,4 +1,4 @@
-// AdamW's moments before its first step, for tests of the optimizer alone.
+// The optimizer's slots before its first step, for tests of the optimizer alone.
 #pragma once
 
 #include <vector>
@@ -6,6 +6,7 @@
 #include "copus/model/kernels.h"
 #include "copus/model/parameters.h"
 #include "copus/model/state_memory.h"
+#include "copus/train/optimizer.h"
 
 namespace copus {
 
@@ -13,9 +14,11 @@ inline std::vector<BucketState> zero_moments(const ParameterStore& store) {
   std::vector<BucketState> state(store.buckets().size());
   for (size_t b = 0; b < state.size(); ++b) {
     const at::Tensor& master = store.buckets()[b].master;
+    state[b].slots.resize(optimizer_slots({}).size());
     if (!master.defined()) continue;
-    state[b].exp_avg = kernels::zeros({master.numel()}, master.scalar_type(), master.device());
-    state[b].exp_avg_sq = kernels::zeros({master.numel()}, master.scalar_type(), master.device());
+    for (at::Tensor& slot : state[b].slots) {
+      slot = kernels::zeros({master.numel()}, master.scalar_type(), master.device());
+    }
   }
   return state;
 }

@@ -1,0 +1,17 @@
+// What AdamW updates of a range of elements: tensors of libtorch, or pointers for the kernels of a device.
+#pragma once
+
+namespace copus {
+
+template <class T>
+struct AdamWState {
+  T master, exp_avg, exp_avg_sq;
+
+  // Returns change(tensor) of each.
+  template <class Change>
+  auto map(const Change& change) const -> AdamWState<decltype(change(master))> {
+    return {change(master), change(exp_avg), change(exp_avg_sq)};
+  }
+};
+
+}  // namespace copus
