@@ -47,7 +47,7 @@ int64_t giver(const StatePart& part, int64_t writer) {
 // Master weights, then the optimizer's slots, as list_checkpoint_tensors has them; each by bucket.
 std::vector<std::vector<at::Tensor>> state_in_order(const RankModel& model) {
   std::vector<std::vector<at::Tensor>> state = {master_weights(model.parameters)};
-  for (size_t slot = 0; slot < model.optimizer.num_slots(); ++slot) state.push_back(model.optimizer.slot(slot));
+  for (size_t slot = 0; slot < model.optimizer->num_slots(); ++slot) state.push_back(model.optimizer->slot(slot));
   return state;
 }
 
@@ -205,7 +205,7 @@ int64_t piece_bytes(int64_t num_writers) {
 }
 
 CheckpointPlan plan_checkpoint_of(const RankModel& model, const CheckpointLimits& limits) {
-  std::vector<CheckpointTensor> tensors = list_checkpoint_tensors(model.parameters.model(), model.optimizer.slots());
+  std::vector<CheckpointTensor> tensors = list_checkpoint_tensors(model.parameters.model(), model.optimizer->slots());
   const auto parts = find_state_parts(model.parameters.model(), model.parameters.placement());
   for (size_t i = 0; i < tensors.size(); ++i) {
     int64_t most = 0;

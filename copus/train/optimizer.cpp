@@ -1,11 +1,12 @@
 #include "copus/train/optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
+#include "copus/train/adamw.h"
 
 namespace copus {
 
@@ -15,20 +16,22 @@ bool decays(const ParameterInfo& info) {
   return info.kind == ParameterKind::embedding || info.kind == ParameterKind::linear;
 }
 
-}  // namespace
-
-std::vector<OptimizerSlot> optimizer_slots(const OptimizerConfig& /*config*/) { return adamw_slots(); }
-
-StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype) {
-  const bool keeps_master = compute_dtype != master_dtype_of(compute_dtype);
-  return {.weight = keeps_master ? DType::bf16 : DType::f32,
-          .gradient = DType::f32,
-          .keeps_master = keeps_master,
-          .slots = optimizer_slots(config)};
+bool may_cut_anywhere(const std::vector<OptimizerSlot>& slots) {
+  return std::ranges::all_of(slots, [](const OptimizerSlot& slot) { return slot.unit == CutUnit::element; });
 }
 
-AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state)
-    : parameters_(parameters), config_(config), slots_(optimizer_slots(config).size()) {
+std::span<std::byte> memory_of(const at::Tensor& flat) {
+  return {static_cast<std::byte*>(flat.data_ptr()), flat.nbytes()};
+}
+
+}  // namespace
+
+Optimizer::Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slots,
+                     const std::vector<BucketState>& state)
+    : parameters_(parameters),
+      kinds_(std::move(slots)),
+      cuts_anywhere_(may_cut_anywhere(kinds_)),
+      slots_(kinds_.size()) {
   COPUS_CHECK(state.size() == parameters.buckets().size(), state.size());
   for (size_t b = 0; b < state.size(); ++b) {
     const at::Tensor& master = parameters.buckets()[b].master;
@@ -42,27 +45,36 @@ AdamW::AdamW(ParameterStore& parameters, const OptimizerConfig& config, const st
   }
 }
 
-// Adds the ranges of a bucket that are updated alike. A range reaches to the next parameter: the padding between them
-// has no gradient and stays zero.
-void AdamW::add_update_ranges(int64_t bucket) {
+// Adds the ranges of a bucket that are updated alike: those of each parameter, or where elements are updated one by one
+// those of neighbours that decay alike. Such a range reaches to the next parameter: the padding between them has no
+// gradient and stays zero.
+void Optimizer::add_update_ranges(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
-  std::map<int64_t, bool> decays_from;  // by offset: whether elements from there on decay
+  const auto add = [&](int64_t from, int64_t to, bool decay, const Parameter* parameter) {
+    const int64_t begin = std::max(from, b.shard_begin), end = std::min(to, b.shard_end);
+    if (begin < end) update_ranges_.push_back({{bucket, begin, end}, decay, parameter});
+  };
+  std::map<int64_t, const Parameter*> by_offset;
   for (const int64_t index : b.parameters) {
     const Parameter& parameter = parameters_.parameters()[index];
-    decays_from[parameter.offset] = decays(parameter.info);
+    by_offset[parameter.offset] = &parameter;
   }
-  for (auto next = decays_from.begin(); next != decays_from.end();) {
-    const auto [offset, decay] = *next;
-    while (next != decays_from.end() && next->second == decay) ++next;
-    const int64_t begin = std::max(offset, b.shard_begin);
-    const int64_t end = std::min(next == decays_from.end() ? b.size() : next->first, b.shard_end);
-    if (begin < end) update_ranges_.push_back({{bucket, begin, end}, decay});
+  for (auto next = by_offset.begin(); next != by_offset.end();) {
+    const auto [offset, parameter] = *next;
+    const bool decay = decays(parameter->info);
+    if (!cuts_anywhere_) {
+      add(offset, offset + parameter->box.num_elements(), decay, parameter);
+      ++next;
+      continue;
+    }
+    while (next != by_offset.end() && decays(next->second->info) == decay) ++next;
+    add(offset, next == by_offset.end() ? b.size() : next->first, decay, nullptr);
   }
 }
 
 // Adds the ranges that this rank counts in the norm. Of the data-parallel ranks that hold the same part of the reduced
 // gradient, the first counts it.
-void AdamW::add_norm_ranges(int64_t bucket) {
+void Optimizer::add_norm_ranges(int64_t bucket) {
   const Placement& placement = parameters_.placement();
   if (!is_first_with_its_share(placement)) return;
   const Bucket& b = parameters_.buckets()[bucket];
@@ -74,7 +86,7 @@ void AdamW::add_norm_ranges(int64_t bucket) {
   }
 }
 
-ExactSum AdamW::squared_gradient_norm() const {
+ExactSum Optimizer::squared_gradient_norm() const {
   kernels::NormSum sum(parameters_.device());
   for (const GradientRange& range : norm_ranges_) {
     const Bucket& bucket = parameters_.buckets()[range.bucket];
@@ -83,22 +95,26 @@ ExactSum AdamW::squared_gradient_norm() const {
   return sum.take();
 }
 
-void AdamW::step(const WeightUpdate& update, UpdateJournal* journal) {
+void Optimizer::step(const WeightUpdate& update, UpdateJournal* journal) {
   ++steps_;
   COPUS_CHECK(update.number == steps_, "update ", update.number, " after ", steps_ - 1);
   if (journal == nullptr) {
-    for (const UpdateRange& range : update_ranges_) change(range, update);
+    for (const UpdateRange& range : update_ranges_) change(elements_of(range), update);
   } else {
     const int64_t done = journal->begin(update.number);
     int64_t piece = 0;
     for (const UpdateRange& range : update_ranges_) {
-      for (int64_t begin = range.begin; begin < range.end; begin += UpdateJournal::piece_elements, ++piece) {
+      const int64_t at_once = cuts_anywhere_ ? UpdateJournal::piece_elements : range.end - range.begin;
+      for (int64_t begin = range.begin; begin < range.end; begin += at_once, ++piece) {
         if (piece < done) continue;
         UpdateRange part = range;
         part.begin = begin;
-        part.end = std::min(range.end, begin + UpdateJournal::piece_elements);
-        journal->protect(piece, memory_of(part));
-        change(part, update);
+        part.end = std::min(range.end, begin + at_once);
+        const UpdatedElements elements = elements_of(part);
+        std::vector<std::span<std::byte>> memory = {memory_of(elements.master)};
+        for (const at::Tensor& slot : elements.slots) memory.push_back(memory_of(slot));
+        journal->protect(piece, memory);
+        change(elements, update);
         journal->done(piece);
       }
     }
@@ -106,40 +122,45 @@ void AdamW::step(const WeightUpdate& update, UpdateJournal* journal) {
   parameters_.publish_weights();
 }
 
-// The memory that an update changes.
-std::vector<std::span<std::byte>> AdamW::memory_of(const UpdateRange& range) const {
-  const Bucket& bucket = parameters_.buckets()[range.bucket];
-  const auto bytes_of = [&](const at::Tensor& shard) {
-    const auto width = static_cast<int64_t>(shard.element_size());
-    return std::span(static_cast<std::byte*>(shard.data_ptr()) + (range.begin - bucket.shard_begin) * width,
-                     static_cast<size_t>((range.end - range.begin) * width));
-  };
-  std::vector<std::span<std::byte>> memory = {bytes_of(bucket.master)};
-  for (const std::vector<at::Tensor>& slot : slots_) memory.push_back(bytes_of(slot[range.bucket]));
-  return memory;
-}
-
-void AdamW::change(const UpdateRange& range, const WeightUpdate& update) {
-  const UpdateScaling& scaling = update.scaling;
-  kernels::AdamWStep step;
-  step.lr = update.learning_rate;
-  step.beta1 = config_.beta1;
-  step.beta2 = scaling.beta2 ? scaling.beta2->value : config_.beta2;
-  step.epsilon = config_.epsilon;
-  step.bias_correction1 = 1 - std::pow(config_.beta1, static_cast<double>(steps_));
-  step.bias_correction2 =
-      1 - (scaling.beta2 ? scaling.beta2->product : std::pow(config_.beta2, static_cast<double>(steps_)));
-  step.gradient_scale = update.gradient_factor;
-  step.weight_decay = range.decays ? config_.weight_decay * scaling.weight_decay_factor : 0;
+UpdatedElements Optimizer::elements_of(const UpdateRange& range) const {
   const Bucket& bucket = parameters_.buckets()[range.bucket];
   const auto of_shard = [&](const at::Tensor& shard) {
     return shard.narrow(0, range.begin - bucket.shard_begin, range.end - range.begin);
   };
-  kernels::adamw_({of_shard(bucket.master), of_shard(slots_[0][range.bucket]), of_shard(slots_[1][range.bucket])},
-                  of_shard(bucket.gradient_shard), step);
+  UpdatedElements elements{.parameter = range.parameter,
+                           .master = of_shard(bucket.master),
+                           .gradient = of_shard(bucket.gradient_shard),
+                           .slots = {},
+                           .decays = range.decays};
+  for (const std::vector<at::Tensor>& slot : slots_) elements.slots.push_back(of_shard(slot[range.bucket]));
+  return elements;
 }
 
-std::vector<BucketState> state_of(const ParameterStore& parameters, const AdamW& optimizer) {
+std::vector<OptimizerSlot> optimizer_slots(const OptimizerConfig& /*config*/) { return adamw_slots(); }
+
+StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype) {
+  const bool keeps_master = compute_dtype != master_dtype_of(compute_dtype);
+  return {.weight = keeps_master ? DType::bf16 : DType::f32,
+          .gradient = DType::f32,
+          .keeps_master = keeps_master,
+          .slots = optimizer_slots(config)};
+}
+
+int64_t journal_bytes(const OptimizerConfig& config, const ModelDescription& model) {
+  const std::vector<OptimizerSlot> slots = optimizer_slots(config);
+  int64_t at_once = UpdateJournal::piece_elements;
+  if (!may_cut_anywhere(slots)) {
+    for (const ParameterInfo& parameter : list_parameters(model)) at_once = std::max(at_once, parameter.num_elements());
+  }
+  return UpdateJournal::bytes(at_once, slots.size());
+}
+
+std::unique_ptr<Optimizer> make_optimizer(ParameterStore& parameters, const OptimizerConfig& config,
+                                          const std::vector<BucketState>& state) {
+  return std::make_unique<AdamW>(parameters, config, state);
+}
+
+std::vector<BucketState> state_of(const ParameterStore& parameters, const Optimizer& optimizer) {
   std::vector<BucketState> state;
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {
     const Bucket& bucket = parameters.buckets()[b];

@@ -1,11 +1,12 @@
-// AdamW with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2) over the flat buckets of a ParameterStore:
-// over all elements of a bucket, or with ZeRO over this rank's share of them.
+// What an optimizer is to the rest of training: it keeps slots for every parameter and updates the flat buckets of a
+// ParameterStore from them, all elements of a bucket, or with ZeRO this rank's share.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -38,17 +39,21 @@ struct WeightUpdate {
   UpdateScaling scaling = {};  // what follows the batch
 };
 
-// Lists what the optimizer of this configuration keeps of every parameter beside its master weights.
-std::vector<OptimizerSlot> optimizer_slots(const OptimizerConfig& config);
+// Elements that are updated at once. The tensors are flat and of equal length, and lie in the rank's state.
+struct UpdatedElements {
+  // The parameter and its first element here; null where the elements of several parameters lie here, which happens
+  // under an optimizer whose slots may be cut between any two elements.
+  const Parameter* parameter = nullptr;
+  at::Tensor master, gradient;
+  std::vector<at::Tensor> slots;
+  bool decays = false;  // whether weight decay applies: to embeddings and linear weights, not to norms and biases
+};
 
-// The training state of this optimizer with weights of this type. Master weights of fp64, in tests, count as fp32.
-StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype);
-
-class AdamW {
+class Optimizer {
  public:
-  // Uses the slots in `state`, the state of `parameters`' buckets, and shares their tensors. Refers to `parameters`
-  // for its whole life.
-  AdamW(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state);
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+  virtual ~Optimizer() = default;
 
   // Share of this rank in the squared norm of the whole model's gradient: the sum over all ranks counts every logical
   // element once, whatever the layout, to the same bits wherever buckets are cut the same way. Synchronises with the
@@ -56,42 +61,64 @@ class AdamW {
   ExactSum squared_gradient_norm() const;
 
   // Makes the update that comes after those made so far, of the master weights from gradient_factor * gradient, and
-  // publishes the weights (with ZeRO-1 and 2 they then have to be gathered). Embeddings and linear weights decay; norms
-  // and biases do not. With a `journal` it changes the state piece by piece, to the same bits; where the journal's
-  // process has died in this update it goes on with it.
+  // publishes the weights (with ZeRO-1 and 2 they then have to be gathered). With a `journal` it changes the state
+  // piece by piece, to the same bits; where the journal's process has died in this update it goes on with it.
   void step(const WeightUpdate& update, UpdateJournal* journal = nullptr);
 
-  // Number of updates made so far, which the bias correction uses.
+  // Number of updates made so far.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  std::vector<OptimizerSlot> slots() const { return optimizer_slots(config_); }
-  size_t num_slots() const { return slots_.size(); }
+  const std::vector<OptimizerSlot>& slots() const { return kinds_; }
+  size_t num_slots() const { return kinds_.size(); }
   // A slot's tensors by bucket: flat, of the master dtype, laid out like the bucket's master weights; undefined where
   // those are.
   const std::vector<at::Tensor>& slot(size_t index) const { return slots_.at(index); }
+
+ protected:
+  // Uses the slots in `state`, the state of `parameters`' buckets, and shares their tensors. Refers to `parameters` for
+  // its whole life.
+  Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slots, const std::vector<BucketState>& state);
 
  private:
   // A range of elements that all decay or all do not.
   struct UpdateRange : GradientRange {
     bool decays;
+    const Parameter* parameter;
   };
 
-  void change(const UpdateRange& range, const WeightUpdate& update);
-  std::vector<std::span<std::byte>> memory_of(const UpdateRange& range) const;
+  // Makes an update of some elements in place. Elements that are updated apart come to the same bits as
+  // together, but for those that a slot's unit keeps together.
+  virtual void change(const UpdatedElements& elements, const WeightUpdate& update) const = 0;
+
+  UpdatedElements elements_of(const UpdateRange& range) const;
   void add_update_ranges(int64_t bucket);
   void add_norm_ranges(int64_t bucket);
 
   ParameterStore& parameters_;
-  OptimizerConfig config_;
+  const std::vector<OptimizerSlot> kinds_;
+  const bool cuts_anywhere_;                    // the unit of every slot is the element
   std::vector<std::vector<at::Tensor>> slots_;  // by slot, then by bucket
   std::vector<UpdateRange> update_ranges_;
   std::vector<GradientRange> norm_ranges_;  // ranges that this rank counts in the norm
   int64_t steps_ = 0;
 };
 
+// Lists what the optimizer of this configuration keeps of every parameter beside its master weights.
+std::vector<OptimizerSlot> optimizer_slots(const OptimizerConfig& config);
+
+// The training state of this optimizer with weights of this type. Master weights of fp64, in tests, count as fp32.
+StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype);
+
+// The bytes of the journal of a rank's updates.
+int64_t journal_bytes(const OptimizerConfig& config, const ModelDescription& model);
+
+// Makes the optimizer of this configuration; see Optimizer's constructor.
+std::unique_ptr<Optimizer> make_optimizer(ParameterStore& parameters, const OptimizerConfig& config,
+                                          const std::vector<BucketState>& state);
+
 // Tensors of a rank's whole state by bucket, shared with the parameters and the optimizer.
-std::vector<BucketState> state_of(const ParameterStore& parameters, const AdamW& optimizer);
+std::vector<BucketState> state_of(const ParameterStore& parameters, const Optimizer& optimizer);
 
 // The factor that scales a gradient of this norm down to clip_norm; 1 when it is not longer, or clip_norm is 0.
 double clip_factor(double gradient_norm, double clip_norm);

@@ -1,11 +1,13 @@
-#include "copus/train/optimizer.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "copus/model/kernels.h"
+#include "copus/train/adamw.h"
 #include "copus/train/testing/zero_moments.h"
 
 namespace copus {
@@ -111,6 +113,59 @@ TEST(AdamW, TheNormIsThatOfAllGradients) {
     for (int64_t i = 0; i < store.parameters()[p].info.num_elements(); ++i) sum += std::pow(gradient_value(p, i, 0), 2);
   }
   EXPECT_NEAR(optimizer.squared_gradient_norm().value(), sum, 1e-12);
+}
+
+// Of every parameter the sum of all gradients, which no part of it could compute, and two slots that it leaves alone.
+class WholeMatrices final : public Optimizer {
+ public:
+  static std::vector<OptimizerSlot> own_slots() {
+    return {{"sum", DType::f32, CutUnit::matrix}, {"second", DType::f32}, {"third", DType::f32}};
+  }
+  WholeMatrices(ParameterStore& parameters, const std::vector<BucketState>& state)
+      : Optimizer(parameters, own_slots(), state) {}
+
+  mutable std::vector<std::string> names;
+
+ private:
+  void change(const UpdatedElements& elements, const WeightUpdate& update) const override {
+    ASSERT_NE(elements.parameter, nullptr);
+    EXPECT_EQ(elements.master.numel(), elements.parameter->info.num_elements());
+    names.push_back(elements.parameter->info.name);
+    elements.slots[0].add_(elements.gradient.sum());
+    elements.master.sub_(elements.slots[0], update.learning_rate);
+  }
+};
+
+TEST(Optimizer, WhereASlotNeedsWholeMatricesEachParameterIsUpdatedAtOnceAlsoWithAJournal) {
+  ModelDescription model = tiny_model();
+  model.vocab_size = 8192;  // the embedding is more than what a journal holds of an update that may be cut anywhere
+  ASSERT_GT(model.vocab_size * model.hidden_size, UpdateJournal::piece_elements);
+  std::vector<std::vector<double>> embeddings;
+  for (const bool has_journal : {false, true}) {
+    ParameterStore store(model, at::kFloat, at::kCPU);
+    store.initialize(7);
+    std::vector<BucketState> state(store.buckets().size());
+    for (size_t b = 0; b < state.size(); ++b) {
+      const at::Tensor& master = store.buckets()[b].master;
+      for (size_t slot = 0; slot < WholeMatrices::own_slots().size(); ++slot) {
+        state[b].slots.push_back(kernels::zeros({master.numel()}, at::kFloat, at::kCPU));
+      }
+    }
+    WholeMatrices optimizer(store, state);
+    std::vector<std::byte> memory(UpdateJournal::bytes(model.vocab_size * model.hidden_size, 3) + 64);
+    UpdateJournal journal(memory.data() + (-reinterpret_cast<intptr_t>(memory.data()) & 63));
+    for (int64_t number = 1; number < 3; ++number) {
+      for (const Bucket& bucket : store.buckets()) bucket.gradient.copy_(bucket.master).add_(number);
+      optimizer.step({.number = number, .learning_rate = 1e-3}, has_journal ? &journal : nullptr);
+    }
+    const size_t updates = 2 * store.parameters().size();
+    EXPECT_EQ(optimizer.names.size(), updates);
+    std::vector<double>& embedding = embeddings.emplace_back();
+    const at::Tensor master = store.master(store.parameters().front());
+    const auto* const first = static_cast<const float*>(master.data_ptr());
+    embedding.assign(first, first + master.numel());
+  }
+  EXPECT_TRUE(embeddings[0] == embeddings[1]);
 }
 
 TEST(ClipFactor, BringsLongGradientsDownToTheLimit) {

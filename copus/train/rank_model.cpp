@@ -12,7 +12,7 @@ RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, 
       executor(parameters, groups),
       probe(parameters, groups, recorder),
       reduction(parameters, groups, probe),
-      optimizer(parameters, config.optimizer, state) {}
+      optimizer(make_optimizer(parameters, config.optimizer, state)) {}
 
 void RankModel::publish_weights() {
   parameters.publish_weights();

@@ -2,6 +2,7 @@
 // whole when the layout changes.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "copus/comm/world.h"
@@ -31,7 +32,7 @@ class RankModel {
   const ParallelStrategy& strategy() const { return parameters.placement().strategy; }
 
   // Tensors of this rank's state, shared.
-  std::vector<BucketState> state() const { return state_of(parameters, optimizer); }
+  std::vector<BucketState> state() const { return state_of(parameters, *optimizer); }
 
   // Publishes changed master weights as the compute weights of all data-parallel ranks. They all call it.
   void publish_weights();
@@ -41,7 +42,7 @@ class RankModel {
   PipelineExecutor executor;
   GradientProbe probe;
   GradientReduction reduction;
-  AdamW optimizer;
+  const std::unique_ptr<Optimizer> optimizer;
 };
 
 }  // namespace copus

@@ -269,9 +269,9 @@ class Regrouping {
   void make_update(int64_t rank, const std::vector<BucketState>& state, UpdateJournal journal,
                    const WeightUpdate& update) const {
     ParameterStore parameters(config_.model, dtype_, placement_of(rank), state);
-    AdamW optimizer(parameters, config_.optimizer, state);
-    optimizer.set_steps(update.number - 1);
-    optimizer.step(update, &journal);
+    const std::unique_ptr<Optimizer> optimizer = make_optimizer(parameters, config_.optimizer, state);
+    optimizer->set_steps(update.number - 1);
+    optimizer->step(update, &journal);
   }
 
   Placement placement_of(int64_t rank) const {
@@ -503,9 +503,8 @@ class Regrouping {
 
     tell("preparing the move");
     if (!state_.journal.defined()) {
-      state_.journal = arena_memory(state_.arena)
-                           ->allocate(UpdateJournal::bytes(optimizer_slots(config_.optimizer).size()), at::kByte)
-                           .zero_();
+      state_.journal =
+          arena_memory(state_.arena)->allocate(journal_bytes(config_.optimizer, config_.model), at::kByte).zero_();
     }
     StateMover mover(members_, state_.arena, rest.all, processes_, std::move(stand_ins));
     const PreparedRelayout prepared =

@@ -142,8 +142,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   if (!processes.empty() && mover_.has_arena()) {
     survives_.emplace();
     survives_->arena = mover_.arena();
-    survives_->journal =
-        mover_.memory().allocate(UpdateJournal::bytes(model_->optimizer.num_slots()), at::kByte).zero_();
+    survives_->journal = mover_.memory().allocate(journal_bytes(config.optimizer, config.model), at::kByte).zero_();
     survives_->at_rest.mine = model_->state();
   }
   settle(model_->state(), processes.empty() ? ranks_as_processes(world) : processes);
@@ -176,7 +175,7 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
   plan_steps();
   world.require(groups_of(config, executed_));
   model_ = std::make_unique<RankModel>(config, executed_.strategy, world, recorder_, survives_->at_rest.mine);
-  model_->optimizer.set_steps(state_.optimizer_steps);
+  model_->optimizer->set_steps(state_.optimizer_steps);
 }
 
 int64_t samples_of_evaluation(const RunConfig& config, const Dataset& dataset) {
@@ -236,7 +235,7 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
   state.held_out_fingerprint = state_.held_out_fingerprint;
   check_known(checkpoint, config_);
   const ParameterStore& parameters = model_->parameters;
-  AdamW& optimizer = model_->optimizer;
+  Optimizer& optimizer = *model_->optimizer;
   load_state(parameters, master_weights(parameters),
              [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
   const std::vector<OptimizerSlot> slots = optimizer_slots(config_.optimizer);
@@ -307,9 +306,9 @@ void Trainer::update_weights(const WeightUpdate& update) {
   if (survives_) {
     survives_->update = update;
     UpdateJournal journal = journal_in(survives_->journal);
-    model_->optimizer.step(update, &journal);
+    model_->optimizer->step(update, &journal);
   } else {
-    model_->optimizer.step(update);
+    model_->optimizer->step(update);
   }
   recorder_.wait_at("gathering the weights");
   gather_weights(model_->parameters, model_->groups);
@@ -327,7 +326,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
   // The only place at which the host waits for a GPU, as every rank has to before the ranks agree: the norm is the last
   // of the device's work, so everything before it is done as well.
-  report.squared_norm = model_->optimizer.squared_gradient_norm();
+  report.squared_norm = model_->optimizer->squared_gradient_norm();
   report.small_squared_norms = gradients.small_squared_norms;
   report.small_squared_norms.add(model_->probe.take());
   if (model_->groups.here().tensor == 0) {

@@ -344,7 +344,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
 StateHash Trainer::hash_of_state() const {
   StateHash hash(config_.model, optimizer_slots(config_.optimizer));
   hash.add_rank(model_->parameters.placement(), model_->state(), /*has_compute_weights=*/true);
-  hash.add_counters(state_, model_->optimizer.steps(), world_.rank(), world_.size());
+  hash.add_counters(state_, model_->optimizer->steps(), world_.rank(), world_.size());
   hash.add_up(world_.everyone());
   return hash;
 }
@@ -392,7 +392,7 @@ std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, st
       state[bucket].gradient = allocate_gradient(buckets[bucket], dtype, mover_.memory());
     }
     model_ = std::make_unique<RankModel>(config_, configuration.strategy, world_, recorder_, state);
-    model_->optimizer.set_steps(state_.optimizer_steps);
+    model_->optimizer->set_steps(state_.optimizer_steps);
     obstacle = rehearse(configuration);
   });
   if (!fits) obstacle = Obstacle{"there is no memory for its gradients", true};

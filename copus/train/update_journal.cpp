@@ -10,10 +10,6 @@ namespace copus {
 
 namespace {
 
-// Of the copy of a piece: master weights and slots.
-int64_t copied_bytes(size_t num_slots) {
-  return (1 + static_cast<int64_t>(num_slots)) * 8 * UpdateJournal::piece_elements;
-}
 constexpr int64_t complete = std::numeric_limits<int64_t>::max();
 
 }  // namespace
@@ -25,8 +21,8 @@ struct alignas(64) UpdateJournal::Header {
   std::atomic<int64_t> copied;  // 1 + the piece whose copy is whole
 };
 
-int64_t UpdateJournal::bytes(size_t num_slots) {
-  return static_cast<int64_t>(sizeof(Header)) + copied_bytes(num_slots);
+int64_t UpdateJournal::bytes(int64_t elements, size_t num_slots) {
+  return static_cast<int64_t>(sizeof(Header)) + (1 + static_cast<int64_t>(num_slots)) * 8 * elements;
 }
 
 UpdateJournal::UpdateJournal(std::byte* memory)
@@ -42,7 +38,6 @@ int64_t UpdateJournal::begin(int64_t number) {
 }
 
 void UpdateJournal::protect(int64_t piece, std::span<const std::span<std::byte>> parts) {
-  for (const std::span<std::byte> part : parts) COPUS_CHECK(std::ssize(part) <= 8 * piece_elements, part.size());
   const bool is_torn = header_.copied.load(std::memory_order_acquire) == piece + 1;
   std::byte* copy = copy_;
   for (const std::span<std::byte> part : parts) {

@@ -11,12 +11,13 @@ namespace copus {
 
 class UpdateJournal {
  public:
-  // Number of elements, of up to 8 bytes, that an update changes at once: enough for several threads, and so few that
-  // they and their copy stay in a cache and the copy costs no pass over memory.
+  // Number of elements that an update changes at once where it may cut anywhere: enough for several threads, and so few
+  // that they and their copy stay in a cache and the copy costs no pass over memory.
   static constexpr int64_t piece_elements = int64_t{32} << 10;
 
-  // The bytes that the journal of an optimizer with so many slots takes, all zero before the first use.
-  static int64_t bytes(size_t num_slots);
+  // The bytes of a journal, all zero before the first use, of an optimizer that changes at most so many elements at
+  // once, of up to 8 bytes each, in master weights and slots.
+  static int64_t bytes(int64_t elements, size_t num_slots);
   // The journal in this memory, which outlives it and is aligned to 64.
   explicit UpdateJournal(std::byte* memory);
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "copus/train/optimizer.h"
+#include "copus/train/adamw.h"
 #include "copus/train/testing/zero_moments.h"
 
 namespace copus {
@@ -19,7 +19,7 @@ constexpr int64_t num_pieces = 5;
 // State of pieces of three parts, and a journal, in memory that outlives whoever updates it.
 struct Memory {
   std::array<std::array<uint32_t, 3>, num_pieces> state{};
-  std::vector<std::byte> journal = std::vector<std::byte>(UpdateJournal::bytes(2) + 64);
+  std::vector<std::byte> journal = std::vector<std::byte>(UpdateJournal::bytes(UpdateJournal::piece_elements, 2) + 64);
 
   UpdateJournal open() {
     auto* const begin = journal.data();

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "copus/model/decoder.h"
+#include "copus/train/adamw.h"
 #include "copus/train/gradient_reduction.h"
-#include "copus/train/optimizer.h"
 #include "copus/train/testing/zero_moments.h"
 #include "tests/parity/reference.h"
 

@@ -17,9 +17,9 @@
 #include "copus/model/kernels.h"
 #include "copus/model/part_timer.h"
 #include "copus/model/precision.h"
+#include "copus/train/adamw.h"
 #include "copus/train/device.h"
 #include "copus/train/gradient_reduction.h"
-#include "copus/train/optimizer.h"
 
 namespace copus {
 namespace {
