@@ -413,6 +413,14 @@ Story story_of(const RunConfig& config, const Case& one) {
 TEST_F(RegroupTest, AfterARankHasEndedAnywhereTheStateIsThatOfARunWithoutFaults) {
   for (const Case& one : cases) {
     const Story story = story_of(config(join(one.begin, four_samples)), one);
+    EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 13).first, 4);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(RegroupTest, AfterARankHasEndedAtAnyOfManyPlacesTheStateIsThatOfARunWithoutFaults) {
+  for (const Case& one : cases) {
+    const Story story = story_of(config(join(one.begin, four_samples)), one);
     // The places at which a step is decided and not done are few.
     EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 3).first, 20);
     if (HasFailure()) return;
