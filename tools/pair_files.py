@@ -1,5 +1,5 @@
 """Writes the files of a Megatron pair: PREFIX.bin holds token ids, PREFIX.idx sequences and documents. The layout is
-described in copus/data/megatron_source.h. Opens standard descriptors that are closed, before any file.
+described in copus/data/megatron_source.h.
 """
 
 import contextlib
@@ -8,26 +8,12 @@ import os
 import resource
 import shutil
 import struct
-import sys
 from array import array
 
 # Token ids of vocabularies below this size are stored in two bytes, by Megatron's rule.
 UINT16_VOCAB_LIMIT = 65500
 DTYPE_UINT16, DTYPE_INT32 = 8, 4
 MAX_SEQUENCE_LENGTH = 2**31 - 1
-
-
-def open_standard_descriptors():
-    """Opens the null device at each of 0, 1 and 2 that is closed, as daemons leave them. The next file to be opened would
-    get that number otherwise, and Python has no sys.stdout and sys.stderr then."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w", closefd=False))
 
 
 def type_code(vocab_size):

@@ -32,8 +32,10 @@ except ImportError as missing:
     print(f"SKIPPED: the tokenizer test needs the Python packages transformers and tokenizers ({missing})")
     sys.exit(77)
 
+import corpus_parts
 import corpus_readers
-import tokenize_corpus
+import corpus_tokenizer
+import token_windows
 
 TOOL = Path(__file__).with_name("tokenize_corpus.py")
 DOCUMENTS = 3 * [
@@ -317,7 +319,7 @@ class TokenizeCorpusTest(unittest.TestCase):
         for content in ("{", "[1]", '{"tokenizer_class": 3}'):
             self.write("hf/tokenizer_config.json", content)
             with self.assertRaisesRegex(corpus_readers.CorpusError, "hf cannot be loaded"):
-                tokenize_corpus.HuggingFaceTokenizer(self.folder / "hf", special_are_text=True)
+                corpus_tokenizer.HuggingFaceTokenizer(self.folder / "hf", special_are_text=True)
 
     def test_names_of_special_tokens_are_text_unless_asked_otherwise(self):
         body = f"one {EOS} two {EOS}{EOS}"
@@ -478,7 +480,7 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertEqual(caught.exception.filename, "a.txt")
 
     def test_a_file_system_without_locks_is_named_and_used(self):
-        parts = tokenize_corpus.Parts(self.folder / "out", 300)
+        parts = corpus_parts.Parts(self.folder / "out", 300)
         with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "No locks available")), \
                 mock.patch("sys.stderr", new=io.StringIO()) as says:
             parts.open({})
@@ -543,13 +545,13 @@ class TokenizeCorpusTest(unittest.TestCase):
             self.assertLess(len(tokenizer.encode("=" * 64).ids), 8)
         names = ("WINDOW_CHARACTERS", "OVERLAP_CHARACTERS", "AGREEING_TOKENS")
         for name, value in zip(names, (1024, 256, 20)):
-            self.addCleanup(setattr, tokenize_corpus, name, getattr(tokenize_corpus, name))
-            setattr(tokenize_corpus, name, value)
+            self.addCleanup(setattr, token_windows, name, getattr(token_windows, name))
+            setattr(token_windows, name, value)
         for tokenizer in (bytes_of, metaspace):
             for text in texts:
                 for special_are_text in (False, True):
                     tokenizer.encode_special_tokens = special_are_text
-                    ids = list(tokenize_corpus.encode_long(tokenizer, text))
+                    ids = list(token_windows.encode_long(tokenizer, text))
                     self.assertEqual(ids, tokenizer.encode(text, add_special_tokens=False).ids)
         lengths = []
 
@@ -558,13 +560,13 @@ class TokenizeCorpusTest(unittest.TestCase):
             encoding = self.tokenizer.encode(part)
             return encoding.ids, [start for start, _ in encoding.offsets]
 
-        tokenize_corpus.encode_in_windows(words, encode)
+        token_windows.encode_in_windows(words, encode)
         self.assertEqual(max(lengths), 1024)
 
     def test_a_long_document_is_one_sequence(self):
         body = " ".join(DOCUMENTS)
-        body *= tokenize_corpus.WINDOW_CHARACTERS // len(body) + 100
-        self.assertGreater(len(body), tokenize_corpus.WINDOW_CHARACTERS)
+        body *= token_windows.WINDOW_CHARACTERS // len(body) + 100
+        self.assertGreater(len(body), token_windows.WINDOW_CHARACTERS)
         PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, eos_token=EOS).save_pretrained(self.folder / "hf")
         for tokenizer in (self.json_tokenizer(), ["--tokenizer", self.folder / "hf"]):
             self.tokenize(self.write("a.txt", body), *tokenizer)
@@ -582,7 +584,7 @@ class TokenizeCorpusTest(unittest.TestCase):
 
         def peak(windows):
             body = " ".join(f"w{i * i % 999}" for i in range(6000)) + " "
-            body *= windows * tokenize_corpus.WINDOW_CHARACTERS // len(body)
+            body *= windows * token_windows.WINDOW_CHARACTERS // len(body)
             text = self.write(f"{windows}.txt", body)
             command = self.command(text, "--tokenizer", self.folder / "words.json", "--eod-token", "w999",
                                    "--processes", 1, output=f"of-{windows}")

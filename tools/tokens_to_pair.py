@@ -18,7 +18,8 @@ from array import array
 from pathlib import Path
 
 from corpus_readers import BY_PAIRING, CorpusError, format_of, printable
-from pair_files import MAX_SEQUENCE_LENGTH, open_standard_descriptors, type_code, write_index, writing
+from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
+from standard_streams import open_standard_descriptors
 
 CODES = {"uint8": "B", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i", "uint64": "Q", "int64": "q"}
 NUMPY_CODES = {"u1": "B", "u2": "H", "i2": "h", "u4": "I", "i4": "i", "u8": "Q", "i8": "q"}

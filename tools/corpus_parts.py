@@ -1,0 +1,101 @@
+"""Keeps what is tokenized of a corpus, one file a piece, so that an interrupted call can resume."""
+
+import fcntl
+import json
+import os
+import shutil
+import struct
+import typing
+from array import array
+from pathlib import Path
+
+from corpus_readers import CorpusError
+from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
+from standard_streams import tell
+
+
+class Counts(typing.NamedTuple):
+    """Of a piece, or of all: documents, their tokens, and in their texts names of special tokens, characters that the
+    tokenizer does not know, and tokens that end a document before it ends."""
+    documents: int = 0
+    tokens: int = 0
+    special: int = 0
+    unknown: int = 0
+    ends: int = 0
+
+    def __add__(self, other):
+        return Counts(*map(sum, zip(self, other)))
+
+
+class Parts:
+    """The folder PREFIX.parts: what is tokenized already. A part is its Counts, its documents' lengths, their ids."""
+
+    HEADER = struct.Struct("<5Q")
+
+    def __init__(self, prefix, vocab_size):
+        self.folder = Path(f"{prefix}.parts")
+        self.code = type_code(vocab_size)
+
+    def open(self, plan):
+        """Takes the folder for this process; `plan` says what the parts are of, and has to be that of those there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CorpusError(f"{self.folder}: another process is writing it") from error
+        except OSError:
+            tell(f"note: {self.folder}: this file system has no file locks: nothing keeps another process from writing it; "
+                 "start one at a time")
+        path, text = self.folder / "plan.json", json.dumps(plan)
+        if path.exists() and path.read_text() != text:
+            raise CorpusError(f"{self.folder}: was begun with other input, another tokenizer or other options; "
+                              "delete it or choose another --output")
+        partial = path.with_suffix(".partial")
+        with writing(partial) as file:
+            file.write(text.encode())
+        partial.rename(path)
+
+    def leave(self):
+        """In a child process: the lock is the parent's alone, and ends with it."""
+        os.close(self._lock)
+
+    def path(self, number):
+        return self.folder / f"{number:06d}"
+
+    def write(self, number, counts, sequences):
+        lengths, ids = array("i"), array(self.code)
+        for sequence in sequences:
+            if len(sequence) > MAX_SEQUENCE_LENGTH:
+                raise CorpusError(f"a document has {len(sequence)} tokens, more than the format can hold; cut it with "
+                                  "--document-separator")
+            lengths.append(len(sequence))
+            ids.extend(iter(sequence))  # a list, or an array of another type
+        partial = self.path(number).with_suffix(f".{os.getpid()}")
+        with writing(partial) as file:
+            file.write(self.HEADER.pack(*counts))
+            lengths.tofile(file)
+            ids.tofile(file)
+        partial.rename(self.path(number))
+
+    def read_counts(self, file):
+        return Counts(*self.HEADER.unpack(file.read(self.HEADER.size)))
+
+    def lengths(self, file):
+        lengths = array("i")
+        lengths.fromfile(file, self.read_counts(file).documents)
+        return lengths
+
+    def join(self, prefix, count):
+        """Writes PREFIX.bin and PREFIX.idx, both under temporary names until they are complete."""
+        paths = [Path(f"{prefix}.bin"), Path(f"{prefix}.idx")]
+        partial = [path.with_name(path.name + ".partial") for path in paths]
+        lengths = array("i")
+        with writing(partial[0]) as output:
+            for number in range(count):
+                with open(self.path(number), "rb") as part:
+                    lengths.extend(self.lengths(part))
+                    shutil.copyfileobj(part, output, 1 << 20)
+        write_index(partial[1], self.code, lengths)
+        for source, path in zip(partial, paths):
+            source.rename(path)

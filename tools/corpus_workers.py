@@ -1,0 +1,119 @@
+"""Tokenizes the pieces of a corpus in several processes."""
+
+import concurrent.futures
+import multiprocessing
+import os
+import re
+import signal
+import threading
+
+from corpus_parts import Counts
+from corpus_readers import CorpusError
+from token_windows import WINDOW_CHARACTERS
+
+BATCH_CHARACTERS = 1 << 20
+
+
+def batched(documents, characters):
+    """Lists of documents that together have at least so many characters, but for the last; empty documents are left
+    out."""
+    batch, count = [], 0
+    for document in documents:
+        if not document:
+            continue
+        batch.append(document)
+        count += len(document)
+        if count >= characters:
+            yield batch
+            batch, count = [], 0
+    if batch:
+        yield batch
+
+
+class Work:
+    """What a worker process does. It is made before the fork, so that nothing has to be loaded again."""
+
+    def __init__(self, tokenizer, eod, parts):
+        self.tokenizer, self.eod, self.parts = tokenizer, eod, parts
+        # GPT-2's tokenizer has one token for both, which ends documents.
+        unknown = tokenizer.vocabulary.get(tokenizer.unknown_token)
+        self.unknown = None if unknown == eod else unknown
+        names = sorted(map(re.escape, tokenizer.special_tokens), key=len, reverse=True)
+        self.special = re.compile("|".join(names)) if names else None
+
+    def __call__(self, number, documents):
+        """Tokenizes a piece; returns its counts."""
+        sequences, special = [], 0
+        for batch in batched(documents, BATCH_CHARACTERS):
+            if self.special:
+                special += sum(1 for text in batch for _ in self.special.finditer(text))
+            try:
+                sequences += self.encode(batch)
+            except Exception:  # the package raises plain Exception, and names no text
+                sequences += [ids for text in batch for ids in self.encode_one(text)]
+        unknown, ends = (sum(ids.count(token) for ids in sequences) for token in (self.unknown, self.eod))
+        for ids in sequences:
+            ids.append(self.eod)
+        counts = Counts(len(sequences), sum(map(len, sequences)), special, unknown, ends)
+        self.parts.write(number, counts, sequences)
+        return counts
+
+    def encode(self, batch):
+        if max(map(len, batch)) <= WINDOW_CHARACTERS:
+            return self.tokenizer.encode(batch)
+        return [self.tokenizer.encode_long(text) if len(text) > WINDOW_CHARACTERS else self.tokenizer.encode([text])[0]
+                for text in batch]
+
+    def encode_one(self, text):
+        try:
+            return self.encode([text])
+        except Exception as error:
+            raise CorpusError(f"the tokenizer stops at the document that begins with {text[:60]!r}: {error}") from error
+
+
+def begin_worker(work):
+    global tokenize_piece
+    tokenize_piece = work
+    work.parts.leave()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has the pieces ended that are begun
+
+    def end_with_parent():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def call_worker(number, documents):
+    return tokenize_piece(number, documents)
+
+
+def tokenize_pieces(pieces, work, processes, progress):
+    """Has all pieces tokenized that have not been; returns their number. `pieces`: documents, and bytes of input."""
+    # Each process works on one core; a few pieces more are read ahead.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin_worker, (work,))
+    count, running = 0, {}
+
+    def collect(most_left):
+        while len(running) > most_left:
+            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                progress.add(running.pop(future), future.result(), is_new=True)
+
+    try:
+        pool.submit(int).result()  # forks, before the readers start threads
+        for documents, size in pieces:
+            path = work.parts.path(count)
+            if path.exists():
+                with open(path, "rb") as file:
+                    counts = work.parts.read_counts(file)
+                progress.add(size, counts, is_new=False)
+            else:
+                running[pool.submit(call_worker, count, documents)] = size
+            count += 1
+            collect(processes + 2)
+        collect(0)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return count
