@@ -3,14 +3,13 @@
 import fcntl
 import json
 import os
-import shutil
 import struct
 import typing
 from array import array
 from pathlib import Path
 
 from corpus_readers import CorpusError
-from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
+from pair_files import MAX_SEQUENCE_LENGTH, type_code, writing
 from standard_streams import tell
 
 
@@ -81,21 +80,18 @@ class Parts:
     def read_counts(self, file):
         return Counts(*self.HEADER.unpack(file.read(self.HEADER.size)))
 
-    def lengths(self, file):
+    def lengths(self, count):
+        """The tokens of each document in `count` parts."""
         lengths = array("i")
-        lengths.fromfile(file, self.read_counts(file).documents)
+        for number in range(count):
+            with open(self.path(number), "rb") as part:
+                lengths.fromfile(part, self.read_counts(part).documents)
         return lengths
 
-    def join(self, prefix, count):
-        """Writes PREFIX.bin and PREFIX.idx, both under temporary names until they are complete."""
-        paths = [Path(f"{prefix}.bin"), Path(f"{prefix}.idx")]
-        partial = [path.with_name(path.name + ".partial") for path in paths]
-        lengths = array("i")
-        with writing(partial[0]) as output:
-            for number in range(count):
-                with open(self.path(number), "rb") as part:
-                    lengths.extend(self.lengths(part))
-                    shutil.copyfileobj(part, output, 1 << 20)
-        write_index(partial[1], self.code, lengths)
-        for source, path in zip(partial, paths):
-            source.rename(path)
+    def id_blocks(self, count):
+        """Yields the token ids of `count` parts in blocks of bytes."""
+        for number in range(count):
+            with open(self.path(number), "rb") as part:
+                part.seek(self.read_counts(part).documents * array("i").itemsize, os.SEEK_CUR)
+                while block := part.read(1 << 20):
+                    yield block

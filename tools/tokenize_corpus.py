@@ -15,10 +15,14 @@ dropout is ignored; a note says where a tokenizer loses text.
 The documents are cut into pieces of a fixed size, which several processes tokenize, each into a file of its own in
 PREFIX.parts; at the end these are joined. So neither the number of processes nor an interruption changes a byte: the
 same command goes on with what is there. PREFIX.idx is written last, so that a pair that is there is complete.
+
+--shard-tokens COUNT writes shards, the pairs PREFIX-00000-of-00004 and so on. They hold the documents of the single pair
+in the same order. The last shard's .idx is written last.
 """
 
 import argparse
 import errno
+import json
 import os
 import shutil
 import sys
@@ -28,6 +32,7 @@ from pathlib import Path
 from corpus_parts import Parts
 from corpus_progress import Progress
 from corpus_readers import BadRecords, CorpusError, files_of, printable, read_documents
+from corpus_shards import refuse_existing_shards, shards_of, write_shards
 from corpus_tokenizer import load_tokenizer, save_tokenizer
 from corpus_workers import Work, batched, tokenize_pieces
 from standard_streams import discard, open_standard_descriptors, tell
@@ -36,13 +41,15 @@ PIECE_CHARACTERS = 1 << 22
 
 
 def tokenize(arguments):
-    """Writes the pair; returns the lines of the summary."""
+    """Writes the pair or the shards; returns what was written, and the lines of the summary."""
     files = [file for path in arguments.input for file in files_of(path)]
     # Beside its parts, what is there without an .idx is of a call that was killed before its last step.
     is_interrupted = Path(f"{arguments.output}.parts").exists()
     for suffix in (".idx",) if is_interrupted else (".bin", ".idx", ".tokenizer", ".skipped"):
         if Path(f"{arguments.output}{suffix}").exists():
             raise CorpusError(f"{arguments.output}{suffix}: exists already; remove it or choose another --output")
+    if arguments.shard_tokens:
+        refuse_existing_shards(arguments.output, is_interrupted)
     tokenizer = load_tokenizer(arguments.tokenizer, arguments.special_tokens == "text")
     eod_token = arguments.eod_token or tokenizer.eos_token
     if eod_token is None:
@@ -59,7 +66,7 @@ def tokenize(arguments):
                 "tokenizer": tokenizer.fingerprint(), "eod": eod, "piece_characters": PIECE_CHARACTERS,
                 "json_key": arguments.json_key, "document_separator": arguments.document_separator,
                 "special_tokens": arguments.special_tokens, "on_bad_record": arguments.on_bad_record,
-                "largest_document": arguments.largest_document})
+                "largest_document": arguments.largest_document, "shard_tokens": arguments.shard_tokens})
     for note in tokenizer.notes:
         tell(f"note: {note}")
     skipped = Path(f"{arguments.output}.skipped")
@@ -91,13 +98,19 @@ def tokenize(arguments):
         shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
         skipped.unlink(missing_ok=True)
         raise
-    save_tokenizer(tokenizer, eod_token, Path(f"{arguments.output}.tokenizer"), parts.folder)
-    parts.join(arguments.output, count)
+    lengths = parts.lengths(count)
+    shards = shards_of(arguments.output, lengths, arguments.shard_tokens)
+    prefixes = [shard.prefix for shard in shards]
+    save_tokenizer(tokenizer, eod_token, Path(f"{prefixes[0]}.tokenizer"), parts.folder)
+    write_shards(shards, lengths, parts, count)
     shutil.rmtree(parts.folder)
     progress.show(last=True)
     counts = progress.counts
-    lines = [f"{arguments.output}.bin/.idx: {counts.documents} documents, {counts.tokens} tokens, "
-             f"{progress.seconds():.1f} s"]
+    written = " to ".join(f"{prefix}.bin/.idx" for prefix in dict.fromkeys([prefixes[0], prefixes[-1]]))
+    lines = [f"{written}: {counts.documents} documents, {counts.tokens} tokens, {progress.seconds():.1f} s"]
+    if too_long := sum(length > arguments.shard_tokens for length in lengths) if arguments.shard_tokens else 0:
+        lines.append(f"shards: {too_long:,} documents have more than {arguments.shard_tokens:,} tokens; each is a shard of "
+                     "its own")
     if bad.bad:
         lines.append(f"skipped: {bad.bad:,} of {bad.records:,} records are bad; {skipped} lists them")
     if counts.special:
@@ -109,17 +122,17 @@ def tokenize(arguments):
     if counts.unknown:
         lines.append(f"unknown: {counts.unknown:,} tokens are {tokenizer.unknown_token!r}: their text is not in the "
                      "vocabulary")
-    lines.append(f'train with: data.train = "{arguments.output}", model.vocab_size = {vocab_size} (or more)')
-    return lines
+    train = json.dumps(prefixes if arguments.shard_tokens else arguments.output, ensure_ascii=False)
+    lines.append(f"train with: data.train = {train}, model.vocab_size = {vocab_size} (or more)")
+    return written, lines
 
 
-def print_summary(lines, prefix):
+def print_summary(written, lines):
     try:
         print(*lines, sep="\n", flush=True)
     except OSError as error:
         discard(sys.stdout)
-        raise CorpusError(f"standard output: {error.strerror}; the summary is lost, and {prefix}.bin/.idx are complete"
-                          ) from error
+        raise CorpusError(f"standard output: {error.strerror}; the summary is lost, and {written} are complete") from error
 
 
 def percent(text):
@@ -135,6 +148,13 @@ def positive(text):
     if not 0 < value < float("inf"):
         raise ValueError
     return value
+
+
+def token_count(text):
+    value = float(text)
+    if value < 1 or not value.is_integer():
+        raise argparse.ArgumentTypeError(f"expected a whole number of tokens, 1 or more, as 1e8, and not {text!r}")
+    return int(value)
 
 
 def main():
@@ -163,6 +183,9 @@ def main():
     parser.add_argument("--largest-document", type=positive, default=1024, metavar="MIB",
                         help="text and JSONL, unpacked: a longer record is a bad one; default: 1024. A process needs "
                         "up to 400 MiB where no document is longer than 8 MiB, and up to 11 bytes for each byte beyond")
+    parser.add_argument("--shard-tokens", type=token_count, metavar="COUNT",
+                        help="write shards PREFIX-00000-of-00004.bin/.idx of at most COUNT tokens, such as 1e8, each of "
+                        "whole documents; a longer document is a shard of its own")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="COUNT",
                         help="default: %(default)s, as many as there are cores")
     arguments = parser.parse_args()
@@ -170,7 +193,7 @@ def main():
         parser.error("--processes: expected 1 or more")
     arguments.document_separator = arguments.document_separator.replace("\\n", "\n").replace("\\t", "\t")
     try:
-        print_summary(tokenize(arguments), arguments.output)
+        print_summary(*tokenize(arguments))
     except CorpusError as error:
         parser.error(printable(error))  # exit code 2
     except OSError as error:

@@ -36,66 +36,10 @@ import corpus_parts
 import corpus_readers
 import corpus_tokenizer
 import token_windows
-
-TOOL = Path(__file__).with_name("tokenize_corpus.py")
-DOCUMENTS = 3 * [
-    "The quick brown fox jumps over the lazy dog.", "A na\u00efve caf\u00e9 \u2013 \U0001F600!", "One\nmore line."]
-EOS = "<|end|>"
+from tokenize_test_support import DOCUMENTS, EOS, TokenizeTest, run_tests
 
 
-class TokenizeCorpusTest(unittest.TestCase):
-    print_documents = ""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-        self.tokenizer = Tokenizer(models.BPE())
-        self.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        self.tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=[EOS], show_progress=False,
-                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-        self.tokenizer.train_from_iterator(DOCUMENTS, trainer)
-        self.tokenizer.save(str(self.folder / "tokenizer.json"))
-        self.expected = [self.tokenizer.encode(text).ids + [self.tokenizer.token_to_id(EOS)] for text in DOCUMENTS]
-
-    def write(self, name, content):
-        path = self.folder / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    def command(self, *arguments, output="out"):
-        return [str(part) for part in [sys.executable, TOOL, "--output", self.folder / output, *arguments]]
-
-    def run_tool(self, *arguments, output="out", **options):
-        return subprocess.run(self.command(*arguments, output=output), capture_output=True, text=True, **options)
-
-    def tokenize(self, *arguments):
-        result = self.run_tool(*arguments)
-        self.assertEqual(result.returncode, 0, result.stderr)
-
-    def remove_output(self):
-        for suffix in (".bin", ".idx"):
-            (self.folder / f"out{suffix}").unlink()
-        (self.folder / "out.skipped").unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "out.tokenizer")
-
-    def read_back(self, vocab_size):
-        command = [self.print_documents, str(self.folder / "out"), str(vocab_size)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return [[int(token) for token in line.split()] for line in output.splitlines()]
-
-    def json_tokenizer(self):
-        return ["--tokenizer", self.folder / "tokenizer.json", "--eod-token", EOS]
-
-    def refused(self, *arguments):
-        """The message of a run that ends with exit code 2 and leaves nothing behind."""
-        result = self.run_tool(*arguments)
-        self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertNotIn("Traceback", result.stderr)
-        self.assertEqual([path.name for path in self.folder.glob("out*")], [])
-        return result.stderr
-
+class TokenizeCorpusTest(TokenizeTest):
     def test_text_with_separator(self):
         text = self.write("a.txt", "\n\n\n".join(DOCUMENTS) + "\n\n\n\n\n\n")
         self.tokenize(text, "--document-separator", r"\n\n\n", *self.json_tokenizer())
@@ -155,9 +99,6 @@ class TokenizeCorpusTest(unittest.TestCase):
         lines = self.write("a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
         options = [lines, "--tokenizer", self.folder / "words.json", "--eod-token", "w999", "--processes"]
 
-        def pair(output):
-            return [(self.folder / f"{output}{suffix}").read_bytes() for suffix in (".bin", ".idx")]
-
         self.assertEqual(self.run_tool(*options, 1, output="one").returncode, 0)
         killed = subprocess.Popen(self.command(*options, 1), stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
@@ -171,7 +112,7 @@ class TokenizeCorpusTest(unittest.TestCase):
         self.assertIn("was begun with other input", changed.stderr)
         result = self.run_tool(*options, 3)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(pair("out"), pair("one"))
+        self.assertEqual(self.pair(), self.pair("one"))
         self.assertEqual(sorted(path.name for path in self.folder.glob("o*")),
                          [f"{name}{suffix}" for name in ("one", "out") for suffix in (".bin", ".idx", ".tokenizer")])
 
@@ -655,5 +596,4 @@ class TokenizeCorpusTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TokenizeCorpusTest.print_documents = sys.argv.pop()
-    unittest.main()
+    run_tests()
