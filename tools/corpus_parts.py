@@ -8,7 +8,7 @@ import typing
 from array import array
 from pathlib import Path
 
-from corpus_readers import CorpusError
+from corpus_errors import CorpusError
 from pair_files import MAX_SEQUENCE_LENGTH, type_code, writing
 from standard_streams import tell
 

@@ -1,14 +1,18 @@
 """Reads the documents of a corpus, one text after the other: text, JSONL, both compressed too, parquet, and folders of
-`datasets.save_to_disk`.
+`datasets.save_to_disk`. A file may also be one behind a URL.
 
 Everything is read as a stream. Beside its texts a reader tells how much of its files it has read, in bytes on the disk.
 """
 
 import codecs
+import contextlib
 import json
 import struct
 import zlib
 from pathlib import Path
+
+from corpus_errors import CorpusError, printable
+from remote_files import RemoteFile
 
 READ_BYTES = 1 << 20
 READ_ROWS = 1000
@@ -18,17 +22,8 @@ JSON_LINES = (".jsonl", ".json", ".ndjson")
 HEAD_BYTES = 4096  # of a file, by which its format is told
 
 
-class CorpusError(Exception):
-    """A mistake in what the user gave."""
-
-
 class BadRecord(Exception):
     """A record that holds no text. Its reader passes it to BadRecords and goes on where that allows it."""
-
-
-def printable(text):
-    """The text with control characters as escapes, since a terminal would obey those of a file."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
 
 
 class BadRecords:
@@ -85,6 +80,18 @@ def suffix_of(path):
     return path.suffix.lower()
 
 
+def identity_of(path):
+    """What tells a file that is unchanged: its name, its size (None: unknown) and when it was changed."""
+    if isinstance(path, RemoteFile):
+        return [path.url, path.size, path.version]
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+
+
+def size_of(path):
+    return path.size if isinstance(path, RemoteFile) else path.stat().st_size
+
+
 def new_decompressor(path):
     if suffix_of(path) == ".gz":
         return zlib.decompressobj(wbits=31)
@@ -116,9 +123,11 @@ def read_block(file, path, size):
 def read_blocks(path, on_bytes):
     """Yields what a file holds, decompressed where its name ends in .gz or .zst, in blocks of any size."""
     decompressor, suffix = None, suffix_of(path)
-    with open(path, "rb") as file:
+    has_size = size_of(path) is not None  # of an unknown size no share is read
+    with path.open("rb") as file:
         while block := read_block(file, path, ZSTD_BYTES if suffix == ".zst" else READ_BYTES):
-            on_bytes(len(block))
+            if has_size:
+                on_bytes(len(block))
             if suffix not in COMPRESSED:
                 yield block
             while block and suffix in COMPRESSED:  # files that were compressed apart may be joined
@@ -304,9 +313,10 @@ def texts_of(path, schema, batches, key, bad):
 
 def read_parquet(path, key, on_bytes, bad):
     pyarrow = import_pyarrow(path)
-    read, size = 0, path.stat().st_size
+    read, size = 0, size_of(path)
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with (path.open_seekable() if isinstance(path, RemoteFile) else contextlib.nullcontext(path)) as source, \
+                pyarrow.parquet.ParquetFile(source) as file:
             batches = file.iter_batches(READ_ROWS, columns=[key])
             for text, rows in texts_of(path, file.schema_arrow, batches, key, bad):
                 now = size * rows // file.metadata.num_rows
@@ -359,7 +369,10 @@ def read_dataset(folder, key, on_bytes, bad):
 
 
 def files_of(path):
-    """Returns the files that are read for an input."""
+    """Returns the files that are read for an input. Of one behind a URL, asks for the size and version."""
+    if isinstance(path, RemoteFile):
+        path.look_up()
+        return [path]
     if path.is_dir():
         return files_of_dataset(path)
     if not path.exists():
@@ -422,7 +435,7 @@ def format_of(head, path):
         # A text may begin with ORCHID.
         if head.startswith(mark, offset) and (mark != b"ORC" or any(byte < 9 for byte in head[:64])):
             return f"is {what}; {remedy}"
-    if head[8:10] == b'{"' and 0 < int.from_bytes(head[:8], "little") < path.stat().st_size:
+    if head[8:10] == b'{"' and 0 < int.from_bytes(head[:8], "little") < (size_of(path) or 0):
         return f"is a model's weights (safetensors); {NO_TEXT}"
     if head.startswith(b"\n") and b"<unk>" in head[:64] and not is_utf8_so_far(head):
         return "is a tokenizer of SentencePiece; give its folder by --tokenizer, and the text as input"
@@ -462,7 +475,7 @@ def read_documents(path, key, separator, on_bytes, bad):
     """Yields the documents of a file or folder. `key` names the text of a record, `separator` ends one in a text."""
     if path.is_dir():
         return read_dataset(path, key, on_bytes, bad)
-    kind = suffix_of(path.with_suffix("") if suffix_of(path) in COMPRESSED else path)
+    kind = suffix_of(Path(path.stem) if suffix_of(path) in COMPRESSED else path)
     if kind == ".parquet":
         return read_parquet(path, key, on_bytes, bad)
     check_format(path)

@@ -6,7 +6,7 @@ import typing
 from array import array
 from pathlib import Path
 
-from corpus_readers import CorpusError
+from corpus_errors import CorpusError
 from pair_files import write_index, writing
 
 

@@ -94,7 +94,8 @@ class ShardsTest(TokenizeTest):
         result = self.run_tool(*self.options, "--shard-tokens", 8)
         longer = sum(len(ids) > 8 for ids in self.expected) * 40
         self.assertIn(f"shards: {longer} documents have more than 8 tokens; each is a shard of its own", result.stdout)
-        self.assertEqual([self.read_back(300, name) for name in self.shard_names()[:9]], [[ids] for ids in self.expected])
+        self.assertEqual([self.read_back(300, name) for name in self.shard_names()[:9]],
+                         [[ids] for ids in self.expected])
 
     def test_one_shard_has_a_number_too(self):
         self.tokenize(*self.options, "--shard-tokens", "1e9")

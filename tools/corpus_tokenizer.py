@@ -7,7 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
-from corpus_readers import CorpusError
+from corpus_errors import CorpusError
 from token_windows import encode_long
 
 

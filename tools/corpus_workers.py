@@ -8,7 +8,7 @@ import signal
 import threading
 
 from corpus_parts import Counts
-from corpus_readers import CorpusError
+from corpus_errors import CorpusError
 from token_windows import WINDOW_CHARACTERS
 
 BATCH_CHARACTERS = 1 << 20

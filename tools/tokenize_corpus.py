@@ -16,8 +16,11 @@ The documents are cut into pieces of a fixed size, which several processes token
 PREFIX.parts; at the end these are joined. So neither the number of processes nor an interruption changes a byte: the
 same command goes on with what is there. PREFIX.idx is written last, so that a pair that is there is complete.
 
+A file may be behind a URL that fsspec reads: https://, s3://, gs:// and others. Where a transfer ends early or stalls
+for a minute, the same command resumes.
+
 --shard-tokens COUNT writes shards, the pairs PREFIX-00000-of-00004 and so on. They hold the documents of the single pair
-in the same order. The last shard's .idx is written last.
+in the same order, the first one has the tokenizer beside it, and the last one's .idx is written last.
 """
 
 import argparse
@@ -29,20 +32,20 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from corpus_errors import CorpusError, TransferError, printable
 from corpus_parts import Parts
 from corpus_progress import Progress
-from corpus_readers import BadRecords, CorpusError, files_of, printable, read_documents
+from corpus_readers import BadRecords, files_of, identity_of, read_documents
 from corpus_shards import refuse_existing_shards, shards_of, write_shards
 from corpus_tokenizer import load_tokenizer, save_tokenizer
 from corpus_workers import Work, batched, tokenize_pieces
+from remote_files import corpus_input
 from standard_streams import discard, open_standard_descriptors, tell
 
 PIECE_CHARACTERS = 1 << 22
 
 
-def tokenize(arguments):
-    """Writes the pair or the shards; returns what was written, and the lines of the summary."""
-    files = [file for path in arguments.input for file in files_of(path)]
+def refuse_existing(arguments):
     # Beside its parts, what is there without an .idx is of a call that was killed before its last step.
     is_interrupted = Path(f"{arguments.output}.parts").exists()
     for suffix in (".idx",) if is_interrupted else (".bin", ".idx", ".tokenizer", ".skipped"):
@@ -50,21 +53,32 @@ def tokenize(arguments):
             raise CorpusError(f"{arguments.output}{suffix}: exists already; remove it or choose another --output")
     if arguments.shard_tokens:
         refuse_existing_shards(arguments.output, is_interrupted)
-    tokenizer = load_tokenizer(arguments.tokenizer, arguments.special_tokens == "text")
-    eod_token = arguments.eod_token or tokenizer.eos_token
-    if eod_token is None:
+
+
+def end_token_of(tokenizer, arguments):
+    token = arguments.eod_token or tokenizer.eos_token
+    if token is None:
         raise CorpusError(
             f"the tokenizer {arguments.tokenizer} names no end-of-sequence token; give one by --eod-token")
-    if eod_token not in tokenizer.vocabulary:
-        raise CorpusError(f"the token {eod_token!r} is not in the vocabulary of {arguments.tokenizer}; see --eod-token")
+    if token not in tokenizer.vocabulary:
+        raise CorpusError(f"the token {token!r} is not in the vocabulary of {arguments.tokenizer}; see --eod-token")
+    return token
+
+
+def tokenize(arguments):
+    """Writes the pair or the shards; returns what was written, and the lines of the summary."""
+    files = [file for path in arguments.input for file in files_of(path)]
+    refuse_existing(arguments)
+    tokenizer = load_tokenizer(arguments.tokenizer, arguments.special_tokens == "text")
+    eod_token = end_token_of(tokenizer, arguments)
     eod = tokenizer.vocabulary[eod_token]
     vocab_size = max(tokenizer.vocabulary.values()) + 1
 
     parts = Parts(arguments.output, vocab_size)
-    status = [file.stat() for file in files]
-    parts.open({"input": [[str(file.resolve()), each.st_size, each.st_mtime_ns] for file, each in zip(files, status)],
-                "tokenizer": tokenizer.fingerprint(), "eod": eod, "piece_characters": PIECE_CHARACTERS,
-                "json_key": arguments.json_key, "document_separator": arguments.document_separator,
+    identities = [identity_of(file) for file in files]
+    parts.open({"input": identities, "tokenizer": tokenizer.fingerprint(), "eod": eod,
+                "piece_characters": PIECE_CHARACTERS, "json_key": arguments.json_key,
+                "document_separator": arguments.document_separator,
                 "special_tokens": arguments.special_tokens, "on_bad_record": arguments.on_bad_record,
                 "largest_document": arguments.largest_document, "shard_tokens": arguments.shard_tokens})
     for note in tokenizer.notes:
@@ -73,58 +87,68 @@ def tokenize(arguments):
     skips = arguments.on_bad_record == "skip"
     bad = BadRecords(int(arguments.largest_document * 2**20),
                      *([arguments.most_bad / 100, skipped] if skips else []))
-    progress = Progress(sum(each.st_size for each in status))
-    read = [0]
-
-    def on_bytes(count):
-        read[0] += count
-
-    def pieces():
-        documents = (document for path in arguments.input
-                     for document in read_documents(path, arguments.json_key, arguments.document_separator, on_bytes,
-                                                    bad))
-        before = 0
-        for piece in batched(documents, PIECE_CHARACTERS):
-            yield piece, read[0] - before
-            before = read[0]
-
+    progress = Progress(sum(size or 0 for _, size, _ in identities))
     try:
         work = Work(tokenizer, eod, parts)
-        count = tokenize_pieces(pieces(), work, arguments.processes, progress)
+        count = tokenize_pieces(pieces_of(arguments, bad), work, arguments.processes, progress)
         bad.finish()
         if count == 0:
             raise CorpusError("the input is empty: it holds no text")
+    except TransferError:
+        raise
     except CorpusError:
         shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
         skipped.unlink(missing_ok=True)
         raise
     lengths = parts.lengths(count)
     shards = shards_of(arguments.output, lengths, arguments.shard_tokens)
-    prefixes = [shard.prefix for shard in shards]
-    save_tokenizer(tokenizer, eod_token, Path(f"{prefixes[0]}.tokenizer"), parts.folder)
+    # A run looks for it beside the first pair that it trains on.
+    save_tokenizer(tokenizer, eod_token, Path(f"{shards[0].prefix}.tokenizer"), parts.folder)
     write_shards(shards, lengths, parts, count)
     shutil.rmtree(parts.folder)
     progress.show(last=True)
     counts = progress.counts
-    written = " to ".join(f"{prefix}.bin/.idx" for prefix in dict.fromkeys([prefixes[0], prefixes[-1]]))
+    written = " to ".join(f"{prefix}.bin/.idx" for prefix in dict.fromkeys([shards[0].prefix, shards[-1].prefix]))
     lines = [f"{written}: {counts.documents} documents, {counts.tokens} tokens, {progress.seconds():.1f} s"]
-    if too_long := sum(length > arguments.shard_tokens for length in lengths) if arguments.shard_tokens else 0:
-        lines.append(f"shards: {too_long:,} documents have more than {arguments.shard_tokens:,} tokens; each is a shard of "
-                     "its own")
     if bad.bad:
         lines.append(f"skipped: {bad.bad:,} of {bad.records:,} records are bad; {skipped} lists them")
+    lines += remarks(counts, arguments, eod_token, tokenizer.unknown_token)
+    train = arguments.output
+    if arguments.shard_tokens:
+        train = [shard.prefix for shard in shards]
+        if too_long := sum(length > arguments.shard_tokens for length in lengths):
+            lines.append(f"shards: {too_long:,} documents have more than {arguments.shard_tokens:,} tokens; each is a "
+                         "shard of its own")
+    train = json.dumps(train, ensure_ascii=False)
+    lines.append(f"train with: data.train = {train}, model.vocab_size = {vocab_size} (or more)")
+    return written, lines
+
+
+def pieces_of(arguments, bad):
+    """Yields the input in lists of documents, and how many bytes of files were read for each."""
+    read = before = 0
+
+    def on_bytes(count):
+        nonlocal read
+        read += count
+
+    documents = (document for path in arguments.input
+                 for document in read_documents(path, arguments.json_key, arguments.document_separator, on_bytes, bad))
+    for piece in batched(documents, PIECE_CHARACTERS):
+        yield piece, read - before
+        before = read
+
+
+def remarks(counts, arguments, eod_token, unknown_token):
+    """Lines of the summary on what the texts hold beside ordinary ones."""
     if counts.special:
         what = ("they were written as text; --special-tokens token writes the tokens" if arguments.special_tokens == "text"
                 else "they were written as tokens")
-        lines.append(f"special tokens: documents name them {counts.special:,} times; {what}")
+        yield f"special tokens: documents name them {counts.special:,} times; {what}"
     if counts.ends:
-        lines.append(f"ends: {counts.ends:,} times the end-of-document token {eod_token!r} stands inside a document")
+        yield f"ends: {counts.ends:,} times the end-of-document token {eod_token!r} stands inside a document"
     if counts.unknown:
-        lines.append(f"unknown: {counts.unknown:,} tokens are {tokenizer.unknown_token!r}: their text is not in the "
-                     "vocabulary")
-    train = json.dumps(prefixes if arguments.shard_tokens else arguments.output, ensure_ascii=False)
-    lines.append(f"train with: data.train = {train}, model.vocab_size = {vocab_size} (or more)")
-    return written, lines
+        yield f"unknown: {counts.unknown:,} tokens are {unknown_token!r}: their text is not in the vocabulary"
 
 
 def print_summary(written, lines):
@@ -160,8 +184,8 @@ def token_count(text):
 def main():
     open_standard_descriptors()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("input", type=Path, nargs="+", help="text, .jsonl (UTF-8; also .gz, .zst) or .parquet "
-                        "files, or folders of datasets.save_to_disk")
+    parser.add_argument("input", type=corpus_input, nargs="+", help="text, .jsonl (UTF-8; also .gz, .zst) or .parquet "
+                        "files, URLs of such files, or folders of datasets.save_to_disk")
     parser.add_argument("--output", metavar="PREFIX", required=True, help="writes PREFIX.bin and PREFIX.idx")
     parser.add_argument("--tokenizer", metavar="DIR_OR_NAME", required=True,
                         help="a Hugging Face directory or model name, or a tokenizers JSON file")
@@ -191,6 +215,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.processes < 1:
         parser.error("--processes: expected 1 or more")
+    if "://" in arguments.output:
+        parser.error("--output: expected a path on this machine, and no URL")
     arguments.document_separator = arguments.document_separator.replace("\\n", "\n").replace("\\t", "\t")
     try:
         print_summary(*tokenize(arguments))

@@ -18,14 +18,13 @@ import struct
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 import unittest
 from pathlib import Path
 from unittest import mock
 
 try:
-    from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+    from tokenizers import (AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors,
                             trainers)
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 except ImportError as missing:

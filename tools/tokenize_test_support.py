@@ -1,4 +1,4 @@
-"""What tests of tools/tokenize_corpus.py have in common. They are skipped (exit code 77) where tokenizers is missing."""
+"""What tests of tools/tokenize_corpus.py have in common. They skip (exit code 77) where tokenizers is missing."""
 
 import shutil
 import subprocess

@@ -17,7 +17,8 @@ import sys
 from array import array
 from pathlib import Path
 
-from corpus_readers import BY_PAIRING, CorpusError, format_of, printable
+from corpus_errors import CorpusError, printable
+from corpus_readers import BY_PAIRING, format_of
 from pair_files import MAX_SEQUENCE_LENGTH, type_code, write_index, writing
 from standard_streams import open_standard_descriptors
 

@@ -2,12 +2,14 @@
 """tools/tokenize_corpus.py writes the same pair from JSONL, .zst, parquet and a folder of datasets.save_to_disk."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import datasets
 import pyarrow
@@ -16,6 +18,9 @@ import zstandard
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 TOOL = Path(__file__).parents[3] / "tools/tokenize_corpus.py"
+sys.path.insert(0, str(TOOL.parent))
+from file_server_test_support import FileServer  # noqa: E402
+
 TEXTS = [" ".join(f"w{(i * j) % 99}" for j in range(i % 50)) for i in range(5000)]
 
 
@@ -32,8 +37,9 @@ class CorpusFormats(unittest.TestCase):
         self.dataset = datasets.Dataset.from_dict({"id": list(range(len(TEXTS))), "body": TEXTS})
 
     def run_tool(self, *names, key="body"):
-        command = [sys.executable, TOOL, *(self.folder / name for name in names), "--tokenizer",
-                   self.folder / "words.json", "--eod-token", "w99", "--json-key", key, "--output", self.folder / "out"]
+        command = [sys.executable, TOOL, *(name if "://" in name else self.folder / name for name in names),
+                   "--tokenizer", self.folder / "words.json", "--eod-token", "w99", "--json-key", key, "--output",
+                   self.folder / "out"]
         return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
 
     def pair(self, *names):
@@ -72,6 +78,29 @@ class CorpusFormats(unittest.TestCase):
         self.assertIn("1.parquet, row 1: the value", self.refused("1.parquet", key="id"))
         (self.folder / "3.parquet").write_bytes(b"PAR1")
         self.assertIn("3.parquet: cannot be read as parquet", self.refused("3.parquet"))
+
+    def test_parquet_behind_urls(self):
+        server = FileServer()
+        self.addCleanup(server.stop)
+        environment = mock.patch.dict(os.environ, {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"})
+        environment.start()
+        self.addCleanup(environment.stop)
+        path = self.folder / "1.parquet"
+        pyarrow.parquet.write_table(self.dataset.data.table, path, row_group_size=700)
+        server.files["/1.parquet"] = path.read_bytes()
+        url = server.url("/1.parquet")
+        self.assertIn(f"{url}: this format is read at several places", self.refused(url))
+        server.sends_ranges = True
+        for each in (url, f"file://{path}"):
+            self.assertEqual(self.pair(each), self.pair("a.jsonl"))
+        server.ends_after = 1000
+        result = self.run_tool(url)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("the same command resumes from what is done", result.stderr)
+        server.ends_after = None
+        self.assertEqual(self.pair(url), self.pair("a.jsonl"))
+        server.files["/1.parquet"] = b"PAR1"
+        self.assertIn(f"{url}: cannot be read as parquet", self.refused(url))
 
     def test_folder_of_datasets(self):
         backwards = self.dataset.select(range(len(TEXTS) - 1, -1, -1))

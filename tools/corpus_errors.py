@@ -1,0 +1,14 @@
+"""Errors of the tools that make corpora, and how their messages are printed."""
+
+
+class CorpusError(Exception):
+    """A mistake in what the user gave."""
+
+
+class TransferError(CorpusError):
+    """A file behind a URL was not read to its end. The same command may succeed later, so finished work is kept."""
+
+
+def printable(text):
+    """The text with control characters as escapes, since a terminal would obey those of a file."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
