@@ -107,8 +107,8 @@ class RemoteReader(io.RawIOBase):
 
     def _failure(self, reason):
         size = "an unknown number of" if self._size is None else f"{self._size:,}"
-        return TransferError(f"{self._url}: the transfer stopped after {self._position:,} of {size} bytes: {reason}; "
-                             f"{RESUMES}")
+        return TransferError(f"{self._url}: the transfer stopped when {self._position:,} of {size} bytes were read: "
+                             f"{reason}; {RESUMES}")
 
 
 class RemoteFile:

@@ -118,7 +118,7 @@ class Interruptions(RemoteTest):
     def test_a_transfer_that_ends_early_is_resumed(self):
         self.server.ends_after = self.size // 3
         message, few = self.interrupted()
-        self.assertRegex(message, rf"{self.url}: the transfer stopped after [\d,]+ of {self.size:,} bytes: .*"
+        self.assertRegex(message, rf"{self.url}: the transfer stopped when [\d,]+ of {self.size:,} bytes were read: .*"
                                   "the same command resumes from what is done")
         self.server.ends_after = 2 * self.size // 3
         _, more = self.interrupted()
@@ -129,7 +129,7 @@ class Interruptions(RemoteTest):
     def test_a_transfer_that_stalls_is_resumed(self):
         self.server.ends_after, self.server.stalls = self.size // 2, True
         message, _ = self.interrupted(f"import remote_files; remote_files.STALL_SECONDS = {SOON}; {SMALL_PIECES}")
-        self.assertIn(f"of {self.size:,} bytes: no data came within {SOON} s", message)
+        self.assertIn(f"of {self.size:,} bytes were read: no data came within {SOON} s", message)
         self.server.ends_after, self.server.stalls = None, False
         self.check_resumes()
 
@@ -159,7 +159,7 @@ class Readers(RemoteTest):
     def test_a_store_that_sends_less_or_more_than_announced_is_named(self):
         file = self.memory_file(b"0123456789")
         fsspec.filesystem("memory").pipe("/folder/a.txt", b"0123")
-        with self.assertRaisesRegex(TransferError, "stopped after 4 of 10 bytes: the data end there"):
+        with self.assertRaisesRegex(TransferError, "stopped when 4 of 10 bytes were read: the data end there"):
             file.open().read(10)
         fsspec.filesystem("memory").pipe("/folder/a.txt", b"0123456789ab")
         with self.assertRaisesRegex(CorpusError, "has more than the 10 bytes that were announced"):

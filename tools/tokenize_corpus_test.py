@@ -24,8 +24,7 @@ from pathlib import Path
 from unittest import mock
 
 try:
-    from tokenizers import (AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors,
-                            trainers)
+    from tokenizers import (AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers)
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 except ImportError as missing:
     print(f"SKIPPED: the tokenizer test needs the Python packages transformers and tokenizers ({missing})")
