@@ -54,15 +54,18 @@ void require_threads(int64_t count) {
   const int64_t most = std::ssize(others) + 1;
   for (std::thread& other : others) other.join();
   if (are_there) return;
-  throw UserError(concat(count, " threads are needed, and there can be ", most, under_process_limit(count - most), ": ",
+  rlimit limit{};
+  const bool is_limited = ::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  const std::string would_do =
+      is_limited ? concat(", where ", static_cast<int64_t>(limit.rlim_cur) + count - most, " would do") : "";
+  throw UserError(concat(count, " threads are needed, and there can be ", most, under_process_limit(), would_do, ": ",
                          lack_of_threads_message()));
 }
 
-std::string under_process_limit(int64_t more) {
+std::string under_process_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NPROC, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return concat(" under ulimit -u ", limit.rlim_cur, ", where ", static_cast<int64_t>(limit.rlim_cur) + more,
-                " would do");
+  return concat(" under ulimit -u ", limit.rlim_cur);
 }
 
 }  // namespace copus

@@ -26,8 +26,7 @@ void require_threads(int64_t count);
 // Tells a user to whom the system gives no further thread what to do.
 std::string_view lack_of_threads_message();
 
-// " under ulimit -u 70, where 73 would do", for a user to whom the system gives no further process or thread and who
-// needs `more`; empty where that limit is not set.
-std::string under_process_limit(int64_t more);
+// Names the limit on processes and threads: " under ulimit -u 70". Empty without that limit.
+std::string under_process_limit();
 
 }  // namespace copus

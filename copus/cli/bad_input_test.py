@@ -207,7 +207,7 @@ class BadInput(ProgramTest):
         self.assert_epochs(output, samples=32)
 
     def assert_epochs(self, output, samples):
-        """How often a run of so many samples of these data reads its first source, of which a quarter of them is."""
+        """Checks the printed epochs of the first source, whose weight is a quarter, for a run of `samples` samples."""
         sequences, epochs = re.search(r"corpus.txt: (\d+) sequences, 25 % of the samples, (\S+) epochs", output).groups()
         self.assertEqual(epochs, f"{samples / 4 / int(sequences):.3g}")
 

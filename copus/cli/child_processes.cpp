@@ -74,7 +74,8 @@ size_t ChildProcesses::start(const std::vector<std::string>& arguments, const st
   const int error = errno;
   ::close(descriptor);
   if (pid < 0) {
-    throw UserError(concat("cannot start another process", under_process_limit(1), ": ", std::strerror(error),
+    throw UserError(concat("cannot start another process", error == EAGAIN ? under_process_limit() : "", ": ",
+                           std::strerror(error),
                            "; run fewer at once (--jobs), or raise the limit on processes (ulimit -u)"));
   }
   running_[pid] = started_;

@@ -332,7 +332,7 @@ class Runs(ProgramTest):
         self.write("e.toml", 'base = "run.toml"\nseeds = [1, 2]\ntargets = [9]\nreference = "one"\n'
                    '[[arm]]\nname = "one"\n[[arm]]\nname = "two"\n')
         self.assert_refused("compare", "e.toml", "--dir", "e", preexec_fn=limit(1),
-                            says=["cannot start another process under ulimit -u 1, where 2 would do", "--jobs"])
+                            says=["cannot start another process under ulimit -u 1:", "--jobs"])
 
     @unittest.skipIf(SANITIZERS, "sanitizers take more than the limits")
     def test_limits_that_leave_no_room_to_start_are_a_users_mistake(self):

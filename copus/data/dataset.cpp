@@ -29,32 +29,35 @@ constexpr uint64_t epoch_keys = 1;
 // another order.
 constexpr uint64_t order_version = 2;
 
-// The i-th of `count` numbers spread evenly over 0..last. Computed in floating point, since the product of two large
-// counts may overflow; exact enough and the same everywhere.
-int64_t evenly_spread(int64_t i, int64_t count, int64_t last) {
-  if (count == 1) return 0;
-  return static_cast<int64_t>(static_cast<double>(i) / static_cast<double>(count - 1) * static_cast<double>(last));
-}
-
-// Hashes the tokens of a small source, and of a larger one this many windows, evenly spread. The windows also read ids
-// all over the file, so a corpus made with another tokenizer is noticed when it is opened and not hours later.
+// Hashes the contents of a source: all tokens and document ends of a small one, and of a larger one this many windows
+// and ends, evenly spread. The windows also read ids all over the file, so a corpus made with another tokenizer is
+// noticed when it is opened and not hours later.
 uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
   constexpr int64_t max_windows = 64;
   constexpr int64_t max_window = 256;
   hash = extend_hash(hash, source.is_text() ? 1 : 0);
   hash = extend_hash(hash, static_cast<uint64_t>(source.size()));
   hash = extend_hash(hash, static_cast<uint64_t>(source.num_documents()));
-  const bool is_small = source.size() <= max_windows * max_window;
-  const int64_t length = is_small ? source.size() : max_window;
-  std::vector<int64_t> window(static_cast<std::size_t>(length));
-  for (int64_t i = 0; i < (is_small ? 1 : max_windows); ++i) {
-    source.read(evenly_spread(i, max_windows, source.size() - length), length, window.data());
-    for (const int64_t token : window) hash = extend_hash(hash, static_cast<uint64_t>(token));
-  }
-  const int64_t num_ends = std::min(max_windows, source.num_documents());
-  for (int64_t i = 0; i < num_ends; ++i) {
-    const int64_t document = evenly_spread(i, num_ends, source.num_documents() - 1);
+  std::vector<int64_t> tokens;
+  const auto add_tokens = [&](int64_t begin, int64_t count) {
+    tokens.resize(static_cast<std::size_t>(count));
+    source.read(begin, count, tokens.data());
+    for (const int64_t token : tokens) hash = extend_hash(hash, static_cast<uint64_t>(token));
+  };
+  const auto add_end = [&](int64_t document) {
     hash = extend_hash(hash, static_cast<uint64_t>(source.document_end(document)));
+  };
+  if (source.size() <= max_windows * max_window) {
+    add_tokens(0, source.size());
+    for (int64_t document = 0; document < source.num_documents(); ++document) add_end(document);
+    return hash;
+  }
+  for (int64_t i = 0; i < max_windows; ++i) {
+    // Computed in floating point, since the product of two large counts may overflow; exact enough and the same
+    // everywhere.
+    const double part = static_cast<double>(i) / (max_windows - 1);
+    add_tokens(static_cast<int64_t>(part * static_cast<double>(source.size() - max_window)), max_window);
+    add_end(static_cast<int64_t>(part * static_cast<double>(source.num_documents() - 1)));
   }
   return hash;
 }

@@ -351,6 +351,25 @@ TEST_F(DatasetTest, TheOrderOfOldRunsStays) {
   EXPECT_EQ(data.fingerprint(), "d56679195746b1ce");
 }
 
+TEST_F(DatasetTest, TheFingerprintOfASmallSourceSeesEveryTokenAndEveryEndOfADocument) {
+  const std::vector<std::vector<int64_t>> documents(50, {1, 2, 3, 4});
+  const auto fingerprint = [&](const std::vector<std::vector<int64_t>>& changed) {
+    write_pair<uint16_t>("a", changed, 8);
+    return Dataset(config_of({path("a")}), 4, 256, 1).fingerprint();
+  };
+  const std::string before = fingerprint(documents);
+  for (size_t document = 0; document < documents.size(); ++document) {
+    std::vector<std::vector<int64_t>> changed = documents;
+    changed[document][2] = 9;
+    EXPECT_NE(fingerprint(changed), before) << "a token of document " << document;
+    if (document + 1 == documents.size()) continue;
+    changed = documents;
+    changed[document + 1].insert(changed[document + 1].begin(), changed[document].back());
+    changed[document].pop_back();
+    EXPECT_NE(fingerprint(changed), before) << "the end of document " << document;
+  }
+}
+
 TEST_F(DatasetTest, RefusesACorpusShorterThanOneSequence) {
   write_text("a", "abc");
   EXPECT_THAT(message_for(config_of({path("a")})),

@@ -365,9 +365,10 @@ void add_request(const RelayoutRequest& request, const Processes& processes, Fin
     for (const char letter : parameter.name) hash.add(letter);
     for (const int64_t length : parameter.shape) hash.add(length);
   }
-  hash.add(request.model.tie_word_embeddings, request.sequence_length, !request.recipe.keeps_master,
+  hash.add(request.model.tie_word_embeddings, request.sequence_length, request.recipe.keeps_master,
            request.ranks_per_node);
   for (const OptimizerSlot& slot : request.recipe.slots) {
+    hash.add(slot.name.size(), slot.dtype, slot.unit);
     for (const char letter : slot.name) hash.add(letter);
   }
   // The rest is left out where it says nothing, as it is in a change of layout of the same processes.

@@ -47,7 +47,8 @@ int64_t giver(const StatePart& part, int64_t writer) {
 // Master weights, then the optimizer's slots, as list_checkpoint_tensors has them; each by bucket.
 std::vector<std::vector<at::Tensor>> state_in_order(const RankModel& model) {
   std::vector<std::vector<at::Tensor>> state = {master_weights(model.parameters)};
-  for (size_t slot = 0; slot < model.optimizer->num_slots(); ++slot) state.push_back(model.optimizer->slot(slot));
+  for (size_t slot = 0; slot < model.optimizer->num_slots(); ++slot)
+    state.push_back(model.optimizer->slot_tensors(slot));
   return state;
 }
 

@@ -29,14 +29,15 @@ std::span<std::byte> memory_of(const at::Tensor& flat) {
 Optimizer::Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slots,
                      const std::vector<BucketState>& state)
     : parameters_(parameters),
-      kinds_(std::move(slots)),
-      cuts_anywhere_(may_cut_anywhere(kinds_)),
-      slots_(kinds_.size()) {
+      slots_(std::move(slots)),
+      cuts_anywhere_(may_cut_anywhere(slots_)),
+      tensors_(slots_.size()) {
   COPUS_CHECK(state.size() == parameters.buckets().size(), state.size());
+  for (const OptimizerSlot& slot : slots_) COPUS_CHECK(slot.dtype == DType::f32, slot.name);  // as masters are
   for (size_t b = 0; b < state.size(); ++b) {
     const at::Tensor& master = parameters.buckets()[b].master;
-    for (size_t slot = 0; slot < slots_.size(); ++slot) {
-      const at::Tensor& of_bucket = slots_[slot].emplace_back(state[b].slots.at(slot));
+    for (size_t slot = 0; slot < tensors_.size(); ++slot) {
+      const at::Tensor& of_bucket = tensors_[slot].emplace_back(state[b].slots.at(slot));
       COPUS_CHECK(!master.defined() || of_bucket.numel() == master.numel(), "the slots of another bucket");
     }
     if (!master.defined()) continue;  // a tied head, which is updated as the embedding
@@ -63,6 +64,9 @@ void Optimizer::add_update_ranges(int64_t bucket) {
     const auto [offset, parameter] = *next;
     const bool decay = decays(parameter->info);
     if (!cuts_anywhere_) {
+      COPUS_CHECK(parameter->box.num_elements() == parameter->info.num_elements() && b.shard_begin == 0 &&
+                      b.shard_end == b.size(),
+                  parameter->info.name, " is split below the optimizer's unit");
       add(offset, offset + parameter->box.num_elements(), decay, parameter);
       ++next;
       continue;
@@ -132,7 +136,7 @@ UpdatedElements Optimizer::elements_of(const UpdateRange& range) const {
                            .gradient = of_shard(bucket.gradient_shard),
                            .slots = {},
                            .decays = range.decays};
-  for (const std::vector<at::Tensor>& slot : slots_) elements.slots.push_back(of_shard(slot[range.bucket]));
+  for (const std::vector<at::Tensor>& slot : tensors_) elements.slots.push_back(of_shard(slot[range.bucket]));
   return elements;
 }
 
@@ -166,7 +170,7 @@ std::vector<BucketState> state_of(const ParameterStore& parameters, const Optimi
     const Bucket& bucket = parameters.buckets()[b];
     BucketState& one = state.emplace_back();
     one = {.weight = bucket.kept_weight, .gradient = bucket.kept_gradient, .master = bucket.master, .slots = {}};
-    for (size_t slot = 0; slot < optimizer.num_slots(); ++slot) one.slots.push_back(optimizer.slot(slot)[b]);
+    for (size_t slot = 0; slot < optimizer.num_slots(); ++slot) one.slots.push_back(optimizer.slot_tensors(slot)[b]);
   }
   return state;
 }

@@ -41,8 +41,8 @@ struct WeightUpdate {
 
 // Elements that are updated at once. The tensors are flat and of equal length, and lie in the rank's state.
 struct UpdatedElements {
-  // The parameter and its first element here; null where the elements of several parameters lie here, which happens
-  // under an optimizer whose slots may be cut between any two elements.
+  // The parameter that the tensors hold all of. Null if they hold parts of several parameters, as they may under an
+  // optimizer whose slots may be split between any two elements.
   const Parameter* parameter = nullptr;
   at::Tensor master, gradient;
   std::vector<at::Tensor> slots;
@@ -69,11 +69,11 @@ class Optimizer {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  const std::vector<OptimizerSlot>& slots() const { return kinds_; }
-  size_t num_slots() const { return kinds_.size(); }
+  const std::vector<OptimizerSlot>& slots() const { return slots_; }
+  size_t num_slots() const { return slots_.size(); }
   // A slot's tensors by bucket: flat, of the master dtype, laid out like the bucket's master weights; undefined where
   // those are.
-  const std::vector<at::Tensor>& slot(size_t index) const { return slots_.at(index); }
+  const std::vector<at::Tensor>& slot_tensors(size_t index) const { return tensors_.at(index); }
 
  protected:
   // Uses the slots in `state`, the state of `parameters`' buckets, and shares their tensors. Refers to `parameters` for
@@ -87,8 +87,8 @@ class Optimizer {
     const Parameter* parameter;
   };
 
-  // Makes an update of some elements in place. Elements that are updated apart come to the same bits as
-  // together, but for those that a slot's unit keeps together.
+  // Updates the elements in place. The result does not depend on how the elements are split between calls, unless a
+  // slot's unit keeps them together.
   virtual void change(const UpdatedElements& elements, const WeightUpdate& update) const = 0;
 
   UpdatedElements elements_of(const UpdateRange& range) const;
@@ -96,9 +96,9 @@ class Optimizer {
   void add_norm_ranges(int64_t bucket);
 
   ParameterStore& parameters_;
-  const std::vector<OptimizerSlot> kinds_;
-  const bool cuts_anywhere_;                    // the unit of every slot is the element
-  std::vector<std::vector<at::Tensor>> slots_;  // by slot, then by bucket
+  const std::vector<OptimizerSlot> slots_;
+  const bool cuts_anywhere_;                      // the unit of every slot is the element
+  std::vector<std::vector<at::Tensor>> tensors_;  // by slot, then by bucket
   std::vector<UpdateRange> update_ranges_;
   std::vector<GradientRange> norm_ranges_;  // ranges that this rank counts in the norm
   int64_t steps_ = 0;

@@ -3,12 +3,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "copus/model/kernels.h"
 #include "copus/train/adamw.h"
-#include "copus/train/testing/zero_moments.h"
+#include "copus/train/testing/zero_slots.h"
 
 namespace copus {
 namespace {
@@ -60,7 +61,7 @@ TEST(AdamW, FollowsAHandWrittenReference) {
   std::vector<std::vector<double>> expected;
   for (const Parameter& parameter : store.parameters()) expected.push_back(values_of(store.master(parameter)));
 
-  AdamW optimizer(store, config, zero_moments(store));
+  AdamW optimizer(store, config, zero_slots(store));
   for (int64_t step = 0; step < 3; ++step) {
     set_gradients(store, step);
     optimizer.step({.number = step + 1, .learning_rate = rates[step], .gradient_factor = factors[step]});
@@ -85,9 +86,9 @@ TEST(AdamW, FollowsAHandWrittenReference) {
         weight -= rates[step] * mean / (std::sqrt(variance) + config.epsilon);
       }
       ASSERT_NEAR(values_of(store.master(parameter))[i], weight, 1e-12) << parameter.info.name << "[" << i << "]";
-      ASSERT_NEAR(values_of(optimizer.slot(0)[parameter.bucket])[parameter.offset + i], first, 1e-12)
+      ASSERT_NEAR(values_of(optimizer.slot_tensors(0)[parameter.bucket])[parameter.offset + i], first, 1e-12)
           << parameter.info.name;
-      ASSERT_NEAR(values_of(optimizer.slot(1)[parameter.bucket])[parameter.offset + i], second, 1e-12)
+      ASSERT_NEAR(values_of(optimizer.slot_tensors(1)[parameter.bucket])[parameter.offset + i], second, 1e-12)
           << parameter.info.name;
     }
   }
@@ -96,7 +97,7 @@ TEST(AdamW, FollowsAHandWrittenReference) {
 TEST(AdamW, PublishesTheRoundedWeights) {
   ParameterStore store(tiny_model(), at::kBFloat16, at::kCPU);
   store.initialize(7);
-  AdamW optimizer(store, OptimizerConfig{}, zero_moments(store));
+  AdamW optimizer(store, OptimizerConfig{}, zero_slots(store));
   for (const Bucket& bucket : store.buckets()) bucket.gradient.fill_(1);
   optimizer.step({.number = 1, .learning_rate = 0.1});
   for (const Parameter& parameter : store.parameters()) {
@@ -106,7 +107,7 @@ TEST(AdamW, PublishesTheRoundedWeights) {
 
 TEST(AdamW, TheNormIsThatOfAllGradients) {
   ParameterStore store(tiny_model(), at::kDouble, at::kCPU);
-  const AdamW optimizer(store, OptimizerConfig{}, zero_moments(store));
+  const AdamW optimizer(store, OptimizerConfig{}, zero_slots(store));
   set_gradients(store, 0);
   double sum = 0;
   for (int64_t p = 0; p < static_cast<int64_t>(store.parameters().size()); ++p) {
@@ -153,7 +154,7 @@ TEST(Optimizer, WhereASlotNeedsWholeMatricesEachParameterIsUpdatedAtOnceAlsoWith
     }
     WholeMatrices optimizer(store, state);
     std::vector<std::byte> memory(UpdateJournal::bytes(model.vocab_size * model.hidden_size, 3) + 64);
-    UpdateJournal journal(memory.data() + (-reinterpret_cast<intptr_t>(memory.data()) & 63));
+    UpdateJournal journal(std::span<std::byte>(memory).subspan(-reinterpret_cast<intptr_t>(memory.data()) & 63));
     for (int64_t number = 1; number < 3; ++number) {
       for (const Bucket& bucket : store.buckets()) bucket.gradient.copy_(bucket.master).add_(number);
       optimizer.step({.number = number, .learning_rate = 1e-3}, has_journal ? &journal : nullptr);

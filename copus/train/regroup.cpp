@@ -251,11 +251,17 @@ class Regrouping {
       const std::vector<BucketState>& state = stood_in_[before] = state_in(memory, before);
       // An earlier update than the latest was complete before ranks could be lost.
       if (!update || update->number != state_.at_rest.training.optimizer_steps) continue;
-      make_update(before, state, UpdateJournal(memory + all.addresses.journal(before)), *update);
+      make_update(before, state, journal_of(before, memory), *update);
     }
     everyone_.barrier();
     // Nobody needs the gradients any more, and their memory may serve the new layout.
     for (BucketState& bucket : state_.at_rest.mine) bucket.gradient.reset();
+  }
+
+  // The journal of a rank that has ended, in the arena of its process.
+  UpdateJournal journal_of(int64_t rank, std::byte* memory) const {
+    const auto bytes = static_cast<size_t>(journal_bytes(config_.optimizer, config_.model));
+    return UpdateJournal({memory + state_.at_rest.all.addresses.journal(rank), bytes});
   }
 
   // The latest update that was begun, as the first holder knows it: whoever acts for another need not have been a rank.

@@ -65,6 +65,7 @@ StateAddresses::StateAddresses(const std::vector<BucketState>& state, const Stat
 
 int64_t StateAddresses::found(int64_t rank, int64_t bucket, int64_t which) const {
   const std::vector<int64_t>& of_rank = offsets_.at(rank);
+  COPUS_CHECK(which < of_rank.at(1), which);
   const int64_t offset = of_rank.at(2 + bucket * of_rank.at(1) + which);
   COPUS_CHECK(offset >= 0, "rank ", rank, " has no such state of bucket ", bucket);
   return offset;
@@ -108,9 +109,9 @@ void StateMover::settle(const std::vector<BucketState>& state, std::vector<int64
 int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType compute_dtype,
                          std::vector<BucketState>& state,
                          const std::function<void(const std::string& round)>& in_round) {
-  BucketState missing;  // buckets that have only a gradient stay so
-  missing.slots.resize(prepared.num_slots);
-  std::vector<BucketState> to(prepared.buckets.size(), missing);
+  BucketState without_state;  // buckets that have only a gradient stay so
+  without_state.slots.resize(prepared.num_slots);
+  std::vector<BucketState> to(prepared.buckets.size(), without_state);
   int64_t bytes = 0;
   for (const BucketState& bucket : state) bytes += state_bytes(bucket);
   int64_t peak = bytes;

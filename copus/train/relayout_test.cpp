@@ -170,7 +170,7 @@ TEST(Relayout, TheHashSeesEveryElementAndItsPlace) {
     state.fill(whole);
     const uint64_t expected = state.hash({}).value();
     EXPECT_EQ(expected, whole.hash() + hash_counters({}));
-    const at::Tensor moments = state.model().optimizer->slot(0).front();
+    const at::Tensor moments = state.model().optimizer->slot_tensors(0).front();
     const bool is_first = world.rank() == 0;
     const auto swap_first_two = [&] {
       if (is_first) moments.narrow(0, 0, 2).copy_(moments.narrow(0, 0, 2).flip(0));

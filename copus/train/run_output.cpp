@@ -202,7 +202,7 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
   if (plan_.checkpoint) note_new_data(dataset);
 }
 
-// The state that the run resumes from, of which there is one.
+// The state that the run resumes from. Requires plan_.checkpoint.
 TrainingState RunOutput::resumed_state() const {
   return parse_training_state(plan_.checkpoint->training_state(),
                               (plan_.checkpoint->directory() / "training_state.json").string());

@@ -13,8 +13,8 @@
 
 namespace copus {
 
-// The master weights of every bucket: one kind of state, as load_state takes it; the moments of AdamW
-// are others. Entries are undefined for buckets that this rank does not update.
+// The master weights of every bucket: one kind of state, as load_state takes it; the optimizer's slots are others.
+// Entries are undefined for buckets that this rank does not update.
 std::vector<at::Tensor> master_weights(const ParameterStore& parameters);
 
 // Fills one kind of state from whole tensors: of each, only the elements that this rank holds are read. find(name)

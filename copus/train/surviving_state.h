@@ -58,7 +58,7 @@ struct SurvivingState {
 
 // The journal of an update in this memory.
 inline UpdateJournal journal_in(const at::Tensor& memory) {
-  return UpdateJournal(static_cast<std::byte*>(memory.data_ptr()));
+  return UpdateJournal({static_cast<std::byte*>(memory.data_ptr()), memory.nbytes()});
 }
 
 // Its place in the arena.

@@ -240,7 +240,7 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
              [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
   const std::vector<OptimizerSlot> slots = optimizer_slots(config_.optimizer);
   for (size_t slot = 0; slot < slots.size(); ++slot) {
-    load_state(parameters, optimizer.slot(slot), [&](const std::string& name) -> const TensorView& {
+    load_state(parameters, optimizer.slot_tensors(slot), [&](const std::string& name) -> const TensorView& {
       return checkpoint.optimizer(optimizer_tensor_name(slots[slot], name));
     });
   }
@@ -302,7 +302,7 @@ StepRecord Trainer::compute_step(const StopQuestion& stop) {
 }
 
 void Trainer::update_weights(const WeightUpdate& update) {
-  recorder_.begin({.category = "optimizer", .name = "AdamW", .part = StepPart::optimizer}, "update of the weights");
+  recorder_.begin({.category = "optimizer", .name = "update", .part = StepPart::optimizer}, "update of the weights");
   if (survives_) {
     survives_->update = update;
     UpdateJournal journal = journal_in(survives_->journal);

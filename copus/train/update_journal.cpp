@@ -25,8 +25,8 @@ int64_t UpdateJournal::bytes(int64_t elements, size_t num_slots) {
   return static_cast<int64_t>(sizeof(Header)) + (1 + static_cast<int64_t>(num_slots)) * 8 * elements;
 }
 
-UpdateJournal::UpdateJournal(std::byte* memory)
-    : header_(*reinterpret_cast<Header*>(memory)), copy_(memory + sizeof(Header)) {}
+UpdateJournal::UpdateJournal(std::span<std::byte> memory)
+    : header_(*reinterpret_cast<Header*>(memory.data())), copy_(memory.subspan(sizeof(Header))) {}
 
 int64_t UpdateJournal::begin(int64_t number) {
   if (header_.number.load(std::memory_order_acquire) != number) {
@@ -38,8 +38,11 @@ int64_t UpdateJournal::begin(int64_t number) {
 }
 
 void UpdateJournal::protect(int64_t piece, std::span<const std::span<std::byte>> parts) {
+  size_t bytes = 0;
+  for (const std::span<std::byte> part : parts) bytes += part.size();
+  COPUS_CHECK(bytes <= copy_.size(), bytes, " bytes in a piece");
   const bool is_torn = header_.copied.load(std::memory_order_acquire) == piece + 1;
-  std::byte* copy = copy_;
+  std::byte* copy = copy_.data();
   for (const std::span<std::byte> part : parts) {
     if (is_torn) {
       std::memcpy(part.data(), copy, part.size());

@@ -18,8 +18,8 @@ class UpdateJournal {
   // The bytes of a journal, all zero before the first use, of an optimizer that changes at most so many elements at
   // once, of up to 8 bytes each, in master weights and slots.
   static int64_t bytes(int64_t elements, size_t num_slots);
-  // The journal in this memory, which outlives it and is aligned to 64.
-  explicit UpdateJournal(std::byte* memory);
+  // The journal in this memory, whose size bytes() gives, which outlives it and is aligned to 64.
+  explicit UpdateJournal(std::span<std::byte> memory);
 
   // Tells of update `number` that it begins, or goes on where it is the journal's. Returns the pieces that are done.
   int64_t begin(int64_t number);
@@ -36,7 +36,7 @@ class UpdateJournal {
  private:
   struct Header;
   Header& header_;
-  std::byte* copy_;
+  std::span<std::byte> copy_;
 };
 
 }  // namespace copus

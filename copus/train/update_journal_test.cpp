@@ -6,10 +6,11 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "copus/train/adamw.h"
-#include "copus/train/testing/zero_moments.h"
+#include "copus/train/testing/zero_slots.h"
 
 namespace copus {
 namespace {
@@ -22,8 +23,7 @@ struct Memory {
   std::vector<std::byte> journal = std::vector<std::byte>(UpdateJournal::bytes(UpdateJournal::piece_elements, 2) + 64);
 
   UpdateJournal open() {
-    auto* const begin = journal.data();
-    return UpdateJournal(begin + (-reinterpret_cast<intptr_t>(begin) & 63));
+    return UpdateJournal(std::span<std::byte>(journal).subspan(-reinterpret_cast<intptr_t>(journal.data()) & 63));
   }
 };
 
@@ -91,7 +91,7 @@ TEST(AdamW, WithAJournalUpdatesToTheSameBits) {
   for (const bool has_journal : {false, true}) {
     ParameterStore store(model, at::kFloat, at::kCPU);
     store.initialize(7);
-    AdamW optimizer(store, OptimizerConfig{}, zero_moments(store));
+    AdamW optimizer(store, OptimizerConfig{}, zero_slots(store));
     UpdateJournal journal = memory.open();
     for (int64_t number = 1; number < 4; ++number) {
       for (const Bucket& bucket : store.buckets()) bucket.gradient.copy_(bucket.master).mul_(0.5).add_(number);

@@ -14,7 +14,7 @@
 #include "copus/model/decoder.h"
 #include "copus/train/adamw.h"
 #include "copus/train/gradient_reduction.h"
-#include "copus/train/testing/zero_moments.h"
+#include "copus/train/testing/zero_slots.h"
 #include "tests/parity/reference.h"
 
 namespace copus::parity {
@@ -159,7 +159,7 @@ TEST_P(Parity, Training) {
     const at::Tensor losses = reference.expected(tolerance.dtype == at::kFloat ? "losses_f32" : "losses_f64");
     ParameterStore store = load(reference.model(), tolerance.dtype);
     Decoder decoder(store, Recompute::none);
-    AdamW optimizer(store, config, zero_moments(store));
+    AdamW optimizer(store, config, zero_slots(store));
     for (int64_t step = 0; step < tokens.size(0); ++step) {
       // Each sequence is a micro-batch here, where transformers takes them together; sequences have different numbers
       // of targets.

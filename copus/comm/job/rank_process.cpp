@@ -147,8 +147,9 @@ RankProcess& RankProcesses::start(const RankStart& start) {
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) {
-    throw UserError(concat("cannot start rank ", start.number, under_process_limit(1), ": ", std::strerror(errno),
-                           "; start fewer ranks, or raise the limit on processes (ulimit -u)"));
+    const int error = errno;
+    throw UserError(concat("cannot start rank ", start.number, error == EAGAIN ? under_process_limit() : "", ": ",
+                           std::strerror(error), "; start fewer ranks, or raise the limit on processes (ulimit -u)"));
   }
   if (pid == 0) become_rank(launcher, write_end.number(), start.inherited, argument_pointers, variable_pointers);
   if (group_ == 0) group_ = pid;

@@ -10,7 +10,7 @@
 
 namespace copus {
 
-inline std::vector<BucketState> zero_moments(const ParameterStore& store) {
+inline std::vector<BucketState> zero_slots(const ParameterStore& store) {
   std::vector<BucketState> state(store.buckets().size());
   for (size_t b = 0; b < state.size(); ++b) {
     const at::Tensor& master = store.buckets()[b].master;
