@@ -1,5 +1,7 @@
 """Errors of the tools that make corpora, and how their messages are printed."""
 
+RESUMES = "the same command resumes from what is done"
+
 
 class CorpusError(Exception):
     """A mistake in what the user gave."""

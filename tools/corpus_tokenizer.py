@@ -7,7 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
-from corpus_errors import CorpusError
+from corpus_errors import RESUMES, CorpusError
 from token_windows import encode_long
 
 
@@ -187,11 +187,10 @@ def save_tokenizer(tokenizer, eod_token, folder, workplace):
     try:
         tokenizer.save(made, eod_token)
     except Exception as error:  # the package raises plain Exception, also where the disk is full
-        raise CorpusError(f"{folder}: cannot be written: {error}; the same command goes on with what is done") from error
+        raise CorpusError(f"{folder}: cannot be written: {error}; {RESUMES}") from error
     if not folder.exists():
         made.rename(folder)
         return
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if names != {path.name for path in made.iterdir()} or contents(folder) != contents(made):
-        raise CorpusError(f"{folder}: exists already, and is not this tokenizer; move it and call again, which goes on "
-                          "with what is done")
+        raise CorpusError(f"{folder}: exists already, and is not this tokenizer; move it, and {RESUMES}")

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from corpus_errors import CorpusError, TransferError
+from corpus_errors import RESUMES, CorpusError, TransferError
 
 STALL_SECONDS = 60.0  # without data, after which a transfer has stalled
 BUFFER_BYTES = 1 << 20
@@ -16,7 +16,6 @@ BLOCK_BYTES = 4 << 20  # one request to a store that sends no streams; has to ar
 PACKAGES = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 # What fsspec's file systems call the version of a file, in lower case, the most reliable first.
 VERSIONS = ("etag", "last-modified", "lastmodified", "last_modified", "mtime", "updated", "modified", "created")
-RESUMES = "the same command resumes from what is done"
 
 
 class Stalled(Exception):

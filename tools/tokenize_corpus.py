@@ -14,7 +14,7 @@ dropout is ignored; a note says where a tokenizer loses text.
 
 The documents are cut into pieces of a fixed size, which several processes tokenize, each into a file of its own in
 PREFIX.parts; at the end these are joined. So neither the number of processes nor an interruption changes a byte: the
-same command goes on with what is there. PREFIX.idx is written last, so that a pair that is there is complete.
+same command resumes from what is done. PREFIX.idx is written last, so that a pair that is there is complete.
 
 A file may be behind a URL that fsspec reads: https://, s3://, gs:// and others. Where a transfer ends early or stalls
 for a minute, the same command resumes.
@@ -32,7 +32,7 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from corpus_errors import CorpusError, TransferError, printable
+from corpus_errors import RESUMES, CorpusError, TransferError, printable
 from corpus_parts import Parts
 from corpus_progress import Progress
 from corpus_readers import BadRecords, files_of, identity_of, read_documents
@@ -224,14 +224,14 @@ def main():
         parser.error(printable(error))  # exit code 2
     except OSError as error:
         lacks_room = error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
-        kept = "; make room, and the same command goes on with what is done" if lacks_room else ""
+        kept = f"; make room, and {RESUMES}" if lacks_room else ""
         parser.error(printable(f"{error.filename}: {error.strerror}{kept}" if error.filename else error))
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on with what is done", file=sys.stderr)
+        print(f"\nstopped; {RESUMES}", file=sys.stderr)
         return 130
     except BrokenProcessPool:
-        print("a process ended before its time, perhaps for want of memory; the same command, "
-              "with fewer --processes too, goes on with what is done", file=sys.stderr)
+        print(f"a process ended before its time, perhaps for want of memory; {RESUMES}, also with fewer --processes",
+              file=sys.stderr)
         return 1
     return 0
 

@@ -452,7 +452,7 @@ class TokenizeCorpusTest(TokenizeTest):
         result = self.run_tool(text, *self.json_tokenizer(), preexec_fn=limit)
         self.assertEqual(result.returncode, 2, result.stderr)
         for words in ("out.parts/000000", "File too large after 100,000 bytes", "may have 100,000 bytes (ulimit -f)",
-                      "goes on with what is"):
+                      "make room, and the same command resumes from what is done"):
             self.assertIn(words, result.stderr)
         self.assertNotIn("Traceback", result.stderr)
         self.assertEqual([path.name for path in (self.folder / "out.parts").iterdir()], ["plan.json"])
