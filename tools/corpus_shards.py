@@ -44,7 +44,20 @@ def refuse_existing_shards(prefix, is_interrupted):
 
 
 def write_shards(shards, lengths, parts, count):
-    """Writes the pairs, all under temporary names until they are complete."""
+    """Writes the pairs, all under temporary names until they are complete. A failure deletes what has such a name."""
+    # The indices come last, since a pair with an .idx counts as complete.
+    names = {Path(f"{shard.prefix}{suffix}.partial"): f"{shard.prefix}{suffix}"
+             for suffix in (".bin", ".idx") for shard in shards}
+    try:
+        write_partial_shards(shards, lengths, parts, count)
+        for partial, name in names.items():
+            partial.rename(name)
+    finally:
+        for partial in names:
+            partial.unlink(missing_ok=True)
+
+
+def write_partial_shards(shards, lengths, parts, count):
     blocks, block = parts.id_blocks(count), b""
     for shard in shards:
         shard_lengths = lengths[shard.begin:shard.end]
@@ -55,6 +68,3 @@ def write_shards(shards, lengths, parts, count):
                 written = output.write(block[:left])
                 block, left = block[written:], left - written
         write_index(Path(f"{shard.prefix}.idx.partial"), parts.code, shard_lengths)
-    for suffix in (".bin", ".idx"):
-        for shard in shards:
-            Path(f"{shard.prefix}{suffix}.partial").rename(f"{shard.prefix}{suffix}")

@@ -28,6 +28,17 @@ def rename_or_die(source, target):
 pathlib.Path.rename = rename_or_die
 """
 
+FAILS_AT_LAST_INDEX = """
+import corpus_shards, errno
+write_index = corpus_shards.write_index
+def write_or_fail(path, *arguments):
+    if "-00004-of-" in path.name:
+        with corpus_shards.writing(path):
+            raise {error}
+    write_index(path, *arguments)
+corpus_shards.write_index = write_or_fail
+"""
+
 
 class ShardsOf(unittest.TestCase):
     def lengths_of(self, lengths, most):
@@ -118,6 +129,25 @@ class ShardsTest(TokenizeTest):
             self.tokenize(*options)
             self.assertEqual({path: path.read_bytes() for path in self.folder.glob("out*") if path.is_file()}, expected)
             self.assertFalse((self.folder / "out.parts").exists())
+
+    def test_a_failure_leaves_no_part_of_a_shard(self):
+        options = [*self.options, "--shard-tokens", 1000]
+        self.tokenize(*options)
+        names = sorted(path.name for path in self.folder.glob("out-*"))
+        expected = {path: path.read_bytes() for path in self.folder.glob("out-*.*") if path.is_file()}
+        for error, code, says in [("OSError(errno.ENOSPC, 'No space left on device')", 2, "make room, and the same command"),
+                                  ("KeyboardInterrupt", 130, "stopped; the same command resumes from what is done")]:
+            shutil.rmtree(self.folder / "out-00000-of-00005.tokenizer")
+            for path in expected:
+                path.unlink()
+            failed = self.run_tool(*options, program=program_after(FAILS_AT_LAST_INDEX.format(error=error)))
+            self.assertEqual(failed.returncode, code, failed.stderr)
+            self.assertIn(says, failed.stderr)
+            self.assertEqual(sorted(path.name for path in self.folder.glob("out*")),
+                             ["out-00000-of-00005.tokenizer", "out.parts"])
+            self.tokenize(*options)
+            self.assertEqual(sorted(path.name for path in self.folder.glob("out*")), names)
+            self.assertEqual({path: path.read_bytes() for path in expected}, expected)
 
     def test_shards_that_are_there_are_kept(self):
         options = [*self.options, "--shard-tokens", 1000]
