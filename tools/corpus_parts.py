@@ -36,7 +36,8 @@ class Parts:
         self.code = type_code(vocab_size)
 
     def open(self, plan):
-        """Takes the folder for this process; `plan` says what the parts are of, and has to be that of those there."""
+        """Locks the folder for this process and for children that it forks later. `plan` says what the parts are of, and
+        has to equal the plan that is there."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder, os.O_RDONLY)
         try:
@@ -54,10 +55,6 @@ class Parts:
         with writing(partial) as file:
             file.write(text.encode())
         partial.rename(path)
-
-    def leave(self):
-        """In a child process: the lock is the parent's alone, and ends with it."""
-        os.close(self._lock)
 
     def path(self, number):
         return self.folder / f"{number:06d}"

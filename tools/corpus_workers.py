@@ -1,6 +1,7 @@
 """Tokenizes the pieces of a corpus in several processes."""
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import re
@@ -8,7 +9,7 @@ import signal
 import threading
 
 from corpus_parts import Counts
-from corpus_errors import CorpusError
+from corpus_errors import CorpusError, TransferError
 from token_windows import WINDOW_CHARACTERS
 
 BATCH_CHARACTERS = 1 << 20
@@ -74,7 +75,6 @@ class Work:
 def begin_worker(work):
     global tokenize_piece
     tokenize_piece = work
-    work.parts.leave()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has the pieces ended that are begun
 
     def end_with_parent():
@@ -88,11 +88,22 @@ def call_worker(number, documents):
     return tokenize_piece(number, documents)
 
 
-def tokenize_pieces(pieces, work, processes, progress):
-    """Has all pieces tokenized that have not been; returns their number. `pieces`: documents, and bytes of input."""
-    # Each process works on one core; a few pieces more are read ahead.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+@contextlib.contextmanager
+def worker_pool(work, processes):
+    """A pool of processes for tokenize_pieces. All are forked at once; this program must not have started a thread yet,
+    since a lock that a thread holds at the fork stays locked in the child."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process works on one core
     pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin_worker, (work,))
+    try:
+        pool.submit(int).result()  # the first call forks
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def tokenize_pieces(pieces, pool, parts, most_running, progress):
+    """Has all pieces tokenized that have not been; returns their number. `pieces`: documents, and bytes of input.
+    Shuts the pool down, so that no worker writes a part afterwards."""
     count, running = 0, {}
 
     def collect(most_left):
@@ -102,18 +113,20 @@ def tokenize_pieces(pieces, work, processes, progress):
                 progress.add(running.pop(future), future.result(), is_new=True)
 
     try:
-        pool.submit(int).result()  # forks, before the readers start threads
         for documents, size in pieces:
-            path = work.parts.path(count)
+            path = parts.path(count)
             if path.exists():
                 with open(path, "rb") as file:
-                    counts = work.parts.read_counts(file)
+                    counts = parts.read_counts(file)
                 progress.add(size, counts, is_new=False)
             else:
                 running[pool.submit(call_worker, count, documents)] = size
             count += 1
-            collect(processes + 2)
+            collect(most_running)
         collect(0)
+    except TransferError:
+        collect(0)  # these pieces were read completely, so the next call need not tokenize them
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
     return count

@@ -5,11 +5,14 @@ Run by CTest with the path of the program print_documents, as tokenize_corpus_te
 fsspec or aiohttp is not installed.
 """
 
+import concurrent.futures
 import gzip
 import json
 import os
+import re
 import sys
 import threading
+import time
 from unittest import mock
 
 try:
@@ -19,7 +22,9 @@ except ImportError as missing:
     print(f"SKIPPED: the test of files behind URLs needs the Python packages fsspec and aiohttp ({missing})")
     sys.exit(77)
 
+import corpus_parts
 import corpus_readers
+import corpus_workers
 import remote_files
 from corpus_errors import CorpusError, TransferError
 from file_server_test_support import FileServer
@@ -194,6 +199,32 @@ class Readers(RemoteTest):
         with mock.patch.object(remote_files, "STALL_SECONDS", 0.1):
             with self.assertRaisesRegex(remote_files.Stalled, "0.1 s"):
                 remote_files.within_deadline(answers.wait)
+
+
+class Workers(RemoteTest):
+    def test_workers_are_forked_before_a_thread_starts(self):
+        _, url = self.serve("a.txt", "text")
+        program = program_after("import os, threading\n"
+                                "os.register_at_fork(before=lambda: print('threads:', threading.active_count()))")
+        result = self.run_tool(url, *self.json_tokenizer(), "--processes", 3, program=program)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(re.findall(r"threads: (\d+)", result.stdout), 3 * ["1"])
+
+    def test_pieces_that_were_read_are_tokenized_when_a_transfer_breaks(self):
+        def pieces():
+            yield from 3 * [(["text"], 4)]
+            raise TransferError
+
+        def work(number, documents):
+            time.sleep(0.05)  # seconds, so that pieces are queued
+            return number
+
+        progress = mock.Mock()
+        with mock.patch.object(corpus_workers, "tokenize_piece", work, create=True), \
+                concurrent.futures.ThreadPoolExecutor(1) as pool:
+            with self.assertRaises(TransferError):
+                corpus_workers.tokenize_pieces(pieces(), pool, corpus_parts.Parts(self.folder / "out", 300), 3, progress)
+        progress.add.assert_has_calls([mock.call(4, number, is_new=True) for number in range(3)], any_order=True)
 
 
 class BadInput(RemoteTest):

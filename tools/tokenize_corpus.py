@@ -38,7 +38,7 @@ from corpus_progress import Progress
 from corpus_readers import BadRecords, files_of, identity_of, read_documents
 from corpus_shards import refuse_existing_shards, shards_of, write_shards
 from corpus_tokenizer import load_tokenizer, save_tokenizer
-from corpus_workers import Work, batched, tokenize_pieces
+from corpus_workers import Work, batched, tokenize_pieces, worker_pool
 from remote_files import corpus_input
 from standard_streams import discard, open_standard_descriptors, tell
 
@@ -65,16 +65,10 @@ def end_token_of(tokenizer, arguments):
     return token
 
 
-def tokenize(arguments):
-    """Writes the pair or the shards; returns what was written, and the lines of the summary."""
+def begin_parts(parts, arguments, tokenizer, eod):
+    """Finds the input's files, opens the folder of the parts that are made of them, and prints notes. Returns the bytes
+    of the files."""
     files = [file for path in arguments.input for file in files_of(path)]
-    refuse_existing(arguments)
-    tokenizer = load_tokenizer(arguments.tokenizer, arguments.special_tokens == "text")
-    eod_token = end_token_of(tokenizer, arguments)
-    eod = tokenizer.vocabulary[eod_token]
-    vocab_size = max(tokenizer.vocabulary.values()) + 1
-
-    parts = Parts(arguments.output, vocab_size)
     identities = [identity_of(file) for file in files]
     parts.open({"input": identities, "tokenizer": tokenizer.fingerprint(), "eod": eod,
                 "piece_characters": PIECE_CHARACTERS, "json_key": arguments.json_key,
@@ -83,23 +77,36 @@ def tokenize(arguments):
                 "largest_document": arguments.largest_document, "shard_tokens": arguments.shard_tokens})
     for note in tokenizer.notes:
         tell(f"note: {note}")
+    return sum(size or 0 for _, size, _ in identities)
+
+
+def tokenize(arguments):
+    """Writes the pair or the shards; returns what was written, and the lines of the summary."""
+    refuse_existing(arguments)
+    tokenizer = load_tokenizer(arguments.tokenizer, arguments.special_tokens == "text")
+    eod_token = end_token_of(tokenizer, arguments)
+    eod = tokenizer.vocabulary[eod_token]
+    vocab_size = max(tokenizer.vocabulary.values()) + 1
+
+    parts = Parts(arguments.output, vocab_size)
     skipped = Path(f"{arguments.output}.skipped")
     skips = arguments.on_bad_record == "skip"
     bad = BadRecords(int(arguments.largest_document * 2**20),
                      *([arguments.most_bad / 100, skipped] if skips else []))
-    progress = Progress(sum(size or 0 for _, size, _ in identities))
-    try:
-        work = Work(tokenizer, eod, parts)
-        count = tokenize_pieces(pieces_of(arguments, bad), work, arguments.processes, progress)
-        bad.finish()
-        if count == 0:
-            raise CorpusError("the input is empty: it holds no text")
-    except TransferError:
-        raise
-    except CorpusError:
-        shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
-        skipped.unlink(missing_ok=True)
-        raise
+    with worker_pool(Work(tokenizer, eod, parts), arguments.processes) as pool:
+        progress = Progress(begin_parts(parts, arguments, tokenizer, eod))  # readers of URLs start threads
+        try:
+            # A few pieces are read ahead.
+            count = tokenize_pieces(pieces_of(arguments, bad), pool, parts, arguments.processes + 2, progress)
+            bad.finish()
+            if count == 0:
+                raise CorpusError("the input is empty: it holds no text")
+        except TransferError:
+            raise
+        except CorpusError:
+            shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
+            skipped.unlink(missing_ok=True)
+            raise
     lengths = parts.lengths(count)
     shards = shards_of(arguments.output, lengths, arguments.shard_tokens)
     # A run looks for it beside the first pair that it trains on.

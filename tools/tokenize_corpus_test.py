@@ -424,7 +424,6 @@ class TokenizeCorpusTest(TokenizeTest):
                 mock.patch("sys.stderr", new=io.StringIO()) as says:
             parts.open({})
         self.assertIn("has no file locks", says.getvalue())
-        parts.leave()  # closes the folder
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
     def test_a_full_standard_output_or_error_is_no_end_of_a_job(self):
