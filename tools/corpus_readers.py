@@ -368,10 +368,17 @@ def read_dataset(folder, key, on_bytes, bad):
             raise CorpusError(f"{path}: cannot be read as a file of datasets: {error}") from error
 
 
+def kind_of(path):
+    """The ending that tells the format of a file, without the ending of its compression."""
+    return suffix_of(Path(path.stem) if suffix_of(path) in COMPRESSED else path)
+
+
 def files_of(path):
     """Returns the files that are read for an input. Of one behind a URL, asks for the size and version."""
     if isinstance(path, RemoteFile):
         path.look_up()
+        if kind_of(path) == ".parquet":
+            path.check_is_seekable()  # before there is work to lose
         return [path]
     if path.is_dir():
         return files_of_dataset(path)
@@ -475,7 +482,7 @@ def read_documents(path, key, separator, on_bytes, bad):
     """Yields the documents of a file or folder. `key` names the text of a record, `separator` ends one in a text."""
     if path.is_dir():
         return read_dataset(path, key, on_bytes, bad)
-    kind = suffix_of(Path(path.stem) if suffix_of(path) in COMPRESSED else path)
+    kind = kind_of(path)
     if kind == ".parquet":
         return read_parquet(path, key, on_bytes, bad)
     check_format(path)

@@ -82,7 +82,10 @@ class RemoteReader(io.RawIOBase):
         return self._position
 
     def seek(self, offset, whence=io.SEEK_SET):
-        self._position = self._file.seek(offset, whence)
+        try:
+            self._position = self._file.seek(offset, whence)
+        except Exception as error:  # a server that sent ranges may stop to
+            raise self._failure(error) from error
         return self._position
 
     def readinto(self, buffer):
@@ -155,25 +158,26 @@ class RemoteFile:
         is_http = urlsplit(self.url).scheme in ("http", "https")
         return self._reader(self._open(mode, 0 if is_http else BLOCK_BYTES))  # 0: as a stream
 
-    def open_seekable(self):
-        """Opens the file to be read at any place. Throws CorpusError where its server sends it only from the
-        beginning."""
-        def look_at_end(file):
-            file.seek(max(0, self.size - 1))
-            file.read(1)
-            file.seek(0)
+    def check_is_seekable(self):
+        """Throws CorpusError where the server sends the file only from its beginning."""
+        def look_at_end():
+            with self._file_system.open(self._path, "rb", block_size=BLOCK_BYTES) as file:
+                file.seek(max(0, self.size - 1))
+                file.read(1)
 
-        file = self._open("rb", BLOCK_BYTES)
         try:
             if self.size is None:
                 raise ValueError("it does not say how long the file is")
-            within_deadline(look_at_end, file)
+            within_deadline(look_at_end)
         except ValueError as error:
             raise CorpusError(f"{self}: this format is read at several places, and the server sends files only from "
                               f"their beginning; download the file and name its path ({error})") from error
         except Exception as error:
             raise TransferError(f"{self}: cannot be read: {error}; {RESUMES}") from error
-        return self._reader(file)
+
+    def open_seekable(self):
+        """Opens the file to be read at any place."""
+        return self._reader(self._open("rb", BLOCK_BYTES))
 
     def _open(self, mode, block_size):
         try:

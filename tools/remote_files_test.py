@@ -30,7 +30,11 @@ from corpus_errors import CorpusError, TransferError
 from file_server_test_support import FileServer
 from tokenize_test_support import DOCUMENTS, TokenizeTest, program_after, run_tests
 
-SMALL_PIECES = "import tokenize_corpus; tokenize_corpus.PIECE_CHARACTERS = 20_000"
+SMALL_PIECES = """
+import corpus_readers, remote_files, tokenize_corpus
+corpus_readers.READ_BYTES = remote_files.BUFFER_BYTES = 4096
+tokenize_corpus.PIECE_CHARACTERS = 100_000
+"""
 SOON = 10  # seconds, for what is meant to stall; what is not meant to needs far less
 
 
@@ -95,10 +99,15 @@ class Interruptions(RemoteTest):
     def setUp(self):
         super().setUp()
         self.lines, self.url = self.serve("a.jsonl", "".join(json.dumps({"text": f"{i} " + " ".join(DOCUMENTS)}) + "\n"
-                                                             for i in range(500)))
+                                                             for i in range(10_000)))
         self.size = self.lines.stat().st_size
+        self.assertGreater(self.size, 3 << 20)  # aiohttp drops what it holds of a broken transfer, up to 512 KiB
         self.options = [*self.json_tokenizer(), "--processes", 1]
         self.assertEqual(self.run_tool(self.lines, *self.options, output="local").returncode, 0)
+
+    def parts(self):
+        """The parts by name, each with what tells whether it was written again."""
+        return {path.name: path.stat().st_ino for path in (self.folder / "out.parts").glob("0*")}
 
     def tokenize_remote(self, code=SMALL_PIECES):
         return self.run_tool(self.url, *self.options, program=program_after(code))
@@ -109,7 +118,7 @@ class Interruptions(RemoteTest):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertNotIn("Traceback", result.stderr)
         self.assertEqual([path.name for path in self.folder.glob("out*")], ["out.parts"])
-        parts = {path.name: path.stat().st_ino for path in (self.folder / "out.parts").glob("0*")}
+        parts = self.parts()
         self.assertTrue(all(name.isdigit() for name in parts), parts)
         return result.stderr, parts
 
@@ -123,17 +132,20 @@ class Interruptions(RemoteTest):
     def test_a_transfer_that_ends_early_is_resumed(self):
         self.server.ends_after = self.size // 3
         message, few = self.interrupted()
+        self.assertTrue(few)
         self.assertRegex(message, rf"{self.url}: the transfer stopped when [\d,]+ of {self.size:,} bytes were read: .*"
                                   "the same command resumes from what is done")
         self.server.ends_after = 2 * self.size // 3
         _, more = self.interrupted()
+        self.assertGreater(len(more), len(few))
         self.assertEqual(few, {name: more[name] for name in few})  # none was written again
         self.server.ends_after = None
         self.check_resumes()
 
     def test_a_transfer_that_stalls_is_resumed(self):
         self.server.ends_after, self.server.stalls = self.size // 2, True
-        message, _ = self.interrupted(f"import remote_files; remote_files.STALL_SECONDS = {SOON}; {SMALL_PIECES}")
+        message, parts = self.interrupted(f"{SMALL_PIECES}remote_files.STALL_SECONDS = {SOON}")
+        self.assertTrue(parts)
         self.assertIn(f"of {self.size:,} bytes were read: no data came within {SOON} s", message)
         self.server.ends_after, self.server.stalls = None, False
         self.check_resumes()
@@ -146,6 +158,29 @@ class Interruptions(RemoteTest):
         result = self.tokenize_remote()
         self.assertEqual(result.returncode, 2)
         self.assertIn("was begun with other input", result.stderr)
+
+    def test_a_parquet_file_without_ranges_is_refused_before_there_is_work_to_lose(self):
+        _, parquet_url = self.serve("b.parquet", os.urandom(1000))
+        command = [self.url, parquet_url, *self.options]
+        says = f"{parquet_url}: this format is read at several places"
+        self.assertIn(says, self.refused_again(command, []))
+        self.server.sends_ranges = True
+        self.server.ends_after = self.size // 2
+        result = self.run_tool(*command, program=program_after(SMALL_PIECES))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("the transfer stopped", result.stderr)
+        parts = self.parts()
+        self.assertTrue(parts)
+        self.server.sends_ranges = False
+        self.assertIn(says, self.refused_again(command, ["out.parts"]))
+        self.assertEqual(self.parts(), parts)
+
+    def refused_again(self, command, left):
+        result = self.run_tool(*command, program=program_after(SMALL_PIECES))
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        self.assertEqual([path.name for path in self.folder.glob("out*")], left)
+        return result.stderr
 
     def test_a_compressed_file_that_ends_early_is_no_damaged_one(self):
         content = gzip.compress(os.urandom(100_000))
@@ -183,15 +218,26 @@ class Readers(RemoteTest):
         content = os.urandom(3 << 20)
         _, url = self.serve("a.parquet", content)
         with self.assertRaisesRegex(CorpusError, f"{url}: this format is read at several places.*download the file"):
-            self.looked_up(url).open_seekable()
+            self.looked_up(url).check_is_seekable()
         self.server.sends_sizes = False
         with self.assertRaisesRegex(CorpusError, "does not say how long the file is"):
-            self.looked_up(url).open_seekable()
+            self.looked_up(url).check_is_seekable()
         self.server.sends_sizes = self.server.sends_ranges = True
-        with self.looked_up(url).open_seekable() as file:
+        remote = self.looked_up(url)
+        remote.check_is_seekable()
+        with remote.open_seekable() as file:
             for place in (len(content) - 8, 0, 2 << 20, 5):
                 file.seek(place)
                 self.assertEqual(file.read(100_000), content[place:place + 100_000])
+        remote = self.looked_up(self.serve("b.parquet", os.urandom(2 * remote_files.BLOCK_BYTES))[1])
+        with remote.open_seekable() as file:
+            self.server.sends_ranges = False
+            file.seek(-8, os.SEEK_END)
+            with self.assertRaisesRegex(TransferError, "the same command resumes"):
+                file.read(8)
+        with remote.open_seekable() as file, self.assertRaisesRegex(TransferError, "the same command resumes"):
+            file.seek(-8, os.SEEK_END)
+            file.read(8)
 
     def test_a_call_without_an_answer_ends_at_the_deadline(self):
         answers = threading.Event()
