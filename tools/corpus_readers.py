@@ -88,6 +88,11 @@ def identity_of(path):
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
 
 
+def notes_of(path):
+    """What a reader cannot notice of a file."""
+    return path.notes() if isinstance(path, RemoteFile) else ()
+
+
 def size_of(path):
     return path.size if isinstance(path, RemoteFile) else path.stat().st_size
 

@@ -1,4 +1,6 @@
-"""A server on this machine for tests of files behind URLs. It may cut off answers, stop inside them, or hide sizes."""
+"""A server on this machine for tests of files behind URLs. It may cut off answers, stop inside them, or hide sizes and
+versions.
+"""
 
 import hashlib
 import http.server
@@ -19,7 +21,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if content is None:
             self.send_error(404)
             return
-        etag = hashlib.sha256(content).hexdigest()
+        whole = content
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if server.sends_ranges else None
         if wanted:
             begin, end = int(wanted[1]), min(int(wanted[2]) + 1, len(content))
@@ -32,7 +34,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         if server.sends_sizes:
             self.send_header("Content-Length", str(len(content)))
-        self.send_header("ETag", etag)
+        if server.sends_versions:
+            self.send_header("ETag", hashlib.sha256(whole).hexdigest())
         self.end_headers()
         if with_body:
             server.sent.append(self.path)
@@ -52,7 +55,8 @@ class FileServer(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files, self.headers, self.sent = {}, {}, []
-        self.sends_ranges, self.sends_sizes, self.ends_after, self.stalls = False, True, None, False
+        self.sends_ranges, self.sends_sizes, self.sends_versions = False, True, True
+        self.ends_after, self.stalls = None, False
         self.released = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 

@@ -1,5 +1,5 @@
-"""Reads files behind URLs by fsspec, which is imported only for them. Every answer has a deadline, and a file that ends
-early is an error.
+"""Reads files behind URLs by fsspec, which is imported only for them. Every answer has a deadline. A file that ends
+before its announced size is an error. Without an announced size, an early end goes unnoticed.
 """
 
 import io
@@ -152,6 +152,15 @@ class RemoteFile:
         self.size = info.get("size")
         known = {name.lower(): value for name, value in info.items()}
         self.version = next((str(known[name]) for name in VERSIONS if known.get(name)), None)
+
+    def notes(self):
+        """What the reader cannot notice of this file, since its server does not say enough. Only after look_up()."""
+        if self.size is None:
+            yield (f"{self}: the server does not say how long the file is, so a transfer that ends early goes "
+                   "unnoticed")
+        if self.version is None:
+            yield (f"{self}: the server names no version of the file (an ETag or a date), so a resumed call does not notice "
+                   "a changed file of the same size")
 
     def open(self, mode="rb"):
         """Opens the file to be read from its beginning to its end."""

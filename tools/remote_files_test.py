@@ -90,6 +90,23 @@ class EqualResults(RemoteTest):
         self.server.sends_sizes, self.server.sends_ranges = True, True
         self.equal([packed], [url])
 
+    def test_what_cannot_be_noticed_without_a_size_or_a_version_is_noted(self):
+        text, url = self.serve("a.txt", " ".join(DOCUMENTS))
+        size = f"note: {url}: the server does not say how long the file is, so a transfer that ends early goes unnoticed"
+        version = f"note: {url}: the server names no version of the file"
+        self.assertNotIn("note:", self.equal([text], [url]).stderr)
+        self.server.sends_sizes = False
+        says = self.equal([text], [url]).stderr
+        self.assertIn(size, says)
+        self.assertNotIn(version, says)
+        self.server.sends_sizes, self.server.sends_versions = True, False
+        says = self.equal([text], [url]).stderr
+        self.assertNotIn(size, says)
+        self.assertIn(version, says)
+        self.server.sends_sizes, self.server.ends_after = False, 9
+        beginning = self.write("beginning.txt", text.read_bytes()[:9])
+        self.assertIn(size, self.equal([beginning], [url]).stderr)
+
     def test_other_file_systems_are_read_too(self):
         text, _ = self.serve("a.txt", " ".join(DOCUMENTS))
         self.equal([text], [f"file://{text}"])

@@ -35,7 +35,7 @@ from pathlib import Path
 from corpus_errors import RESUMES, CorpusError, TransferError, printable
 from corpus_parts import Parts
 from corpus_progress import Progress
-from corpus_readers import BadRecords, files_of, identity_of, read_documents
+from corpus_readers import BadRecords, files_of, identity_of, notes_of, read_documents
 from corpus_shards import refuse_existing_shards, shards_of, write_shards
 from corpus_tokenizer import load_tokenizer, save_tokenizer
 from corpus_workers import Work, batched, tokenize_pieces, worker_pool
@@ -75,7 +75,7 @@ def begin_parts(parts, arguments, tokenizer, eod):
                 "document_separator": arguments.document_separator,
                 "special_tokens": arguments.special_tokens, "on_bad_record": arguments.on_bad_record,
                 "largest_document": arguments.largest_document, "shard_tokens": arguments.shard_tokens})
-    for note in tokenizer.notes:
+    for note in [*tokenizer.notes, *(note for file in files for note in notes_of(file))]:
         tell(f"note: {note}")
     return sum(size or 0 for _, size, _ in identities)
 
