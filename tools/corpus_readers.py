@@ -11,7 +11,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from corpus_errors import CorpusError, printable
+from corpus_errors import RESUMES, CorpusError, TransferError, printable
 from remote_files import RemoteFile
 
 READ_BYTES = 1 << 20
@@ -148,6 +148,8 @@ def read_blocks(path, on_bytes):
                     raise CorpusError(f"{path}: is damaged, or no {suffix} file: {error}") from error
                 block = decompressor.unused_data
     if decompressor is not None and not decompressor.eof:
+        if not has_size:  # a server that announces no size may have ended the transfer early
+            raise TransferError(f"{path}: its compressed data do not end; {RESUMES}, if the transfer ended early")
         raise CorpusError(f"{path}: is cut off: its compressed data do not end")
 
 

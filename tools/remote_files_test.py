@@ -206,6 +206,10 @@ class Interruptions(RemoteTest):
         file = self.looked_up(url)
         with self.assertRaisesRegex(TransferError, f"of {len(content):,} bytes"):
             list(corpus_readers.read_blocks(file, lambda count: None))
+        self.server.sends_sizes = False
+        file = self.looked_up(url)
+        with self.assertRaisesRegex(TransferError, f"{url}: its compressed data do not end; the same command resumes"):
+            list(corpus_readers.read_blocks(file, lambda count: None))
 
 
 class Readers(RemoteTest):
