@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Storms: ranks are struck again and again, faster than a job can heal. Does any of that lose a step, or end the run?
 
-Each run trains a small model on 4 or 6 ranks, on one machine or on two (two launchers on this one), in a layout and with
-a ZeRO stage that its seed draws. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL, SIGSEGV,
-SIGSTOP, a stop of two seconds, and on one machine SIGTERM. A run passes if it ends with code 0, has every step once, consumes
-the samples of the run that nobody struck, and has its losses. A run that ends with code 1 is resumed as well,
-and counts as ended otherwise; code 75 is an end in order. Launchers are not struck.
+Each run trains a small model on 4 or 6 ranks, on one machine or on two (two launchers on this one), in a layout and
+with a ZeRO stage that its seed draws. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL,
+SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. A run passes if it ends with code 0, has every
+step once, consumes the samples of the run that nobody struck, and has its losses. At this learning rate the losses of
+undisturbed runs in different layouts differ by at most 1e-7 after 1,000 steps; at 1e-3 the model learns its text by
+heart and rounding alone changes them by 20 %. A run that ends with code 1 is resumed as well, and counts as ended
+otherwise; code 75 is an end in order. Launchers are not struck.
 
 Results are appended to a file, a line per run, and a second call continues from there:
     python3 bench/healing/storms.py --runs 200 --output storms.jsonl
@@ -51,7 +53,7 @@ tensor_parallel = {t}
 pipeline_parallel = {p}
 zero_stage = {zero}
 [optimizer]
-lr = 1e-3
+lr = 1e-4
 [evaluate]
 interval = 0
 max_batches = 1
