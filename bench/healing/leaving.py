@@ -123,7 +123,7 @@ def processes_of(launcher):
 
 
 class Launchers:
-    """Of the machines of a job; `launchers` are their processes, that of machine 0 first."""
+    """The launchers of a job's machines, as processes, machine 0 first: `launchers`."""
 
     patience = PATIENCE
 
