@@ -78,9 +78,12 @@ class Fields {
   std::optional<int64_t> integer(const char* name, int64_t highest) const {
     const Json* field = find(name);
     if (!field) return std::nullopt;
-    if (!field->is_number_integer()) fail("\"", name, "\" must be a whole number, got ", describe(*field));
-    const bool fits = !field->is_number_unsigned() || field->get<uint64_t>() <= static_cast<uint64_t>(highest);
-    if (!fits || field->get<int64_t>() < 1 || field->get<int64_t>() > highest) {
+    // Some tools write whole numbers as floats: 128256.0. A double holds every integer up to `highest`.
+    const bool is_whole_float = field->is_number_float() && std::trunc(field->get<double>()) == field->get<double>();
+    if (!field->is_number_integer() && !is_whole_float) {
+      fail("\"", name, "\" must be a whole number, got ", describe(*field));
+    }
+    if (field->get<double>() < 1 || field->get<double>() > static_cast<double>(highest)) {
       fail("\"", name, "\" must be between 1 and ", highest, ", got ", describe(*field));
     }
     return field->get<int64_t>();

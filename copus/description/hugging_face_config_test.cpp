@@ -66,6 +66,18 @@ TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
   EXPECT_EQ(parse(absent).num_kv_heads, 8) << "absent: MistralConfig's default";
 }
 
+TEST(HuggingFaceConfig, WholeNumbersMayBeWrittenAsFloats) {
+  const Json floats = {{"vocab_size", 128256.0}, {"hidden_size", 64.0}, {"num_attention_heads", 4.0}};
+  Json as_floats = with(llama_config, floats);
+  EXPECT_THAT(as_floats.dump(), HasSubstr("128256.0"));
+  EXPECT_EQ(parse(as_floats), parse(with(llama_config, {{"vocab_size", 128256}})));
+
+  EXPECT_THAT(refusal({{"num_hidden_layers", 2.5}}), AllOf(HasSubstr("whole number"), HasSubstr("2.5")));
+  EXPECT_THAT(refusal({{"num_hidden_layers", 0.0}}), AllOf(HasSubstr("between 1 and"), HasSubstr("got 0.0")));
+  EXPECT_THAT(refusal({{"num_hidden_layers", -2.0}}), HasSubstr("between 1 and"));
+  EXPECT_THAT(refusal({{"num_hidden_layers", 1e300}}), HasSubstr("between 1 and"));
+}
+
 TEST(HuggingFaceConfig, ReadsBothStylesOfRotaryEmbeddings) {
   const Json scaling = {{"factor", 32.0},
                         {"low_freq_factor", 1.0},
