@@ -16,6 +16,7 @@ namespace copus {
 namespace {
 
 constexpr std::string_view head_name = "lm_head.weight";
+constexpr std::string_view embedding_name = "model.embed_tokens.weight";
 
 constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
                                              "added_tokens.json", "tokenizer.model",       "vocab.json",
@@ -48,6 +49,34 @@ void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, c
     throw UserError(concat(source, ": tensor ", tensor.name, " has the dtype ", printed_name(tensor.dtype),
                            "; expected fp32, bf16, fp16 or fp64 (quantised models are not supported)"));
   }
+}
+
+// Compares two tensors of one shape as floats, so that their types may differ; NaN equals NaN.
+bool have_equal_values(const TensorView& a, const TensorView& b) {
+  if (a.dtype == b.dtype && std::ranges::equal(a.bytes, b.bytes)) return true;
+  const auto is_equal = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
+  constexpr int64_t elements_at_once = 1 << 16;  // an embedding may be larger than the memory that is left
+  std::vector<float> values_of_a(elements_at_once), values_of_b(elements_at_once);
+  for (int64_t begin = 0; begin < a.num_elements(); begin += elements_at_once) {
+    const int64_t count = std::min(elements_at_once, a.num_elements() - begin);
+    const auto floats = [&](const TensorView& tensor, std::vector<float>& values) {
+      const int64_t size = size_of(tensor.dtype);
+      const std::span<float> piece(values.data(), static_cast<size_t>(count));
+      to_float(tensor.dtype, tensor.bytes.subspan(begin * size, count * size), piece);
+      return piece;
+    };
+    if (!std::ranges::equal(floats(a, values_of_a), floats(b, values_of_b), is_equal)) return false;
+  }
+  return true;
+}
+
+// Throws UserError unless a tied model's head is a copy of its embedding.
+void check_tied_head(const TensorView& head, const TensorView& embedding, const std::string& source) {
+  check_tensor(head, embedding.shape, source);
+  if (have_equal_values(head, embedding)) return;
+  throw UserError(concat(source, ": \"tie_word_embeddings\" is true, but ", head_name, " has other values than ",
+                         embedding_name, "; write \"tie_word_embeddings\": false in ", model_config_file_name,
+                         " to keep both, or delete ", head_name));
 }
 
 // Removes a trailing slash: "models/exported/" names the same folder as "models/exported".
@@ -91,8 +120,9 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
     check_tensor(found->second, parameter.shape, source);
     matched.insert(given.extract(found));
   }
-  if (const auto head = given.find(head_name); head != given.end() && model.tie_word_embeddings) {
-    check_tensor(head->second, {model.vocab_size, model.hidden_size}, source);
+  const auto head = given.find(head_name), embedding = matched.find(embedding_name);
+  if (model.tie_word_embeddings && head != given.end() && embedding != matched.end()) {
+    check_tied_head(head->second, embedding->second, source);
     given.erase(head);
   }
   std::erase_if(given, [](const auto& entry) { return is_derived_buffer(entry.first); });

@@ -38,9 +38,9 @@ class HuggingFaceModel {
 
 // Opens a folder. Throws UserError for: a half-written folder, a checkpoint that is damaged (size and checksum of every
 // file are checked where there is a manifest), missing files, a config.json that is not supported, a damaged
-// safetensors file or index, missing or surplus tensors, wrong shape, a dtype that weights cannot have. Ignored: rotary
-// embeddings' `inv_freq`, and a second copy of tied embeddings (`lm_head.weight`), which must have the embedding's
-// shape.
+// safetensors file or index, missing or surplus tensors, wrong shape, a dtype that weights cannot have, and an
+// `lm_head.weight` of a tied model whose values are not the embedding's. Ignored: rotary embeddings' `inv_freq`, and an
+// `lm_head.weight` that is a copy of tied embeddings, in any type.
 HuggingFaceModel open_hugging_face(const std::filesystem::path& directory);
 
 // Checks that `weights` are exactly the parameters of `model`, as above; `source` names their origin in messages.

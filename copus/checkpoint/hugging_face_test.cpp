@@ -99,6 +99,31 @@ TEST_F(HuggingFaceTest, TiedModels) {
   EXPECT_THAT(open_error(), AllOf(HasSubstr("lm_head.weight"), HasSubstr(shape_text(with_head.back().shape))));
 }
 
+TEST_F(HuggingFaceTest, TheHeadOfATiedModelMustBeItsEmbedding) {
+  TestModel model = make_test_model(3, /*tied=*/true);
+  auto* const embedding = reinterpret_cast<float*>(model.weights.front().bytes.get());
+  embedding[1] = std::numeric_limits<float>::quiet_NaN();
+  const TensorView original = model.views().front();
+  const auto write_with_head = [&](DType dtype, std::span<const std::byte> bytes) {
+    auto weights = model.views();
+    weights.push_back({"lm_head.weight", dtype, original.shape, bytes});
+    write_unchecked(model.description, weights);
+  };
+  std::vector<float> values = to_float(original);
+  const std::vector<double> as_doubles(values.begin(), values.end());
+  const std::vector<std::byte> as_bf16 = from_float(values, DType::bf16);  // exact, as the numbers are short
+  for (const auto& [dtype, bytes] : {std::pair(DType::f64, bytes_of(as_doubles)), std::pair(DType::f32, original.bytes),
+                                     std::pair(DType::bf16, std::span<const std::byte>(as_bf16))}) {
+    write_with_head(dtype, bytes);
+    EXPECT_EQ(open_hugging_face(directory_).weights().size(), model.weights.size()) << printed_name(dtype);
+  }
+
+  values.back() += 1.0f / 64;
+  write_with_head(DType::f32, bytes_of(values));
+  EXPECT_THAT(open_error(), AllOf(HasSubstr(directory_.string()), HasSubstr("lm_head.weight has other values than "),
+                                  HasSubstr("write \"tie_word_embeddings\": false in config.json")));
+}
+
 TEST_F(HuggingFaceTest, RotaryFrequenciesAreLeftOut) {
   const TestModel model = make_test_model(3);
   const std::vector<float> frequencies(4);
