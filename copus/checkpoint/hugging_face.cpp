@@ -20,7 +20,7 @@ constexpr std::string_view embedding_name = "model.embed_tokens.weight";
 
 constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
                                              "added_tokens.json", "tokenizer.model",       "vocab.json",
-                                             "merges.txt",        "chat_template.jinja",   "generation_config.json"};
+                                             "merges.txt",        "chat_template.jinja",   generation_config_file_name};
 
 // Tells whether there is something of that name. A link that leads nowhere is there too, and refused when it is read.
 bool is_there(const std::filesystem::path& path) {
@@ -177,6 +177,15 @@ TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory) {
   return files;
 }
 
+ModelOrigin read_model_origin(const std::filesystem::path& model, const std::filesystem::path& tokenizer) {
+  const auto text_of = [&](const char* name) {
+    return !model.empty() && is_there(model / name) ? read_text_file(model / name) : "";
+  };
+  return {.config = text_of(model_config_file_name),
+          .generation_config = text_of(generation_config_file_name),
+          .tokenizer = tokenizer.empty() ? TokenizerFiles{} : read_tokenizer_files(tokenizer)};
+}
+
 bool holds_tokenizer(const std::filesystem::path& directory) {
   return is_there(directory / "tokenizer.json") || is_there(directory / "tokenizer.model") ||
          is_there(directory / "vocab.json");
@@ -234,9 +243,9 @@ void check_range(std::span<const TensorView> weights, DType dtype) {
 
 }  // namespace
 
-void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
-                        std::span<const TensorView> weights, DType dtype, const TokenizerFiles& tokenizer,
-                        int64_t shard_bytes) {
+ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
+                                  std::span<const TensorView> weights, DType dtype, const ModelOrigin& origin,
+                                  int64_t shard_bytes) {
   COPUS_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, torch_name(dtype));
   const std::filesystem::path target = without_trailing_slash(directory);
   if (std::filesystem::exists(target) &&
@@ -250,13 +259,17 @@ void write_hugging_face(const std::filesystem::path& directory, const ModelDescr
   for (const ParameterInfo& parameter : list_parameters(model)) ordered.push_back(matched.at(parameter.name));
   if (dtype != DType::f32) check_range(ordered, dtype);
 
+  ExportedConfig config = exported_config(model, torch_name(dtype), origin);
+  std::map<std::string, std::string> texts = origin.tokenizer;
+  texts.emplace(model_config_file_name, config.config);
+  if (!config.generation_config.empty()) texts.emplace(generation_config_file_name, config.generation_config);
   auto expected_bytes = static_cast<uint64_t>(count_parameters(model) * size_of(dtype));
-  for (const auto& [name, content] : tokenizer) expected_bytes += content.size();
+  for (const auto& [name, content] : texts) expected_bytes += content.size();
   write_directory_durably(target, expected_bytes, [&](const std::filesystem::path& partial) {
-    write_file_durably(partial / model_config_file_name, to_hugging_face_config(model, torch_name(dtype)));
-    for (const auto& [name, content] : tokenizer) write_file_durably(partial / name, content);
+    for (const auto& [name, content] : texts) write_file_durably(partial / name, content);
     write_model_files(partial, ordered, dtype, shard_bytes);
   });
+  return config;
 }
 
 }  // namespace copus

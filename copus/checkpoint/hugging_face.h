@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/checkpoint/exported_config.h"
 #include "copus/checkpoint/safetensors.h"
 #include "copus/description/model_description.h"
 
@@ -49,10 +50,13 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
-// The files of a Hugging Face folder that turn text into tokens and steer generation, by name, as they are. Names that
-// are not there are left out. Throws UserError for one that is no regular file, or is larger than a text may be.
-using TokenizerFiles = std::map<std::string, std::string>;
+// Names that are not there are left out. Throws UserError for a file that is no regular file, or is larger than a text
+// may be.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
+
+// Reads what an export takes over: from the Hugging Face folder `model` that the model is, or was trained from, and
+// from the folder `tokenizer`. Either may be empty: none. Throws as above.
+ModelOrigin read_model_origin(const std::filesystem::path& model, const std::filesystem::path& tokenizer);
 
 // Tells whether there is a file that holds a vocabulary.
 bool holds_tokenizer(const std::filesystem::path& directory);
@@ -71,12 +75,12 @@ std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::
 
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
-// Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16), with `tokenizer` beside
-// them. The folder appears whole or not at all; `directory` must not exist, or be empty. Needs memory for one shard
-// where weights are converted. Throws UserError when the folder is not empty, the weights are not the model's, or the
-// disk refuses.
-void write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
-                        std::span<const TensorView> weights, DType dtype, const TokenizerFiles& tokenizer = {},
-                        int64_t shard_bytes = hugging_face_shard_bytes);
+// Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16), with the files of
+// exported_config and the tokenizer's. Returns the former. The folder appears whole or not at all; `directory` must not
+// exist, or be empty. Needs memory for one shard where weights are converted. Throws UserError when the folder is not
+// empty, the weights are not the model's, or the disk refuses.
+ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
+                                  std::span<const TensorView> weights, DType dtype, const ModelOrigin& origin = {},
+                                  int64_t shard_bytes = hugging_face_shard_bytes);
 
 }  // namespace copus

@@ -190,7 +190,8 @@ TEST_F(HuggingFaceTest, TokenizerFilesAreTakenOver) {
   write_file_durably(source / "README.md", "not of the tokenizer");
   EXPECT_EQ(read_tokenizer_files(source), files);
 
-  write_hugging_face(directory_, model.description, model.views(), DType::f32, read_tokenizer_files(source));
+  write_hugging_face(directory_, model.description, model.views(), DType::f32,
+                     {.tokenizer = read_tokenizer_files(source)});
   EXPECT_THAT(list_directory(directory_),
               ElementsAre("config.json", "generation_config.json", "model.safetensors", "tokenizer.model"));
   EXPECT_EQ(read_tokenizer_files(directory_), files);
@@ -202,6 +203,33 @@ TEST_F(HuggingFaceTest, TokenizerFilesAreTakenOver) {
   std::filesystem::remove(source / "vocab.json");
   std::filesystem::create_symlink("nowhere", source / "merges.txt");
   EXPECT_THAT(user_error([&] { read_tokenizer_files(source); }), HasSubstr("merges.txt: no such file"));
+}
+
+TEST_F(HuggingFaceTest, AnExportHasTheConfigurationOfItsOrigin) {
+  const TestModel model = make_test_model(3);
+  const auto origin = folder_.path() / "origin", tokenizer = folder_.path() / "data.tokenizer";
+  std::filesystem::create_directory(origin);
+  std::filesystem::create_directory(tokenizer);
+  std::string config = to_hugging_face_config(model.description, "float32");
+  config.insert(config.find('{') + 1, R"("max_window_layers": 7, )");
+  write_file_durably(origin / "config.json", config);
+  write_file_durably(tokenizer / "tokenizer_config.json", R"({"eos_token": "</s>"})");
+  write_file_durably(tokenizer / "tokenizer.json", R"({"model": {"vocab": {"</s>": 5}}})");
+
+  const ExportedConfig exported = write_hugging_face(directory_, model.description, model.views(), DType::bf16,
+                                                     read_model_origin(origin, tokenizer));
+  EXPECT_THAT(exported.from_config, ElementsAre("max_window_layers"));
+  EXPECT_THAT(exported.from_tokenizer, ElementsAre("eos_token_id"));
+  EXPECT_EQ(read_text_file(directory_ / "config.json"), exported.config);
+  EXPECT_THAT(exported.config, AllOf(HasSubstr("\"max_window_layers\": 7"), HasSubstr("\"eos_token_id\": 5"),
+                                     HasSubstr("\"dtype\": \"bfloat16\"")));
+  EXPECT_EQ(read_text_file(directory_ / "generation_config.json"), exported.generation_config);
+  expect_same_weights(open_hugging_face(directory_), model, DType::bf16);
+
+  write_file_durably(origin / "generation_config.json", "{\"temperature\": 0.5}");
+  EXPECT_EQ(read_model_origin(origin, tokenizer).generation_config, "{\"temperature\": 0.5}");
+  EXPECT_EQ(read_model_origin("", "").config, "");
+  EXPECT_EQ(read_model_origin(folder_.path() / "nowhere", "").config, "");
 }
 
 TEST_F(HuggingFaceTest, ATokenizerIsThatOfTheModelBeforeThatOfTheData) {

@@ -105,5 +105,49 @@ TEST(Python, TransformersLoadsExportsAndCheckpoints) {
   expect_loaded(loaded[3], make_test_model(2, false, 7), "torch.float32");
 }
 
+// A tokenizer in the format of Hugging Face's package: `</s>` is one of the added tokens, `<pad>` a word of the model.
+TokenizerFiles make_tokenizer(const Json& model) {
+  const Json end = {{"id", 7},         {"content", "</s>"},   {"single_word", false}, {"lstrip", false},
+                    {"rstrip", false}, {"normalized", false}, {"special", true}};
+  const Json tokenizer = {{"version", "1.0"},          {"truncation", nullptr}, {"padding", nullptr},
+                          {"added_tokens", {end}},     {"normalizer", nullptr}, {"pre_tokenizer", nullptr},
+                          {"post_processor", nullptr}, {"decoder", nullptr},    {"model", model}};
+  const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                       {"eos_token", {{"__type", "AddedToken"}, {"content", "</s>"}}},
+                       {"pad_token", "<pad>"}};
+  return {{"tokenizer.json", tokenizer.dump()}, {"tokenizer_config.json", config.dump()}};
+}
+
+TEST(Python, TransformersFindsTheIdsOfTheTokenizerInAnExport) {
+  const TemporaryFolder folder;
+  const TestModel llama = make_test_model(2);
+  const Json words = {{"type", "WordLevel"}, {"vocab", {{"a", 0}, {"<pad>", 3}, {"</s>", 7}}}, {"unk_token", "a"}};
+  Json pieces = Json::array();
+  for (const char* piece : {"a", "b", "c", "<pad>", "d", "e", "f", "</s>"})
+    pieces.push_back(Json::array({piece, -1.5}));
+  const Json unigram = {{"type", "Unigram"}, {"vocab", pieces}, {"unk_id", 0}, {"byte_fallback", false}};
+  const auto write = [&](const char* name, const ModelOrigin& origin) {
+    write_hugging_face(folder.path() / name, llama.description, llama.views(), DType::bf16, origin);
+  };
+  Json config = Json::parse(to_hugging_face_config(llama.description, "float32"));
+  config["eos_token_id"] = {7, 8};
+  config["auto_map"] = {{"AutoConfig", "code.Config"}};
+  write("words", {.tokenizer = make_tokenizer(words)});
+  write("unigram", {.tokenizer = make_tokenizer(unigram)});
+  write("config", {.config = config.dump(), .tokenizer = make_tokenizer(words)});
+
+  const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+  const ProcessResult python = run_python({"ids", path("words"), path("unigram"), path("config")});
+  if (python.exit_code == missing_package) GTEST_SKIP() << skip_reason;
+  ASSERT_EQ(python.exit_code, 0);
+  std::istringstream lines(python.output);
+  const Json one = {nullptr, 7, 3};
+  for (const Json& expected : {one, one, Json({nullptr, {7, 8}, 3})}) {
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_EQ(Json::parse(line), Json({{"config", expected}, {"generation_config", expected}, {"tokenizer", one}}));
+  }
+}
+
 }  // namespace
 }  // namespace copus

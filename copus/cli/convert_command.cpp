@@ -1,10 +1,13 @@
-// `copus convert`: writes a stored model as a Hugging Face directory, with its tokenizer's files where it is known.
+// `copus convert`: writes a stored model as a Hugging Face directory, with what is known of its origin: its tokenizer's
+// files, and what its config.json says beside the description.
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/float_names.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/stored_model.h"
@@ -27,6 +30,39 @@ DType parse_dtype(const std::string& text) {
   throw UserError(concat("--dtype ", text, ": expected fp32, bf16 or fp16"));
 }
 
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += concat(text.empty() ? "" : ", ", name);
+  return text;
+}
+
+// Says which files of the tokenizer were copied.
+std::string tokenizer_lines(const std::filesystem::path& folder, const ModelOrigin& origin) {
+  if (folder.empty()) return "";
+  std::vector<std::string> names;
+  for (const auto& [name, content] : origin.tokenizer) names.push_back(name);
+  return names.empty() ? concat("There are no tokenizer files in ", folder.string(), " to copy.\n")
+                       : concat("Copied from ", folder.string(), ": ", join(names), ".\n");
+}
+
+// Says what config.json and generation_config.json took over.
+std::string config_lines(const std::filesystem::path& folder, const ModelOrigin& origin,
+                         const ExportedConfig& exported) {
+  const std::string source = (folder / "config.json").string();
+  std::string lines;
+  if (exported.is_of_another_model) {
+    lines += concat("Kept nothing from ", source, ", which does not describe this model.\n");
+  }
+  if (!exported.from_config.empty()) lines += concat("Kept from ", source, ": ", join(exported.from_config), ".\n");
+  if (!exported.from_tokenizer.empty()) {
+    lines += concat("Looked up in the tokenizer: ", join(exported.from_tokenizer), ".\n");
+  }
+  if (exported.generation_config.empty()) return lines;
+  return lines + (exported.generation_config == origin.generation_config
+                      ? concat("Copied from ", folder.string(), ": ", generation_config_file_name, ".\n")
+                      : concat("Wrote ", generation_config_file_name, " with the ids of special tokens.\n"));
+}
+
 int convert(const ConvertOptions& options) {
   const DType dtype = parse_dtype(options.dtype);
   const StoredModel model(options.from);
@@ -34,15 +70,12 @@ int convert(const ConvertOptions& options) {
   for (const ParameterInfo& parameter : list_parameters(model.description())) {
     weights.push_back(model.weights().at(parameter.name));
   }
-  const auto source = model.tokenizer_directory();
-  const TokenizerFiles tokenizer = source ? read_tokenizer_files(*source) : TokenizerFiles{};
-  write_hugging_face(options.to, model.description(), weights, dtype, tokenizer);
-  std::cout << "Wrote " << options.to << " from " << model.directory().string() << ".\n";
-  if (!source) return 0;
-  std::string names;
-  for (const auto& [name, content] : tokenizer) names += concat(names.empty() ? "" : ", ", name);
-  std::cout << (names.empty() ? concat("There are no tokenizer files in ", source->string(), " to copy.\n")
-                              : concat("Copied from ", source->string(), ": ", names, ".\n"));
+  const std::filesystem::path folder = model.origin_directory();
+  const std::filesystem::path tokenizer_folder = model.tokenizer_directory().value_or("");
+  const ModelOrigin origin = read_model_origin(folder, tokenizer_folder);
+  const ExportedConfig exported = write_hugging_face(options.to, model.description(), weights, dtype, origin);
+  std::cout << "Wrote " << options.to << " from " << model.directory().string() << ".\n"
+            << tokenizer_lines(tokenizer_folder, origin) << config_lines(folder, origin, exported);
   return 0;
 }
 

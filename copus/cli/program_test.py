@@ -153,6 +153,9 @@ class BadModels(ProgramTest):
         content = struct.pack("<Q", len(text)) + text + bytes(self.data_bytes)
         self.write("hf/model.safetensors", content[: len(content) - cut])
 
+    def read_json(self, name):
+        return json.loads((self.folder / name).read_text())
+
     def assert_model_refused(self, *says, source="hf", **options):
         before = sorted(path.name for path in self.folder.iterdir())
         self.assert_refused("convert", "--from", source, "--to", "out", says=says, **options)
@@ -180,6 +183,26 @@ class BadModels(ProgramTest):
                          ["config.json", "model.safetensors", "tokenizer.json"])
         (self.folder / "hf/vocab.json").mkdir()
         self.assert_model_refused("hf/vocab.json")
+
+    def test_a_converted_model_keeps_what_its_origin_says(self):
+        ids = {"bos_token_id": 1, "eos_token_id": [2, 3]}
+        self.write_config(**ids, max_window_layers=7, auto_map={"AutoConfig": "code.Config"})
+        self.write("hf/tokenizer_config.json", '{"eos_token": "a", "pad_token": "b"}')
+        self.write("hf/tokenizer.json", '{"model": {"vocab": {"a": 2, "b": 0}}}')
+        told = self.assert_done("convert", "--from", "hf", "--to", "out").stdout
+        self.assertIn("Kept from hf/config.json: bos_token_id, eos_token_id, max_window_layers.\n", told)
+        self.assertIn("Looked up in the tokenizer: pad_token_id.\n", told)
+        self.assertIn("Wrote generation_config.json with the ids of special tokens.\n", told)
+        config = self.read_json("out/config.json")
+        self.assertEqual({name: config[name] for name in ids}, ids)
+        self.assertEqual((config["pad_token_id"], config["max_window_layers"]), (0, 7))
+        self.assertNotIn("auto_map", config)
+        self.assertEqual(self.read_json("out/generation_config.json"),
+                         {"_from_model_config": True, **ids, "pad_token_id": 0})
+
+        self.write("hf/generation_config.json", '{"temperature": 0.5}')
+        self.assertNotIn("Wrote gen", self.assert_done("convert", "--from", "hf", "--to", "own").stdout)
+        self.assertEqual(self.read_json("own/generation_config.json"), {"temperature": 0.5})
 
     def test_configurations(self):
         self.write_config(architectures=["MambaForCausalLM"], model_type="mamba")
@@ -273,9 +296,15 @@ class Runs(ProgramTest):
         self.assert_done("generate", "--checkpoint", "hf", "--prompt", "the", "--tokens", "5")
         self.assert_done("train", "run.toml", "--run-dir", "r2", "--set", 'model.init_from="hf"')
         self.assertLess(float(self.losses("r2")[1][0]), float(self.losses("r")[1][0]) - 0.5)
+        config = json.loads((self.folder / "hf/config.json").read_text())
+        self.write("hf/config.json", json.dumps(config | {"eos_token_id": 10}))
+        self.assertIn("Kept from hf/config.json: eos_token_id.\nWrote generation_config.json",
+                      self.assert_done("convert", "--from", "r2", "--to", "hf1").stdout)
+        self.assertEqual(json.loads((self.folder / "hf1/generation_config.json").read_text())["eos_token_id"], 10)
         self.write("hf/tokenizer.json", "{}")
         self.write("hf/config.json", "of another model by now")
-        self.assert_done("convert", "--from", "r2", "--to", "hf2")
+        self.assertIn("Kept nothing from hf/config.json, which does not describe this model.\n",
+                      self.assert_done("convert", "--from", "r2", "--to", "hf2").stdout)
         self.assertEqual((self.folder / "hf2/tokenizer.json").read_text(), "{}")
         (run / "report.html").unlink()
         self.assert_done("report", "r")

@@ -73,6 +73,10 @@ StoredModel::Sources StoredModel::sources_of_run() const {
   return {path_in("model", "init_from"), path_in("data", "train")};
 }
 
+fs::path StoredModel::origin_directory() const {
+  return run_config_ ? fs::path(sources_of_run().init_from) : directory_;
+}
+
 std::optional<fs::path> StoredModel::tokenizer_directory() const {
   if (!run_config_) return directory_;
   const auto [init_from, data] = sources_of_run();

@@ -30,6 +30,9 @@ class StoredModel {
   // The config.toml of a checkpoint; empty for other models.
   const std::optional<std::string>& run_config() const { return run_config_; }
 
+  // The Hugging Face folder that the model is or, of a checkpoint, that its run started from; empty where there is
+  // none.
+  std::filesystem::path origin_directory() const;
   // The folder for the files of the model's tokenizer, as far as the model knows: its own or, of a checkpoint, that of
   // find_tokenizer; empty where it knows of none.
   std::optional<std::filesystem::path> tokenizer_directory() const;

@@ -3,6 +3,8 @@
 safetensors IN OUT   checks that IN holds the tensors that the test wrote; writes their doubles to OUT
 transformers DIR...  prints one JSON object per folder: the class that transformers loads it as, its dtype, the keys it
                      missed or did not expect, and for every parameter its shape and sum
+ids DIR...           prints one JSON object per folder: the ids of special tokens in its config, its generation config
+                     and its tokenizer
 """
 
 import json
@@ -53,9 +55,21 @@ def load_with_transformers(directories):
         )
 
 
+def print_ids(directories):
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    for directory in directories:
+        sources = {"config": AutoConfig, "generation_config": GenerationConfig, "tokenizer": AutoTokenizer}
+        loaded = {name: source.from_pretrained(directory) for name, source in sources.items()}
+        ids = ("bos_token_id", "eos_token_id", "pad_token_id")
+        print(json.dumps({name: [getattr(each, id) for id in ids] for name, each in loaded.items()}))
+
+
 try:
     if sys.argv[1] == "safetensors":
         exchange_safetensors(*sys.argv[2:])
+    elif sys.argv[1] == "ids":
+        print_ids(sys.argv[2:])
     else:
         load_with_transformers(sys.argv[2:])
 except ImportError as error:
