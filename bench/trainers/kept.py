@@ -7,7 +7,10 @@ kept by the partitioner that the default compiler uses, and compiles nothing for
 
     bench/trainers/kept.py --torchtitan FOLDER     # with torch 2.13, and torchtitan unpacked in FOLDER
 
-Prints one line for each t, recompute and compiler. copus/performance/memory_test.cpp holds the compiled figures.
+torchtitan is imported without stubs, so it needs its packages: pip install tokenizers einops tensorboard pillow
+safetensors torchdata 'datasets<4.8' spmd_types==0.2.3 torch_checkpointing.
+
+Prints one line for each t, recompute and compiler. copus/plan/other_systems_test.cpp holds the compiled figures.
 """
 
 import argparse

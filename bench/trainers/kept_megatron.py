@@ -7,8 +7,9 @@ row), and the rotation, whose tables do not count.
 
     bench/trainers/kept_megatron.py --megatron FOLDER     # with torch 2.13, and megatron-core unpacked in FOLDER
 
-Prints one line for each t and recompute, with sequence parallelism where t > 1.
-copus/performance/memory_test.cpp holds the figures.
+Prints one line for each t and recompute, with sequence parallelism where t > 1, and without recompute one more for
+norms of query and key heads (--qk-layernorm).
+copus/plan/other_systems_test.cpp holds the figures.
 """
 
 import argparse
@@ -26,7 +27,7 @@ def fused_attention(self, query, key, value, *others, **named):
     return stubbed.FusedAttention.apply(*states).transpose(0, 1).flatten(2)
 
 
-def make_layer(specs, ranks):
+def make_layer(specs, ranks, normed_heads):
     from megatron.core.transformer.spec_utils import build_module
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -37,19 +38,19 @@ def make_layer(specs, ranks):
         activation_func=torch.nn.functional.silu, add_bias_linear=False, normalization="RMSNorm", hidden_dropout=0.0,
         attention_dropout=0.0, tensor_model_parallel_size=ranks, sequence_parallel=ranks > 1,
         gradient_accumulation_fusion=False, bias_activation_fusion=True, bias_dropout_fusion=False,
-        apply_rope_fusion=False, perform_initialization=False)
-    spec = specs.get_gpt_layer_local_spec(normalization="RMSNorm")
+        apply_rope_fusion=False, perform_initialization=False, qk_layernorm=normed_heads)
+    spec = specs.get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=normed_heads)
     return build_module(spec, config=config, layer_number=1).to(torch.bfloat16)
 
 
-def kept_by_layer(specs, ranks, recompute):
+def kept_by_layer(specs, ranks, recompute, normed_heads):
     from megatron.core import parallel_state, tensor_parallel
 
     if dist.is_initialized():
         parallel_state.destroy_model_parallel()
     stubbed.fake_group(ranks)
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=ranks, create_gloo_process_groups=False)
-    layer = make_layer(specs, ranks)
+    layer = make_layer(specs, ranks, normed_heads)
     tables = torch.randn(SEQUENCE, 1, 1, HIDDEN // HEADS)
     rows = torch.randn(SEQUENCE // ranks, 1, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
 
@@ -76,9 +77,10 @@ def main():
     torch_norm.WrappedTorchNorm.__new__ = staticmethod(
         lambda cls, config, hidden_size, *others, **named: stubbed.Norm(hidden_size))
     for ranks in (1, 2, 4, 8):
-        for recompute in (False, True):
-            sizes = kept_by_layer(specs, ranks, recompute)
-            stubbed.print_kept(f"t={ranks} recompute={'full' if recompute else 'none'}", sizes)
+        for recompute, normed_heads in ((False, False), (True, False), (False, True)):
+            sizes = kept_by_layer(specs, ranks, recompute, normed_heads)
+            stubbed.print_kept(f"t={ranks} recompute={'full' if recompute else 'none'}"
+                               f"{' norms of heads' if normed_heads else ''}", sizes)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-# The layer that is measured, and the test of what plans count: copus/performance/memory_test.cpp.
+# The layer that is measured, and the test of what plans count: copus/plan/other_systems_test.cpp.
 HIDDEN, FEED_FORWARD, HEADS, KEY_VALUE_HEADS, SEQUENCE, VOCABULARY = 512, 1792, 16, 8, 256, 1024
 
 

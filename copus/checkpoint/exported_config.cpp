@@ -1,5 +1,6 @@
 #include "copus/checkpoint/exported_config.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -27,8 +28,11 @@ constexpr std::array special_tokens = {
     SpecialToken{"pad_token", "pad_token_id", false},
 };
 
-// They lead to code and weights elsewhere, which are not those of the export.
-constexpr std::array dropped_fields = {"auto_map", "_name_or_path"};
+// The first two name code and weights outside the export. What the last one says, a written list says.
+constexpr std::array dropped_fields = {"auto_map", "_name_or_path", "no_rope_layer_interval"};
+
+// Fields of which transformers insists that they are integers.
+constexpr std::array integer_fields = {"sliding_window", "max_window_layers"};
 
 // Returns a field; null where `value` is no object or has no such field.
 const Json& field_of(const Json& value, const std::string& name) {
@@ -116,8 +120,9 @@ std::vector<std::string> add_fields_of_origin(Json& config, Json origin, int64_t
     added.emplace_back(special.id);
   }
   for (const auto& [name, value] : origin.items()) {
-    if (config.contains(name)) continue;
-    config[name] = value;
+    if (config.contains(name) || value.is_null()) continue;
+    const bool is_integer = std::ranges::find(integer_fields, name) != integer_fields.end();
+    config[name] = is_integer && value.is_number() ? Json(value.get<int64_t>()) : value;
     added.push_back(name);
   }
   return added;

@@ -69,6 +69,19 @@ TEST(ExportedConfig, KeepsWhatCopusDoesNotWrite) {
             Json({{"_from_model_config", true}, {"bos_token_id", 1}, {"eos_token_id", {2, 3}}}));
 }
 
+// Transformers takes neither null nor a float where it expects an integer.
+TEST(ExportedConfig, WritesIntegersAsIntegersAndNoNull) {
+  const Json config = config_in(exported_with({.config = config_of_others({{"sliding_window", 4096.0},
+                                                                           {"max_window_layers", 28.0},
+                                                                           {"no_rope_layer_interval", 4.0},
+                                                                           {"layer_norm", nullptr}})
+                                                             .dump()}));
+  EXPECT_EQ(config["sliding_window"].dump(), "4096");
+  EXPECT_EQ(config["max_window_layers"].dump(), "28");
+  EXPECT_FALSE(config.contains("no_rope_layer_interval")) << "no_rope_layers says it";
+  EXPECT_FALSE(config.contains("layer_norm"));
+}
+
 TEST(ExportedConfig, KeepsNothingOfAnotherModelOrOfNone) {
   for (const std::string& config :
        {config_of_others({{"vocab_size", 21}}).dump(), config_of_others({{"hidden_act", "gelu"}}).dump(),

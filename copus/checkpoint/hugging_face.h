@@ -50,8 +50,8 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
-// Names that are not there are left out. Throws UserError for a file that is no regular file, or is larger than a text
-// may be.
+// Reads the tokenizer's files of a folder; missing ones are left out. Throws UserError for one that is no regular file,
+// or is larger than a text may be.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
 
 // Reads what an export takes over: from the Hugging Face folder `model` that the model is, or was trained from, and
@@ -76,9 +76,9 @@ std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
 // Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16), with the files of
-// exported_config and the tokenizer's. Returns the former. The folder appears whole or not at all; `directory` must not
-// exist, or be empty. Needs memory for one shard where weights are converted. Throws UserError when the folder is not
-// empty, the weights are not the model's, or the disk refuses.
+// exported_config and the tokenizer's. Returns what exported_config returned. The folder appears whole or not at all;
+// `directory` must not exist, or be empty. Needs memory for one shard where weights are converted. Throws UserError when
+// the folder is not empty, the weights are not the model's, or the disk refuses.
 ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
                                   std::span<const TensorView> weights, DType dtype, const ModelOrigin& origin = {},
                                   int64_t shard_bytes = hugging_face_shard_bytes);

@@ -8,7 +8,7 @@ packages that its parser needs are not there:
     COPUS_NANOTRON         folder of nanotron at 2411b022
     COPUS_TORCHTITAN_0_2   folder that holds the package torchtitan 0.2.2 (a wheel, unpacked)
     COPUS_TORCHTITAN_0_3   folder that holds the package torchtitan 0.3.0
-    COPUS_TRAINERS_PYTHON  a Python with torch, tyro, tomli, dacite, yaml and datasets; that of this test by default
+    COPUS_TRAINERS_PYTHON  a Python with torch, torchdata, tyro, tomli, dacite, yaml and datasets; that of this test by default
 
 Packages that only compute on GPUs are stubbed: nothing is trained.
 """
@@ -32,7 +32,7 @@ import torch
 sys.path.insert(0, {str(STUBS)!r})
 import stubs
 
-NEEDED = ("torch", "tyro", "tomli", "dacite", "yaml", "numpy", "datasets")
+NEEDED = ("torch", "torchdata", "tyro", "tomli", "dacite", "yaml", "numpy", "datasets")
 
 def stubbed_import(folder, name):
     try:
@@ -73,7 +73,8 @@ for text in texts:
                    "b": args.micro_batch_size, "B": args.global_batch_size, "layers": args.num_layers,
                    "kv": args.num_query_groups if args.group_query_attention else args.num_attention_heads,
                    "tied": not args.untie_embeddings_and_output_weights, "bias": args.add_qkv_bias,
-                   "dropout": args.hidden_dropout + args.attention_dropout, "swiglu": args.swiglu})
+                   "dropout": args.hidden_dropout + args.attention_dropout, "swiglu": args.swiglu,
+                   "normed_heads": args.qk_layernorm, "no_rope": args.no_rope_freq})
 print("PARSED " + json.dumps(parsed))
 '''
 
@@ -189,7 +190,7 @@ class TrainerParsersTest(ProgramTest):
                     self.assertEqual(read["v"], layout["virtual_stages"])
 
     def test_megatron(self):
-        plain = {"dropout": 0, "swiglu": True, "bias": False, "tied": False}
+        plain = {"dropout": 0, "swiglu": True, "bias": False, "tied": False, "normed_heads": False, "no_rope": None}
         self.compare("megatron", MEGATRON, "COPUS_MEGATRON_LM", [
             ("llama-2-13b", 16, 256, plain | {"layers": 40, "kv": 40}),
             ("llama-3.1-8b", 64, 128, plain | {"layers": 32, "kv": 8}, "--sequence-length", "8192"),
@@ -197,6 +198,8 @@ class TrainerParsersTest(ProgramTest):
             ("qwen2.5-1.5b", 8, 64, plain | {"layers": 28, "kv": 2, "bias": True, "tied": True}),
             ("mistral-7b-v0.3", 16, 48, plain | {"layers": 32, "kv": 8}),
             ("llama-3.2-1b", 8, 64, plain | {"layers": 16, "kv": 8, "tied": True}, "--recompute", "full"),
+            ("qwen3-0.6b", 8, 64, plain | {"layers": 28, "kv": 8, "tied": True, "normed_heads": True}),
+            ("smollm3-3b", 8, 64, plain | {"layers": 36, "kv": 4, "tied": True, "no_rope": 4}),
         ])
 
     def test_nanotron(self):

@@ -1,7 +1,9 @@
 #include "copus/config/model_section.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
@@ -38,6 +40,14 @@ Json to_json(const Setting& setting) {
   }
 }
 
+// Fields that one architecture alone has. 0 stands for none everywhere.
+struct OwnField {
+  const char* name;
+  Architecture architecture;
+};
+constexpr OwnField own_fields[] = {{"sliding_window", Architecture::mistral},
+                                   {"no_rope_layer_interval", Architecture::smollm3}};
+
 ModelDescription describe_file(const std::filesystem::path& path, const std::string& asked_by) {
   return parse_model_description(read_named_file(path, asked_by, "a Hugging Face config.json"), path.string());
 }
@@ -61,12 +71,26 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 }  // namespace
 
-// Two defaults of transformers would surprise a reader of the table and do not hold here: the number of key/value
-// heads, and Mistral's window.
+// Some defaults of transformers' classes would surprise a reader of the table and do not hold here: key/value heads and
+// size of a head, Mistral's window, and Qwen3's and SmolLM3's embeddings.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
-  Json config = {
-      {"model_type", to_string(architecture)}, {"num_key_value_heads", nullptr}, {"sliding_window", nullptr}};
+  const ModelDescription defaults;
+  Json config = {{"model_type", to_string(architecture)},
+                 {"num_key_value_heads", nullptr},
+                 {"head_dim", nullptr},
+                 {"sliding_window", nullptr},
+                 {"rope_theta", defaults.rope_theta},
+                 {"no_rope_layer_interval", defaults.no_rope_interval},
+                 {"tie_word_embeddings", defaults.tie_word_embeddings}};
   for (const Setting& field : table.children) {
+    const auto* const own = std::ranges::find(own_fields, field.name, &OwnField::name);
+    if (own != std::end(own_fields)) {
+      if (to_json(field) == 0) continue;
+      if (architecture != own->architecture) {
+        throw UserError(concat(field.origin, ": model.", own->name, " belongs to ", to_string(own->architecture),
+                               "; a model of ", to_string(architecture), " has none"));
+      }
+    }
     if (field.name != "architecture" && field.name != model_init_from_key) config[field.name] = to_json(field);
   }
   return parse_model_description(config.dump(), where);

@@ -49,8 +49,19 @@ TEST_F(ModelSection, MayBeInline) {
   EXPECT_EQ(model.head_dim, 16);
   EXPECT_EQ(model.max_position_embeddings, 2048);
   EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.qkv_bias, true);
+  const ModelDescription qwen3 = parse_with_model(concat(inline_model, "architecture = 'qwen3'")).model;
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.head_dim * qwen3.num_heads, qwen3.hidden_size) << "not the 128 of transformers";
+  const std::string smollm3 = concat(inline_model, "architecture = 'smollm3'\n");
+  EXPECT_EQ(parse_with_model(smollm3).model.no_rope_interval, 0) << "not the 4 of transformers";
+  EXPECT_FALSE(parse_with_model(smollm3).model.tie_word_embeddings);
+  EXPECT_EQ(parse_with_model(smollm3).model.rope_theta, 10000.0);
+  EXPECT_EQ(parse_with_model(concat(smollm3, "no_rope_layer_interval = 2\n")).model.no_rope_interval, 2);
   // The values differ from those that transformers' MistralConfig and Qwen2Config assume silently.
-  EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'mistral'")).model.num_kv_heads, 4);
+  const std::string mistral = concat(inline_model, "architecture = 'mistral'\n");
+  EXPECT_EQ(parse_with_model(mistral).model.num_kv_heads, 4);
+  EXPECT_EQ(parse_with_model(mistral).model.attention_window, 0) << "not the 4096 of transformers";
+  EXPECT_EQ(parse_with_model(concat(mistral, "sliding_window = 64\n")).model.attention_window, 64);
   EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.num_kv_heads, 4);
 }
 
@@ -121,6 +132,8 @@ TEST_F(ModelSection, InlineMistakesNameTheLine) {
               HasSubstr("run.toml:7: model.head_dim must be at least"));
   EXPECT_THAT(error_with_model(concat(inline_model, "architecture = 'gpt2'\n")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("\"llama\", \"qwen2\", \"mistral\""), HasSubstr("gpt2")));
+  EXPECT_THAT(error_with_model(concat(inline_model, "sliding_window = 64\n")),
+              AllOf(HasSubstr("run.toml:7: model.sliding_window belongs to mistral"), HasSubstr("llama")));
   EXPECT_THAT(error_with_model(concat(inline_model, "num_kv_heads = 2\n")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("num_kv_heads"), HasSubstr("[model]")));
   EXPECT_THAT(error_with_model(concat(inline_model, "num_key_value_heads = 3\n")),

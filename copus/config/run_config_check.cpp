@@ -224,6 +224,14 @@ void check_run_config(const RunConfig& config, const std::string& source) {
   if (config.execution.device.empty()) {
     throw UserError(concat(source, ": train.device is empty; expected a device such as \"cpu\" or \"cuda\""));
   }
+  if (config.model.has_window(config.train.sequence_length) && config.execution.device != "cpu") {
+    const int64_t window = config.model.attention_window;
+    throw UserError(
+        concat(source, ": the model attends within windows of ", window,
+               " tokens (sliding_window), for which Copus has no GPU kernel; set train.device = \"cpu\", or "
+               "train.sequence_length to at most ",
+               window, ", where the window changes nothing"));
+  }
 }
 
 void check_advised_config(const AdvisedConfig& config, const std::string& source) {

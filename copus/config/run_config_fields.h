@@ -69,8 +69,9 @@ inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
 inline constexpr const char* tree_key = "tree_microseconds";
-// The points of a curve stand at positive sizes. Their shares relate to a value that was fitted, or measured at one size,
-// so a point may lie above it: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed of one of 16.
+// The points of a curve stand at positive sizes. Their shares relate to a value that was fitted, or measured at one
+// size, so a point may lie above it: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed of
+// one of 16.
 inline constexpr Range<double> curve_place{1e-9, 1e18};
 inline constexpr Range<double> curve_share{1e-9, 10.0};
 
@@ -94,6 +95,8 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("rms_norm_eps", model.rms_norm_eps, single_precision);
   visitor.field("rope_theta", model.rope_theta, single_precision);
   visitor.field("rope_scaling", model.rope_scaling);
+  visitor.field("no_rope_layer_interval", model.no_rope_interval, at_least_zero);
+  visitor.field("sliding_window", model.attention_window, at_least_zero);
   visitor.field("tie_word_embeddings", model.tie_word_embeddings);
   visitor.field("initializer_range", model.initializer_range, single_precision);
 }

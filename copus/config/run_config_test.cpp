@@ -305,6 +305,10 @@ TEST(RunConfig, ContradictionsAreRefused) {
               AllOf(HasSubstr("max_steps"), HasSubstr("max_tokens"), HasSubstr("max_seconds")));
   EXPECT_THAT(message_of(minimal(), {"train.sequence_length=4096"}),
               AllOf(HasSubstr("(4096)"), HasSubstr("max_position_embeddings (2048)")));
+  const std::vector<std::string> within = {"model.architecture=mistral", "model.sliding_window=100",
+                                           "train.device=cuda"};
+  EXPECT_THAT(message_of(minimal(), within),
+              AllOf(HasSubstr("windows of 100 tokens (sliding_window)"), HasSubstr("at most 100"), HasSubstr("cpu")));
   EXPECT_THAT(message_of(minimal("[optimizer]\nschedule = 'wsd'\nwarmup_tokens = 0.5\ndecay_tokens = 0.6")),
               AllOf(HasSubstr("(0.5)"), HasSubstr("(0.6)"), HasSubstr("shares")));
   EXPECT_THAT(message_of(minimal(), {"train.device="}), HasSubstr("train.device is empty"));

@@ -33,7 +33,7 @@ class RandomConfigs {
     config.parallel.recompute = static_cast<Recompute>(whole(0, 2));
     config.train.clip_norm = positive();
     config.execution.threads = whole(0, 64);
-    config.execution.device = "device" + text();
+    config.execution.device = config.model.has_window(config.train.sequence_length) ? "cpu" : "device" + text();
     config.optimizer.lr = positive();
     config.optimizer.min_lr_ratio = share();
     config.optimizer.beta1 = share();
@@ -73,8 +73,9 @@ class RandomConfigs {
  private:
   ModelDescription draw_model() {
     ModelDescription model;
-    model.architecture = static_cast<Architecture>(whole(0, 2));
+    model.architecture = static_cast<Architecture>(whole(0, std::ssize(named_values<Architecture>) - 1));
     model.qkv_bias = model.architecture == Architecture::qwen2;
+    model.qk_norm = model.architecture == Architecture::qwen3;
     model.vocab_size = whole(1, 300000);
     model.num_kv_heads = whole(1, 16);
     model.num_heads = model.num_kv_heads * whole(1, 16);
@@ -82,7 +83,11 @@ class RandomConfigs {
     model.head_dim = 2 * whole(1, 200);
     model.intermediate_size = whole(1, 100000);
     model.num_layers = whole(1, 100);
-    model.max_position_embeddings = whole(1, INT32_MAX);
+    if (model.architecture == Architecture::smollm3) model.no_rope_interval = whole(0, model.num_layers);
+    model.max_position_embeddings = whole(2, INT32_MAX);
+    if (model.architecture == Architecture::mistral && coin()) {
+      model.attention_window = whole(1, model.max_position_embeddings - 1);
+    }
     model.rms_norm_eps = positive();
     model.rope_theta = positive();
     model.tie_word_embeddings = coin();

@@ -1,7 +1,7 @@
 // config.json: how Hugging Face transformers writes down a model's shape, read and written.
 //
-// Absent fields take the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, MistralConfig), so
-// that a file means the same model here and there. What we cannot train exactly is refused, never approximated.
+// Absent fields take the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, ...), so that a
+// file means the same model here and there. What we cannot train exactly is refused, never approximated.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -18,7 +18,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* supported_classes = "LlamaForCausalLM, Qwen2ForCausalLM and MistralForCausalLM";
+// "LlamaForCausalLM, Qwen2ForCausalLM, ... and SmolLM3ForCausalLM"
+std::string supported_classes() {
+  constexpr auto& all = named_values<Architecture>;
+  std::string list;
+  for (size_t i = 0; i < all.size(); ++i) {
+    list += concat(i == 0 ? "" : i + 1 < all.size() ? ", " : " and ", causal_language_model_class(all[i].value));
+  }
+  return list;
+}
 
 // Upper limits of sizes. They are generous, and keep the number of parameters far below 2^63.
 constexpr int64_t max_vocab_size = std::numeric_limits<int32_t>::max();
@@ -32,21 +40,32 @@ constexpr int64_t max_head_dim = int64_t{1} << 12;
 // transformers' defaults that differ between architectures.
 struct ArchitectureDefaults {
   int64_t max_position_embeddings;
-  std::optional<int64_t> num_key_value_heads;  // empty: as many as num_attention_heads
+  std::optional<int64_t> num_key_value_heads = std::nullopt;  // empty: as many as num_attention_heads
+  std::optional<int64_t> head_dim = std::nullopt;             // empty: hidden_size / num_attention_heads
+  double rope_theta = 10000.0;
+  bool tie_word_embeddings = false;
 };
 
 ArchitectureDefaults defaults_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::llama:
-      return {2048, std::nullopt};
+      return {.max_position_embeddings = 2048};
     case Architecture::qwen2:
-      return {32768, 32};
+      return {.max_position_embeddings = 32768, .num_key_value_heads = 32};
     case Architecture::mistral:
-      return {131072, 8};
+      return {.max_position_embeddings = 131072, .num_key_value_heads = 8};
+    case Architecture::qwen3:
+      return {.max_position_embeddings = 32768, .num_key_value_heads = 32, .head_dim = 128};
+    case Architecture::smollm3:
+      return {.max_position_embeddings = 32768,
+              .num_key_value_heads = 4,
+              .rope_theta = 2000000.0,
+              .tie_word_embeddings = true};
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
 constexpr int64_t default_mistral_sliding_window = 4096;
+constexpr int64_t default_no_rope_interval = 4;
 
 // A JSON value as messages show it: `the string "4096"`.
 std::string describe(const Json& value) {
@@ -75,7 +94,7 @@ class Fields {
     return field == object_->end() || field->is_null() ? nullptr : &*field;
   }
 
-  std::optional<int64_t> integer(const char* name, int64_t highest) const {
+  std::optional<int64_t> integer(const char* name, int64_t highest, int64_t lowest = 1) const {
     const Json* field = find(name);
     if (!field) return std::nullopt;
     // Some tools write whole numbers as floats: 128256.0. A double holds every integer up to `highest`.
@@ -83,8 +102,8 @@ class Fields {
     if (!field->is_number_integer() && !is_whole_float) {
       fail("\"", name, "\" must be a whole number, got ", describe(*field));
     }
-    if (field->get<double>() < 1 || field->get<double>() > static_cast<double>(highest)) {
-      fail("\"", name, "\" must be between 1 and ", highest, ", got ", describe(*field));
+    if (field->get<double>() < static_cast<double>(lowest) || field->get<double>() > static_cast<double>(highest)) {
+      fail("\"", name, "\" must be between ", lowest, " and ", highest, ", got ", describe(*field));
     }
     return field->get<int64_t>();
   }
@@ -118,10 +137,10 @@ class Fields {
     return *value;
   }
 
-  bool boolean(const char* name) const {  // all of transformers' switches that we read are off by default
+  bool boolean(const char* name, bool fallback = false) const {
     const Json* field = find(name);
     if (field && !field->is_boolean()) fail("\"", name, "\" must be true or false, got ", describe(*field));
-    return field && field->get<bool>();
+    return field ? field->get<bool>() : fallback;
   }
 
   std::optional<std::string> text(const char* name) const {
@@ -173,9 +192,9 @@ Architecture parse_architecture(const Fields& config) {
   }
   if (!class_name && !type) {
     config.fail("neither \"architectures\" nor \"model_type\" says what model this is; supported are ",
-                supported_classes);
+                supported_classes());
   }
-  for (const Architecture architecture : {Architecture::llama, Architecture::qwen2, Architecture::mistral}) {
+  for (const auto& [architecture, name] : named_values<Architecture>) {
     if (class_name ? *class_name != causal_language_model_class(architecture) : *type != to_string(architecture)) {
       continue;
     }
@@ -185,7 +204,7 @@ Architecture parse_architecture(const Fields& config) {
     return architecture;
   }
   config.fail("architecture ", class_name ? *class_name : *type, " is not supported; supported are ",
-              supported_classes);
+              supported_classes());
 }
 
 struct Rope {
@@ -245,7 +264,30 @@ void parse_rope(const Fields& config, ModelDescription& model) {
     if (rope->theta) theta = rope->theta;
     model.rope_scaling = rope->scaling;
   }
-  model.rope_theta = theta.value_or(10000.0);
+  model.rope_theta = theta.value_or(defaults_of(model.architecture).rope_theta);
+}
+
+// Which layers have no rotary embeddings: a list of 1 and 0, or an interval. Published lists are intervals too.
+void parse_no_rope(const Fields& config, ModelDescription& model) {
+  if (model.architecture != Architecture::smollm3) return;  // transformers ignores the fields there
+  model.no_rope_interval =
+      config.integer("no_rope_layer_interval", max_layers, /*lowest=*/0).value_or(default_no_rope_interval);
+  if (model.no_rope_interval > model.num_layers) model.no_rope_interval = 0;  // it leaves out none
+  const Json* list = config.find("no_rope_layers");
+  if (!list) return;
+  const auto is_switch = [](const Json& entry) { return entry == 0 || entry == 1; };
+  if (!list->is_array() || std::ssize(*list) < model.num_layers ||
+      !std::all_of(list->begin(), list->end(), is_switch)) {
+    config.fail("\"no_rope_layers\" must list a 1 (rotary embeddings) or a 0 (none) for each of the ", model.num_layers,
+                " layers, got ", describe(*list));
+  }
+  const auto first = std::find(list->begin(), list->end(), 0) - list->begin();
+  model.no_rope_interval = first < model.num_layers ? first + 1 : 0;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    if (model.has_rope(layer) == ((*list)[layer] == 1)) continue;
+    config.fail("\"no_rope_layers\" must be 0 in every n-th layer alone; other lists are not supported: entry ", layer,
+                " breaks the interval of ", model.no_rope_interval);
+  }
 }
 
 void parse_heads(const Fields& config, ModelDescription& model) {
@@ -261,7 +303,8 @@ void parse_heads(const Fields& config, ModelDescription& model) {
                 model.num_kv_heads, absent ? ", transformers' default, as the field is absent" : "", ")");
   }
 
-  const std::optional<int64_t> head_dim = config.integer("head_dim", max_head_dim);
+  std::optional<int64_t> head_dim = config.integer("head_dim", max_head_dim);
+  if (!config.contains("head_dim")) head_dim = defaults_of(model.architecture).head_dim;
   // LlamaConfig insists on this even where head_dim is given.
   if ((!head_dim || model.architecture == Architecture::llama) && model.hidden_size % model.num_heads != 0) {
     config.fail("\"hidden_size\" (", model.hidden_size, ") must be a multiple of \"num_attention_heads\" (",
@@ -278,31 +321,35 @@ void parse_heads(const Fields& config, ModelDescription& model) {
   }
 }
 
-void refuse_sliding_window(const Fields& config, const ModelDescription& model) {
-  if (model.architecture == Architecture::qwen2 && config.boolean("use_sliding_window")) {
-    config.fail("\"use_sliding_window\" is true, but sliding-window attention is not supported");
+// Reads the window of Mistral's attention. One that holds every sequence is none.
+void parse_window(const Fields& config, ModelDescription& model) {
+  switch (model.architecture) {
+    case Architecture::llama:  // transformers ignores the field
+      return;
+    case Architecture::qwen2:
+    case Architecture::qwen3:
+    case Architecture::smollm3:
+      if (config.boolean("use_sliding_window")) {
+        config.fail("\"use_sliding_window\" is true, but sliding windows in only some layers are not supported");
+      }
+      return;
+    case Architecture::mistral:
+      break;
   }
-  if (model.architecture != Architecture::mistral) return;
-  const bool absent = !config.contains("sliding_window");
-  const std::optional<int64_t> window =
-      absent ? default_mistral_sliding_window : config.integer("sliding_window", max_positions);
-  if (window && *window < model.max_position_embeddings) {
-    config.fail("sliding-window attention is not supported: \"sliding_window\" (", *window,
-                absent ? ", transformers' default, as the field is absent" : "",
-                ") is less than \"max_position_embeddings\" (", model.max_position_embeddings,
-                "); write \"sliding_window\": null if the model has none");
-  }
+  const int64_t window = config.contains("sliding_window") ? config.integer("sliding_window", max_positions).value_or(0)
+                                                           : default_mistral_sliding_window;
+  if (window < model.max_position_embeddings) model.attention_window = window;
 }
 
 void refuse_unsupported_features(const Fields& config, const ModelDescription& model) {
-  if (model.architecture == Architecture::llama) {  // the others have no such switch, and transformers ignores it
-    if (config.boolean("attention_bias")) {
-      config.fail(
-          "\"attention_bias\" is true, but a bias on Llama's attention (which includes o_proj) is not supported");
-    }
-    if (config.boolean("mlp_bias")) {
-      config.fail("\"mlp_bias\" is true, but a bias in the feed-forward layer is not supported");
-    }
+  // Qwen2 and Mistral have no such switches, and transformers ignores them there.
+  const Architecture architecture = model.architecture;
+  const bool has_mlp_bias = architecture == Architecture::llama || architecture == Architecture::smollm3;
+  if ((has_mlp_bias || architecture == Architecture::qwen3) && config.boolean("attention_bias")) {
+    config.fail("\"attention_bias\" is true, but biases in all of attention (which includes o_proj) are not supported");
+  }
+  if (has_mlp_bias && config.boolean("mlp_bias")) {
+    config.fail("\"mlp_bias\" is true, but a bias in the feed-forward layer is not supported");
   }
   if (const std::string activation = config.text("hidden_act").value_or("silu"); activation != "silu") {
     config.fail("\"hidden_act\" is \"", activation, "\"; only \"silu\" is supported");
@@ -321,7 +368,6 @@ void refuse_unsupported_features(const Fields& config, const ModelDescription& m
       config.fail("\"layer_types\" must name only \"full_attention\", got ", describe(*types));
     }
   }
-  refuse_sliding_window(config, model);
 }
 
 Json rope_object(const ModelDescription& model) {
@@ -344,6 +390,7 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
   ModelDescription model;
   model.architecture = parse_architecture(config);
   model.qkv_bias = model.architecture == Architecture::qwen2;
+  model.qk_norm = model.architecture == Architecture::qwen3;
   model.vocab_size = config.required_integer("vocab_size", max_vocab_size);
   model.hidden_size = config.required_integer("hidden_size", max_width);
   model.intermediate_size = config.required_integer("intermediate_size", max_intermediate_size);
@@ -351,13 +398,16 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
   model.max_position_embeddings = config.integer("max_position_embeddings", max_positions)
                                       .value_or(defaults_of(model.architecture).max_position_embeddings);
   model.rms_norm_eps = config.positive_number("rms_norm_eps").value_or(1e-6);
-  model.tie_word_embeddings = config.boolean("tie_word_embeddings");
+  model.tie_word_embeddings =
+      config.boolean("tie_word_embeddings", defaults_of(model.architecture).tie_word_embeddings);
   model.initializer_range = config.positive_number("initializer_range").value_or(0.02);
   if (model.initializer_range > 1) {
     config.fail("\"initializer_range\" must be at most 1, got ", model.initializer_range);
   }
   parse_heads(config, model);
   parse_rope(config, model);
+  parse_no_rope(config, model);
+  parse_window(config, model);
   refuse_unsupported_features(config, model);
   return model;
 }
@@ -402,7 +452,20 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       config["use_sliding_window"] = false;
       break;
     case Architecture::mistral:
-      config["sliding_window"] = nullptr;
+      config["sliding_window"] = model.attention_window > 0 ? Json(model.attention_window) : Json(nullptr);
+      break;
+    case Architecture::qwen3:
+      config["attention_bias"] = false;
+      config["use_sliding_window"] = false;
+      break;
+    case Architecture::smollm3:
+      config["attention_bias"] = false;
+      config["mlp_bias"] = false;
+      config["use_sliding_window"] = false;
+      config["no_rope_layers"] = Json::array();
+      for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+        config["no_rope_layers"].push_back(model.has_rope(layer) ? 1 : 0);
+      }
       break;
   }
   return config.dump(2) + "\n";

@@ -29,6 +29,8 @@ Json as(const char* class_name, const char* type) {
   return with(llama_config, {{"architectures", {class_name}}, {"model_type", type}, {"num_key_value_heads", 2}});
 }
 const Json qwen2_config = as("Qwen2ForCausalLM", "qwen2");
+const Json qwen3_config = as("Qwen3ForCausalLM", "qwen3");
+const Json smollm3_config = as("SmolLM3ForCausalLM", "smollm3");
 const Json mistral_config = with(as("MistralForCausalLM", "mistral"), {{"sliding_window", nullptr}});
 
 ModelDescription parse(const Json& config) { return parse_model_description(config.dump(), "config.json"); }
@@ -57,6 +59,20 @@ TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
   EXPECT_TRUE(parse(qwen2_config).qkv_bias);
   EXPECT_EQ(parse(mistral_config).max_position_embeddings, 131072);
   EXPECT_FALSE(parse(mistral_config).qkv_bias);
+
+  const ModelDescription qwen3 = parse(qwen3_config);
+  EXPECT_EQ(qwen3.max_position_embeddings, 32768);
+  EXPECT_EQ(qwen3.head_dim, 128) << "not hidden_size / heads, as it is of the others";
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_FALSE(qwen3.qkv_bias);
+  EXPECT_EQ(qwen3.no_rope_interval, 0);
+
+  const ModelDescription smollm3 = parse(with(smollm3_config, {{"num_hidden_layers", 8}}));
+  EXPECT_EQ(smollm3.rope_theta, 2e6);
+  EXPECT_TRUE(smollm3.tie_word_embeddings);
+  EXPECT_FALSE(parse(with(smollm3_config, {{"tie_word_embeddings", false}})).tie_word_embeddings);
+  EXPECT_EQ(smollm3.no_rope_interval, 4);
+  EXPECT_FALSE(smollm3.qk_norm);
 
   const Json mistral_of_32_heads =
       with(mistral_config, {{"num_attention_heads", 32}, {"num_key_value_heads", nullptr}, {"hidden_size", 128}});
@@ -106,6 +122,28 @@ TEST(HuggingFaceConfig, ReadsBothStylesOfRotaryEmbeddings) {
       2048);
 }
 
+TEST(HuggingFaceConfig, ReadsWhichLayersHaveNoRotaryEmbeddings) {
+  const auto interval = [](const Json& changes) {
+    return parse(with(with(smollm3_config, {{"num_hidden_layers", 7}}), changes)).no_rope_interval;
+  };
+  EXPECT_EQ(interval({{"no_rope_layer_interval", 3}}), 3);
+  EXPECT_EQ(interval({{"no_rope_layer_interval", 0}}), 0);
+  EXPECT_EQ(interval({{"no_rope_layer_interval", 8}}), 0) << "beyond the last layer";
+  EXPECT_EQ(interval({{"no_rope_layers", {1, 1, 0, 1, 1, 0, 1}}, {"no_rope_layer_interval", 5}}), 3);
+  EXPECT_EQ(interval({{"no_rope_layers", {1, 1, 1, 1, 1, 1, 1, 0}}}), 0) << "entries beyond the last layer";
+  EXPECT_EQ(interval({{"no_rope_layers", {0, 0, 0, 0, 0, 0, 0}}}), 1);
+
+  const auto refused = [](const Json& changes) {
+    return message_of(with(with(smollm3_config, {{"num_hidden_layers", 3}}), changes));
+  };
+  EXPECT_THAT(refused({{"no_rope_layers", {1, 0, 0}}}), AllOf(HasSubstr("every n-th"), HasSubstr("entry 2")));
+  for (const Json& list : {Json({1, 0}), Json({1, 2, 1}), Json(3)}) {
+    EXPECT_THAT(refused({{"no_rope_layers", list}}), HasSubstr("for each of the 3 layers"));
+  }
+  EXPECT_EQ(parse(with(llama_config, {{"no_rope_layer_interval", 1}})), parse(llama_config))
+      << "transformers ignores it";
+}
+
 TEST(HuggingFaceConfig, TheArchitectureMayComeFromTheModelTypeAlone) {
   Json config = qwen2_config;
   config.erase("architectures");
@@ -122,7 +160,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
        {llama_config, qwen2_config, mistral_config,
         with(llama_config, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
         with(llama_config, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}),
-        with(qwen2_config, {{"head_dim", 30}})}) {
+        with(qwen2_config, {{"head_dim", 30}}), with(mistral_config, {{"sliding_window", 100}}), qwen3_config,
+        smollm3_config, with(smollm3_config, {{"no_rope_layer_interval", 0}, {"num_hidden_layers", 5}})}) {
     const ModelDescription model = parse(config);
     EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model);
   }
@@ -138,7 +177,9 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
   for (const PublishedModel& published :
        {PublishedModel{"llama-3.2-1b", 1235814400}, PublishedModel{"llama-3.2-3b", 3212749824},
         PublishedModel{"qwen2.5-0.5b", 494032768}, PublishedModel{"qwen2.5-1.5b", 1543714304},
-        PublishedModel{"qwen2.5-3b", 3085938688}, PublishedModel{"mistral-7b-v0.3", 7248023552},
+        PublishedModel{"qwen2.5-3b", 3085938688}, PublishedModel{"mistral-7b-v0.1", 7241732096},
+        PublishedModel{"mistral-7b-v0.3", 7248023552}, PublishedModel{"qwen3-0.6b", 596049920},
+        PublishedModel{"qwen3-8b", 8190735360}, PublishedModel{"smollm3-3b", 3075098624},
         PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
@@ -184,7 +225,7 @@ TEST(HuggingFaceConfig, DamagedFilesNeverCrash) {
 
 TEST(HuggingFaceConfig, OtherArchitecturesAreRefused) {
   EXPECT_THAT(refusal({{"architectures", {"GPT2LMHeadModel"}}, {"model_type", "gpt2"}}),
-              AllOf(HasSubstr("GPT2LMHeadModel"), HasSubstr("LlamaForCausalLM, Qwen2ForCausalLM and Mistral")));
+              AllOf(HasSubstr("GPT2LMHeadModel"), HasSubstr("LlamaForCausalLM, Qwen2ForCausalLM, Mistral")));
   EXPECT_THAT(refusal({{"architectures", nullptr}, {"model_type", "gemma"}}), HasSubstr("gemma is not supported"));
   EXPECT_THAT(refusal({{"architectures", nullptr}, {"model_type", nullptr}}), HasSubstr("neither"));
   EXPECT_THAT(refusal({{"model_type", "qwen2"}}), AllOf(HasSubstr("LlamaForCausalLM"), HasSubstr("qwen2")));
@@ -257,14 +298,15 @@ TEST(HuggingFaceConfig, UnsupportedFeaturesAreRefusedWithTheReason) {
               AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
 }
 
-TEST(HuggingFaceConfig, MistralMayHaveAWindowThatNeverCuts) {
-  EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 4096}})),
-              AllOf(HasSubstr("(4096)"), HasSubstr("(131072)"), HasSubstr("sliding-window")));
-  EXPECT_EQ(parse(with(mistral_config, {{"sliding_window", 131072}})), parse(mistral_config));
+TEST(HuggingFaceConfig, ReadsMistralsWindow) {
+  EXPECT_EQ(parse(with(mistral_config, {{"sliding_window", 4096}})).attention_window, 4096);
+  EXPECT_EQ(parse(mistral_config).attention_window, 0);
+  EXPECT_EQ(parse(with(mistral_config, {{"sliding_window", 131072}})), parse(mistral_config)) << "it holds everything";
   Json absent = mistral_config;
   absent.erase("sliding_window");
-  EXPECT_THAT(message_of(absent), AllOf(HasSubstr("absent"), HasSubstr("4096"), HasSubstr("null")));
-  EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).max_position_embeddings, 4096);
+  EXPECT_EQ(parse(absent).attention_window, 4096) << "MistralConfig's default";
+  EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).attention_window, 0);
+  EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 0}})), HasSubstr("between 1 and"));
 }
 
 TEST(HuggingFaceConfig, FieldsOfOtherConcernsAreIgnored) {

@@ -15,6 +15,10 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "Qwen2ForCausalLM";
     case Architecture::mistral:
       return "MistralForCausalLM";
+    case Architecture::qwen3:
+      return "Qwen3ForCausalLM";
+    case Architecture::smollm3:
+      return "SmolLM3ForCausalLM";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
@@ -32,8 +36,8 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
   parameters.push_back({"model.embed_tokens.weight", {model.vocab_size, hidden}, ParameterKind::embedding, -1});
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = concat("model.layers.", layer, ".");
-    const auto add_norm = [&](const char* name) {
-      parameters.push_back({concat(prefix, name, ".weight"), {hidden}, ParameterKind::norm, layer});
+    const auto add_norm = [&](const char* name, int64_t width) {
+      parameters.push_back({concat(prefix, name, ".weight"), {width}, ParameterKind::norm, layer});
     };
     const auto add_linear = [&](const char* name, int64_t out, int64_t in, bool with_bias) {
       parameters.push_back({concat(prefix, name, ".weight"), {out, in}, ParameterKind::linear, layer});
@@ -43,11 +47,15 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
     add_linear("self_attn.k_proj", key_value, hidden, model.qkv_bias);
     add_linear("self_attn.v_proj", key_value, hidden, model.qkv_bias);
     add_linear("self_attn.o_proj", hidden, query, false);
+    if (model.qk_norm) {
+      add_norm("self_attn.q_norm", model.head_dim);
+      add_norm("self_attn.k_norm", model.head_dim);
+    }
     add_linear("mlp.gate_proj", model.intermediate_size, hidden, false);
     add_linear("mlp.up_proj", model.intermediate_size, hidden, false);
     add_linear("mlp.down_proj", hidden, model.intermediate_size, false);
-    add_norm("input_layernorm");
-    add_norm("post_attention_layernorm");
+    add_norm("input_layernorm", hidden);
+    add_norm("post_attention_layernorm", hidden);
   }
   parameters.push_back({"model.norm.weight", {hidden}, ParameterKind::norm, -1});
   if (!model.tie_word_embeddings) {
@@ -62,6 +70,13 @@ int64_t count_parameters(const ModelDescription& model) {
   return total;
 }
 
+double attended_tokens(const ModelDescription& model, int64_t sequence_length) {
+  const auto sequence = static_cast<double>(sequence_length);
+  if (!model.has_window(sequence_length)) return sequence / 2;
+  const auto window = static_cast<double>(model.attention_window);
+  return window - window * window / (2 * sequence);
+}
+
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length) {
   const double hidden = static_cast<double>(model.hidden_size);
   const double query = static_cast<double>(model.num_heads * model.head_dim);
@@ -71,7 +86,7 @@ double training_flops_per_token(const ModelDescription& model, int64_t sequence_
   const double layer_weights =
       2 * hidden * query + 2 * hidden * key_value + 3 * hidden * static_cast<double>(model.intermediate_size);
   const double head_weights = static_cast<double>(model.vocab_size) * hidden;
-  const double attention = 12 * layers * query * static_cast<double>(sequence_length);
+  const double attention = 24 * layers * query * attended_tokens(model, sequence_length);
   return 6 * (layers * layer_weights + head_weights) + attention;
 }
 

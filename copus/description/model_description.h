@@ -16,10 +16,14 @@ namespace copus {
 inline constexpr int64_t ignored_target = -100;
 
 // The names are those of config.json's `model_type`.
-enum class Architecture { llama, qwen2, mistral };
+enum class Architecture { llama, qwen2, mistral, qwen3, smollm3 };
 template <>
-inline constexpr auto named_values<Architecture> = std::to_array<NamedValue<Architecture>>(
-    {{Architecture::llama, "llama"}, {Architecture::qwen2, "qwen2"}, {Architecture::mistral, "mistral"}});
+inline constexpr auto named_values<Architecture> =
+    std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
+                                             {Architecture::qwen2, "qwen2"},
+                                             {Architecture::mistral, "mistral"},
+                                             {Architecture::qwen3, "qwen3"},
+                                             {Architecture::smollm3, "smollm3"}});
 
 // What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
@@ -48,8 +52,19 @@ struct ModelDescription {
   std::optional<Llama3RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
+  // Every query head and every key head goes through an RMSNorm, before it is rotated. One weight [head_dim] serves all
+  // query heads of a layer, another one all key heads.
+  bool qk_norm = false;
+  // Every n-th layer has no rotary embeddings: layers n - 1, 2 n - 1, ... (Yang et al. 2025, "RoPE to NoPE and back
+  // again"). 0: all layers have them.
+  int64_t no_rope_interval = 0;
   double initializer_range = 0.02;
 
+  // A token attends to itself and to the attention_window - 1 tokens before it. 0: to all tokens before it.
+  int64_t attention_window = 0;
+
+  bool has_window(int64_t sequence_length) const { return attention_window > 0 && attention_window < sequence_length; }
+  bool has_rope(int64_t layer) const { return no_rope_interval == 0 || (layer + 1) % no_rope_interval != 0; }
   bool operator==(const ModelDescription&) const = default;
 };
 
@@ -70,7 +85,7 @@ struct ParameterInfo {
 // Reads a Hugging Face config.json in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
 // Absent fields mean what they mean to transformers. `source` names the file in messages. Throws UserError for other
 // architectures, for fields that are missing, out of range or contradict each other, and for features that are not
-// supported (sliding window, other rope types).
+// supported (sliding windows in only some layers, other rope types).
 ModelDescription parse_model_description(std::string_view json_text, const std::string& source);
 
 // The config.json that transformers 4 and 5 read back into the same model. `torch_dtype` is the dtype of the weights
@@ -78,15 +93,21 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
 
 // All parameters in canonical order, which is that of transformers' named_parameters(): embedding, layers 0 to L-1 (in
-// each attention, feed-forward and the two norms), final norm, and the head unless it is tied to the embedding.
+// each attention with its norms, feed-forward and the layer's two norms), final norm, and the head unless it is tied to
+// the embedding.
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model);
 
 int64_t count_parameters(const ModelDescription& model);
 
+// The number of tokens that a token of a sequence attends to, on average; terms of order 1 are dropped: s / 2, or with
+// a window w of less than s tokens w - w^2 / (2 s).
+double attended_tokens(const ModelDescription& model, int64_t sequence_length);
+
 // Floating-point operations that training one token needs, forward and backward, without recompute:
-//   6 (L (2 h h_q + 2 h h_kv + 3 h f) + V h) + 12 L h_q s.
-// Attention counts in full, not its causal half; the head counts once and the embedding's look-up not at all. This is
-// the convention of Narayanan et al. 2021, extended to grouped-query attention.
+//   6 (L (2 h h_q + 2 h h_kv + 3 h f) + V h) + 24 L h_q a,
+// where a token attends to `a` others in the mean (attended_tokens). Attention counts in full, not its causal half: a =
+// s / 2 without a window. The head counts once and the embedding's look-up not at all. This is the convention of
+// Narayanan et al. 2021, extended to grouped-query attention and to windows.
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length);
 
 }  // namespace copus

@@ -79,6 +79,21 @@ TEST(ModelDescription, TiedModelsHaveNoHead) {
   EXPECT_EQ(untied - count_parameters(model), 11 * 8);
 }
 
+// Against a count of the pairs of a token and one before it.
+TEST(ModelDescription, CountsTheTokensThatAreAttendedTo) {
+  ModelDescription model;
+  for (const int64_t window : {0, 1000, 1001, 5000}) {
+    model.attention_window = window;
+    EXPECT_EQ(attended_tokens(model, 1000), 500);
+  }
+  for (const int64_t window : {100, 400, 999}) {
+    model.attention_window = window;
+    int64_t pairs = 0;
+    for (int64_t token = 0; token < 1000; ++token) pairs += std::min(token + 1, window);
+    EXPECT_NEAR(attended_tokens(model, 1000), static_cast<double>(pairs) / 1000, 0.51) << window;
+  }
+}
+
 TEST(ModelDescription, CountsTrainingOperations) {
   // By hand: h = 8, h_q = 16, h_kv = 8, f = 6, V = 11, L = 2, s = 5.
   const double weights = 2 * (2 * 8 * 16 + 2 * 8 * 8 + 3 * 8 * 6) + 11 * 8;

@@ -64,7 +64,20 @@ std::vector<ModelDescription> models_of_every_kind() {
   mistral.architecture = Architecture::mistral;
   mistral.head_dim = 16;
   mistral.max_position_embeddings = 100000;
-  return {llama, scaled, qwen2, mistral};
+
+  ModelDescription qwen3 = llama;
+  qwen3.architecture = Architecture::qwen3;
+  qwen3.qk_norm = true;
+  qwen3.head_dim = 16;
+
+  ModelDescription smollm3 = llama;
+  smollm3.architecture = Architecture::smollm3;
+  smollm3.no_rope_interval = 2;
+  smollm3.tie_word_embeddings = true;
+
+  ModelDescription windowed = mistral;
+  windowed.attention_window = 512;
+  return {llama, scaled, qwen2, mistral, windowed, qwen3, smollm3};
 }
 
 void expect_same(const Json& theirs, const ModelDescription& ours) {
@@ -80,7 +93,11 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
   EXPECT_EQ(theirs["initializer_range"], ours.initializer_range);
   EXPECT_EQ(theirs["max_position_embeddings"], ours.max_position_embeddings);
   EXPECT_EQ(theirs["tie_word_embeddings"], ours.tie_word_embeddings);
-  EXPECT_TRUE(theirs["sliding_window"].is_null());
+  EXPECT_EQ(theirs["sliding_window"].is_null() ? 0 : theirs["sliding_window"].get<int64_t>(), ours.attention_window);
+  for (int64_t layer = 0; layer < ours.num_layers; ++layer) {
+    const Json& has_rope = theirs["no_rope_layers"];
+    EXPECT_EQ(has_rope.is_null() || has_rope[layer] == 1, ours.has_rope(layer)) << "layer " << layer;
+  }
 
   Json parameters = Json::array();
   for (const ParameterInfo& parameter : list_parameters(ours)) parameters.push_back({parameter.name, parameter.shape});

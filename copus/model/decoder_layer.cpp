@@ -37,19 +37,32 @@ at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x, WeightGra
 DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel),
       epsilon_(parameters.model().rms_norm_eps),
+      has_rope_(parameters.model().has_rope(layer)),
       attention_norm_(parameters.find(layer_prefix(layer) + "input_layernorm.weight")),
       feed_forward_norm_(parameters.find(layer_prefix(layer) + "post_attention_layernorm.weight")),
       query_key_value_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"q_proj", "k_proj", "v_proj"},
                                    parameters.model().qkv_bias)),
       attention_output_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"o_proj"}, false)),
       gate_up_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"gate_proj", "up_proj"}, false)),
-      down_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"down_proj"}, false)) {}
+      down_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"down_proj"}, false)) {
+  if (!parameters.model().qk_norm) return;
+  query_norm_ = &parameters.find(layer_prefix(layer) + "self_attn.q_norm.weight");
+  key_norm_ = &parameters.find(layer_prefix(layer) + "self_attn.k_norm.weight");
+}
 
-void DecoderLayer::project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
-                                           const RotaryTable::Rows& rotary) const {
+at::Tensor DecoderLayer::project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
+                                                 const RotaryTable::Rows& rotary) const {
   a.all_attention_input = tensor_parallel_.gather(a.attention_input);
   a.qkv = query_key_value_.forward(a.all_attention_input);
-  kernels::rotary_(a.qkv, shape, rotary.cosine, rotary.sine, /*backward=*/false);
+  return normalize_and_rotate(a.qkv, shape, rotary);
+}
+
+at::Tensor DecoderLayer::normalize_and_rotate(const at::Tensor& qkv, const kernels::AttentionShape& shape,
+                                              const RotaryTable::Rows& rotary) const {
+  at::Tensor heads = qkv;
+  if (query_norm_) heads = kernels::normalize_heads(qkv, shape, query_norm_->weight, key_norm_->weight, epsilon_);
+  if (has_rope_) kernels::rotary_(heads, shape, rotary.cosine, rotary.sine, /*backward=*/false);
+  return heads;
 }
 
 void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const {
@@ -76,9 +89,10 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
   a.input = norm.sum;
   a.attention_rstd = norm.rstd;
   a.attention_input = norm.normed;
-  project_query_key_value(a, shape, rotary);
+  at::Tensor heads = project_query_key_value(a, shape, rotary);
   a.all_attention_input.reset();
-  a.attention = kernels::attention(a.qkv, shape);
+  a.attention = kernels::attention(heads, shape);
+  heads.reset();
   ResidualStream out = feed_forward(a, a.attention.output);
   if (kept) {
     switch (recompute) {
@@ -116,10 +130,7 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
     a.attention_rstd = norm.rstd;
     a.attention_input = norm.normed;
   }
-  if (!a.qkv.defined()) {
-    project_query_key_value(a, shape, rotary);
-    a.attention = kernels::attention(a.qkv, shape);
-  }
+  if (!a.qkv.defined()) a.attention = kernels::attention(project_query_key_value(a, shape, rotary), shape);
   if (!a.gate_up.defined()) project_gate_up(a, a.attention.output);
 
   at::Tensor all_dy = tensor_parallel_.gather(dy);
@@ -139,11 +150,17 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
 
   at::Tensor attention_gradient =
       attention_output_.backward(tensor_parallel_.gather(middle_gradient), a.attention.output, weight_gradients);
-  at::Tensor qkv_gradient = kernels::attention_backward(attention_gradient, a.qkv, a.attention, shape);
+  at::Tensor qkv_gradient = kernels::attention_backward(
+      attention_gradient, query_norm_ ? normalize_and_rotate(a.qkv, shape, rotary) : a.qkv, a.attention, shape);
   attention_gradient.reset();
-  a.qkv.reset();
   a.attention = {};
-  kernels::rotary_(qkv_gradient, shape, rotary.cosine, rotary.sine, /*backward=*/true);
+  if (has_rope_) kernels::rotary_(qkv_gradient, shape, rotary.cosine, rotary.sine, /*backward=*/true);
+  if (query_norm_) {
+    kernels::normalize_heads_backward_(qkv_gradient, a.qkv, shape, query_norm_->weight, key_norm_->weight, epsilon_,
+                                       weight_gradients.add_norm(query_norm_->gradient),
+                                       weight_gradients.add_norm(key_norm_->gradient));
+  }
+  a.qkv.reset();
   norm_gradient = column_backward(query_key_value_, qkv_gradient, a.attention_input,
                                   std::exchange(a.all_attention_input, {}), weight_gradients);
   return kernels::rms_norm_backward(norm_gradient, a.input, a.attention_rstd, attention_norm_.weight, middle_gradient,
@@ -157,13 +174,13 @@ ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kern
   kernels::NormResult norm = kernels::add_rms_norm(in.residual, in.delta, attention_norm_.weight, epsilon_);
   a.input = norm.sum;
   a.attention_input = norm.normed;
-  project_query_key_value(a, shape, rotary);
-  const at::Tensor heads =
-      a.qkv.view({shape.batch, shape.sequence, shape.heads + 2 * shape.kv_heads, shape.head_dim}).transpose(1, 2);
+  const at::Tensor heads = project_query_key_value(a, shape, rotary)
+                               .view({shape.batch, shape.sequence, shape.heads + 2 * shape.kv_heads, shape.head_dim})
+                               .transpose(1, 2);
   const int64_t first = keys.size(2) - shape.sequence;
   keys.narrow(2, first, shape.sequence).copy_(heads.narrow(1, shape.heads, shape.kv_heads));
   values.narrow(2, first, shape.sequence).copy_(heads.narrow(1, shape.heads + shape.kv_heads, shape.kv_heads));
-  const at::Tensor attended = kernels::cached_attention(heads.narrow(1, 0, shape.heads), keys, values);
+  const at::Tensor attended = kernels::cached_attention(heads.narrow(1, 0, shape.heads), keys, values, shape.window);
   return feed_forward(a, attended.view({shape.batch * shape.sequence, shape.heads * shape.head_dim}));
 }
 
@@ -173,8 +190,12 @@ kernels::AttentionShape local_attention_shape(const ModelDescription& model, con
   const int64_t ranks = tensor_parallel.size();
   COPUS_CHECK(!tensor_parallel.sequence_parallel() || tokens.numel() % ranks == 0, tokens.numel(),
               " rows cannot be cut over ", ranks, " ranks");
-  return {tokens.size(0), tokens.size(1), model.num_heads / ranks, std::max<int64_t>(1, model.num_kv_heads / ranks),
-          model.head_dim};
+  return {.batch = tokens.size(0),
+          .sequence = tokens.size(1),
+          .heads = model.num_heads / ranks,
+          .kv_heads = std::max<int64_t>(1, model.num_kv_heads / ranks),
+          .head_dim = model.head_dim,
+          .window = model.attention_window};
 }
 
 }  // namespace copus

@@ -43,7 +43,7 @@ struct ResidualStream {
 struct LayerActivations {
   at::Tensor input;  // the summed residual stream that entered the layer
   at::Tensor attention_rstd, attention_input;
-  at::Tensor qkv;
+  at::Tensor qkv;  // with rotated queries and keys; as projected where heads are normalised
   kernels::AttentionResult attention;
   at::Tensor middle;  // the summed residual stream between attention and feed-forward
   at::Tensor feed_forward_rstd, feed_forward_input;
@@ -74,8 +74,12 @@ class DecoderLayer {
                                 const at::Tensor& values) const;
 
  private:
-  void project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
-                               const RotaryTable::Rows& rotary) const;
+  // Projects to a.qkv. Returns the matrix that attention takes, with queries and keys normalised and rotated where this
+  // layer does that: a.qkv itself where heads are not normalised.
+  at::Tensor project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
+                                     const RotaryTable::Rows& rotary) const;
+  at::Tensor normalize_and_rotate(const at::Tensor& qkv, const kernels::AttentionShape& shape,
+                                  const RotaryTable::Rows& rotary) const;
   void project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const;
   // Runs the backward pass of a column-parallel layer. Its input x [local rows, width] is gathered, unless all_x is
   // defined, beside the product that gives its gradient, and this gradient is added up beside the one of the weights.
@@ -85,8 +89,12 @@ class DecoderLayer {
 
   TensorParallel tensor_parallel_;
   double epsilon_;
+  bool has_rope_;
   const Parameter& attention_norm_;
   const Parameter& feed_forward_norm_;
+  // Null where heads are not normalised.
+  const Parameter* query_norm_ = nullptr;
+  const Parameter* key_norm_ = nullptr;
   Linear query_key_value_, attention_output_, gate_up_, down_;
 };
 

@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
+void expect_deferring_changes_no_bit(bool normalizes_heads) {
   ModelDescription model;
   model.architecture = Architecture::qwen2;
   model.vocab_size = 10;
@@ -22,6 +22,7 @@ TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
   model.num_kv_heads = 2;
   model.head_dim = 8;
   model.qkv_bias = true;
+  model.qk_norm = normalizes_heads;
   at::manual_seed(3);
   ParameterStore store(model, at::kFloat, test_device());
   store.initialize(3);
@@ -49,6 +50,10 @@ TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
   EXPECT_TRUE(now.first.equal(later.first));
   EXPECT_TRUE(now.second.equal(later.second));
   EXPECT_GT(now.second.abs().max().item<float>(), 0);
+}
+
+TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
+  for (const bool normalizes_heads : {false, true}) expect_deferring_changes_no_bit(normalizes_heads);
 }
 
 }  // namespace

@@ -45,6 +45,15 @@ std::vector<Variant> variants() {
   all.push_back({"mistral", small_model()});
   all.back().model.architecture = Architecture::mistral;
   all.back().model.num_kv_heads = 6;
+  all.push_back({"mistral with a window", all.back().model});
+  all.back().model.attention_window = 7;
+  all.push_back({"qwen3", small_model()});
+  all.back().model.architecture = Architecture::qwen3;
+  all.back().model.qk_norm = true;
+  all.push_back({"smollm3", small_model()});
+  all.back().model.architecture = Architecture::smollm3;
+  all.back().model.no_rope_interval = 2;
+  all.back().model.tie_word_embeddings = true;
   return all;
 }
 

@@ -7,18 +7,20 @@
 namespace copus::kernels {
 
 // What every implementation has.
-#define COPUS_COMMON_KERNELS                                            \
-  decltype(kernels::add_rms_norm) add_rms_norm;                         \
-  decltype(kernels::rms_norm_backward) rms_norm_backward;               \
-  decltype(kernels::rotary_) rotary_;                                   \
-  decltype(kernels::swiglu) swiglu;                                     \
-  decltype(kernels::swiglu_backward) swiglu_backward;                   \
-  decltype(kernels::add_linear_bias_gradient) add_linear_bias_gradient; \
-  decltype(kernels::embedding_part) embedding_part;                     \
-  decltype(kernels::add_embedding_gradient) add_embedding_gradient;     \
-  decltype(kernels::cross_entropy_) cross_entropy_;                     \
-  decltype(kernels::softmax_statistics) softmax_statistics;             \
-  decltype(kernels::cross_entropy_part_) cross_entropy_part_;           \
+#define COPUS_COMMON_KERNELS                                              \
+  decltype(kernels::add_rms_norm) add_rms_norm;                           \
+  decltype(kernels::rms_norm_backward) rms_norm_backward;                 \
+  decltype(kernels::normalize_heads) normalize_heads;                     \
+  decltype(kernels::normalize_heads_backward_) normalize_heads_backward_; \
+  decltype(kernels::rotary_) rotary_;                                     \
+  decltype(kernels::swiglu) swiglu;                                       \
+  decltype(kernels::swiglu_backward) swiglu_backward;                     \
+  decltype(kernels::add_linear_bias_gradient) add_linear_bias_gradient;   \
+  decltype(kernels::embedding_part) embedding_part;                       \
+  decltype(kernels::add_embedding_gradient) add_embedding_gradient;       \
+  decltype(kernels::cross_entropy_) cross_entropy_;                       \
+  decltype(kernels::softmax_statistics) softmax_statistics;               \
+  decltype(kernels::cross_entropy_part_) cross_entropy_part_;             \
   decltype(kernels::adamw_) adamw_
 
 // Compositions of ATen operators: any device and dtype, and the reference that the fused kernels are tested against.

@@ -69,6 +69,20 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, cons
   return COPUS_CHOOSE(dy, rms_norm_backward)(dy, input, rstd, weight, residual_gradient, weight_gradient);
 }
 
+at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
+                           const at::Tensor& key_weight, double epsilon) {
+  const PartTimer timer(Part::elementwise);
+  return COPUS_CHOOSE(qkv, normalize_heads)(qkv, shape, query_weight, key_weight, epsilon);
+}
+
+void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,
+                               const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient) {
+  const PartTimer timer(Part::elementwise);
+  COPUS_CHOOSE(qkv, normalize_heads_backward_)
+  (gradient, qkv, shape, query_weight, key_weight, epsilon, query_weight_gradient, key_weight_gradient);
+}
+
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
   const PartTimer timer(Part::elementwise);

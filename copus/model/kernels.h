@@ -65,8 +65,21 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, cons
 // query heads, then the key heads, then the value heads.
 struct AttentionShape {
   int64_t batch, sequence, heads, kv_heads, head_dim;
+  // A query attends to its own position and to the window - 1 positions before it. 0: to all positions before it.
+  int64_t window = 0;
+  bool has_window() const { return window > 0 && window < sequence; }
   int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
 };
+
+// Normalises every query head and every key head of a row by itself: RMSNorm (Zhang & Sennrich 2019) over head_dim,
+// with one weight [head_dim] for all query heads and one for all key heads. Values are copied.
+at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
+                           const at::Tensor& key_weight, double epsilon);
+// Replaces the gradient of normalize_heads' result by that of `qkv`, and adds the weights' gradients to
+// query_weight_gradient and key_weight_gradient [head_dim].
+void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,
+                               const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
 // Rotates queries and keys in place (backward: by the opposite angle, which is the gradient's rotation). cosine, sine:
 // [sequence, head_dim / 2], master dtype.
@@ -77,14 +90,15 @@ struct AttentionResult {
   at::Tensor output;       // [batch * sequence, heads * head_dim]
   at::Tensor log_sum_exp;  // [batch, heads, sequence]
 };
-// Computes causal softmax(q k^T / sqrt(head_dim)) v.
+// Computes causal softmax(q k^T / sqrt(head_dim)) v, within the shape's window.
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape);
 // Computes the gradient of qkv (with rotated queries and keys).
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
                               const AttentionShape& shape);
 // Computes attention of new queries over a cache, for generation. query [batch, heads, n, head_dim]; key, value [batch,
-// kv_heads, length, head_dim]; query i sees the keys up to length - n + i. Returns [batch, n, heads * head_dim].
-at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
+// kv_heads, length, head_dim]; query i sees the keys up to length - n + i, of these the last `window` (0: all). Returns
+// [batch, n, heads * head_dim].
+at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window);
 
 // Computes silu(gate) * up, [rows, f], for gate_up [rows, 2 f] (gate, then up).
 at::Tensor swiglu(const at::Tensor& gate_up);

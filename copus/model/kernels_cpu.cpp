@@ -98,6 +98,49 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, cons
   return input_gradient;
 }
 
+at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
+                           const at::Tensor& key_weight, double epsilon) {
+  at::Tensor normed = empty(qkv.sizes(), qkv.scalar_type(), qkv.device());
+  with_storage_type(qkv, [&]<class S>(S) {
+    const cpu::HeadNormForward<S> arguments{
+        shape.heads,  shape.kv_heads,        shape.head_dim,      static_cast<cpu::Compute<S>>(epsilon),
+        data<S>(qkv), data<S>(query_weight), data<S>(key_weight), data<S>(normed)};
+    parallel_rows(qkv.size(0),
+                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().head_norm_forward(arguments, begin, end); });
+  });
+  return normed;
+}
+
+void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,
+                               const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient) {
+  const int64_t rows = qkv.size(0), width = shape.head_dim;
+  const int64_t partial_sums = (rows + rows_per_partial_sum - 1) / rows_per_partial_sum;
+  const at::Tensor queries = empty({partial_sums, width}, master_dtype(qkv), qkv.device());
+  const at::Tensor keys = empty({partial_sums, width}, master_dtype(qkv), qkv.device());
+  with_storage_type(qkv, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    at::parallel_for(0, partial_sums, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const cpu::HeadNormBackward<S> arguments{shape.heads,
+                                                 shape.kv_heads,
+                                                 width,
+                                                 static_cast<C>(epsilon),
+                                                 data<S>(qkv),
+                                                 data<S>(query_weight),
+                                                 data<S>(key_weight),
+                                                 data<S>(gradient),
+                                                 data<C>(queries) + i * width,
+                                                 data<C>(keys) + i * width};
+        cpu::kernels<S>().head_norm_backward(arguments, i * rows_per_partial_sum,
+                                             std::min(rows, (i + 1) * rows_per_partial_sum));
+      }
+    });
+  });
+  add_linear_bias_gradient(query_weight_gradient, queries);
+  add_linear_bias_gradient(key_weight_gradient, keys);
+}
+
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
   with_storage_type(qkv, [&]<class S>(S) {
@@ -124,6 +167,7 @@ cpu::AttentionInput<S> attention_input(const at::Tensor& qkv, const AttentionSha
           shape.heads,
           shape.kv_heads,
           shape.head_dim,
+          shape.has_window() ? shape.window : shape.sequence,
           static_cast<cpu::Compute<S>>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
           shape.row(),
           shape.heads * shape.head_dim,

@@ -223,14 +223,16 @@ Heads split_heads(const at::Tensor& qkv, const AttentionShape& s) {
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t times) { return tensor.repeat_interleave(times, 1); }
 
 // Returns the mask [length_q, length_k], true where a query sees a key; the last query sees the last key.
-at::Tensor causal_mask(int64_t queries, int64_t keys, at::Device device) {
-  return at::ones({queries, keys}, at::TensorOptions().dtype(at::kBool).device(device)).tril(keys - queries);
+at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, at::Device device) {
+  const int64_t last = keys - queries;
+  const at::Tensor mask = at::ones({queries, keys}, at::TensorOptions().dtype(at::kBool).device(device)).tril(last);
+  return window > 0 ? mask.triu(last - window + 1) : mask;
 }
 
-at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key) {
+at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, int64_t window) {
   const double scale = 1 / std::sqrt(static_cast<double>(query.size(3)));
   const at::Tensor scores = at::matmul(query, key.transpose(2, 3)).to(master_dtype(query)) * scale;
-  const at::Tensor mask = causal_mask(query.size(2), key.size(2), query.device());
+  const at::Tensor mask = causal_mask(query.size(2), key.size(2), window, query.device());
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
@@ -242,8 +244,9 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key) {
 // operators themselves, called without ATen's front end, cannot handle are excluded first: heads of odd sizes, which
 // the front end would pad, and sizes between 192 and 256, for which flash attention has no backward pass on some
 // devices.
-at::SDPBackend attention_operator(const Heads& h) {
+at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   const int64_t head_dim = h.query.size(3);
+  if (shape.has_window()) return at::SDPBackend::math;  // these operators have no windows
   if (!h.query.is_cuda() || h.query.scalar_type() != at::kBFloat16) return at::SDPBackend::math;
   if (head_dim % 8 != 0 || (head_dim > 192 && head_dim != 256)) return at::SDPBackend::math;
   const auto choice = static_cast<at::SDPBackend>(at::_fused_sdp_choice(
@@ -282,6 +285,51 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, cons
   return dx.to(dy.scalar_type());
 }
 
+namespace {
+
+// The query heads and the key heads of a matrix as rows of their own, in fresh memory: [rows * heads, head_dim].
+struct HeadRows {
+  at::Tensor query, key;
+};
+
+HeadRows rows_of_heads(const at::Tensor& qkv, const AttentionShape& s) {
+  const at::Tensor heads = qkv.view({-1, s.heads + 2 * s.kv_heads, s.head_dim});
+  return {heads.narrow(1, 0, s.heads).reshape({-1, s.head_dim}),
+          heads.narrow(1, s.heads, s.kv_heads).reshape({-1, s.head_dim})};
+}
+
+void put_heads(const at::Tensor& qkv, const AttentionShape& s, const HeadRows& rows) {
+  const at::Tensor heads = qkv.view({-1, s.heads + 2 * s.kv_heads, s.head_dim});
+  heads.narrow(1, 0, s.heads).copy_(rows.query.view({-1, s.heads, s.head_dim}));
+  heads.narrow(1, s.heads, s.kv_heads).copy_(rows.key.view({-1, s.kv_heads, s.head_dim}));
+}
+
+}  // namespace
+
+at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
+                           const at::Tensor& key_weight, double epsilon) {
+  const HeadRows rows = rows_of_heads(qkv, shape);
+  at::Tensor result = qkv.clone();
+  put_heads(result, shape,
+            {add_rms_norm(rows.query, {}, query_weight, epsilon).normed,
+             add_rms_norm(rows.key, {}, key_weight, epsilon).normed});
+  return result;
+}
+
+void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,
+                               const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient) {
+  const HeadRows rows = rows_of_heads(qkv, shape), dy = rows_of_heads(gradient, shape);
+  const auto backward = [&](const at::Tensor& of, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& weight_gradient) {
+    const at::Tensor rstd = add_rms_norm(x, {}, weight, epsilon).rstd;
+    return rms_norm_backward(of, x, rstd, weight, {}, weight_gradient);
+  };
+  put_heads(gradient, shape,
+            {backward(dy.query, rows.query, query_weight, query_weight_gradient),
+             backward(dy.key, rows.key, key_weight, key_weight_gradient)});
+}
+
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
   const int64_t half = shape.head_dim / 2;
@@ -297,20 +345,20 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
 
 namespace {
 
-AttentionResult attention_by_math(const Heads& h) {
+AttentionResult attention_by_math(const Heads& h, int64_t window) {
   const int64_t shared = h.query.size(1) / h.key.size(1);
-  const at::Tensor scores = masked_scores(h.query, repeat_heads(h.key, shared));
+  const at::Tensor scores = masked_scores(h.query, repeat_heads(h.key, shared), window);
   const at::Tensor weights = at::softmax(scores, 3).to(h.query.scalar_type());
   return {at::matmul(weights, repeat_heads(h.value, shared)), scores.logsumexp(3)};
 }
 
 Heads attention_backward_by_math(const at::Tensor& dy, const Heads& h, const at::Tensor& output,
-                                 const at::Tensor& log_sum_exp) {
+                                 const at::Tensor& log_sum_exp, int64_t window) {
   const int64_t shared = h.query.size(1) / h.key.size(1);
   const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
   const double scale = 1 / std::sqrt(static_cast<double>(h.query.size(3)));
   const at::ScalarType wide = master_dtype(dy), narrow = dy.scalar_type();
-  const at::Tensor p = (masked_scores(h.query, key) - log_sum_exp.unsqueeze(3)).exp();
+  const at::Tensor p = (masked_scores(h.query, key, window) - log_sum_exp.unsqueeze(3)).exp();
   const at::Tensor dp = at::matmul(dy, value.transpose(2, 3)).to(wide);
   const at::Tensor dot = (dy.to(wide) * output.to(wide)).sum(3, true);
   const at::Tensor ds = (p * (dp - dot) * scale).to(narrow);
@@ -326,7 +374,7 @@ Heads attention_backward_by_math(const at::Tensor& dy, const Heads& h, const at:
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
   const Heads h = split_heads(qkv, shape);
   AttentionResult result;
-  switch (attention_operator(h)) {
+  switch (attention_operator(h, shape)) {
     case at::SDPBackend::flash_attention: {
       const auto all = at::_scaled_dot_product_flash_attention(h.query, h.key, h.value, 0.0, /*is_causal=*/true);
       result = {std::get<0>(all), std::get<1>(all)};
@@ -339,7 +387,7 @@ AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
       break;
     }
     default:
-      result = attention_by_math(h);
+      result = attention_by_math(h, shape.window);
   }
   result.output = join_heads(result.output);
   return result;
@@ -355,7 +403,7 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
   // The random state is read only with dropout, and the beginnings of sequences only where they are packed.
   const at::Tensor state = empty({}, at::kLong, at::kCPU), none;
   Heads d;
-  switch (attention_operator(h)) {
+  switch (attention_operator(h, shape)) {
     case at::SDPBackend::flash_attention:
       std::tie(d.query, d.key, d.value) = at::_scaled_dot_product_flash_attention_backward(
           dy, h.query, h.key, h.value, output, forward.log_sum_exp, none, none, shape.sequence, shape.sequence, 0.0,
@@ -367,7 +415,7 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
           shape.sequence, 0.0, /*is_causal=*/true);
       break;
     default:
-      d = attention_backward_by_math(dy, h, output, forward.log_sum_exp);
+      d = attention_backward_by_math(dy, h, output, forward.log_sum_exp, shape.window);
   }
   return at::cat({join_heads(d.query), join_heads(d.key), join_heads(d.value)}, 1);
 }
@@ -480,10 +528,10 @@ ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
 
 }  // namespace generic
 
-at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window) {
   const PartTimer timer(Part::attention);
   const int64_t shared = query.size(1) / key.size(1);
-  const at::Tensor scores = generic::masked_scores(query, generic::repeat_heads(key, shared));
+  const at::Tensor scores = generic::masked_scores(query, generic::repeat_heads(key, shared), window);
   const at::Tensor weights = at::softmax(scores, 3).to(query.scalar_type());
   return at::matmul(weights, generic::repeat_heads(value, shared)).transpose(1, 2).flatten(2);
 }

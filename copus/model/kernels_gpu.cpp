@@ -86,6 +86,50 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, cons
   return input_gradient;
 }
 
+at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
+                           const at::Tensor& key_weight, double epsilon) {
+  at::Tensor normed = empty(qkv.sizes(), qkv.scalar_type(), qkv.device());
+  gpu::head_norm_forward({.storage = storage(qkv),
+                          .rows = qkv.size(0),
+                          .heads = shape.heads,
+                          .kv_heads = shape.kv_heads,
+                          .head_dim = shape.head_dim,
+                          .epsilon = static_cast<float>(epsilon),
+                          .qkv = data(qkv),
+                          .query_weight = data(query_weight),
+                          .key_weight = data(key_weight),
+                          .normed = data(normed)},
+                         stream_of(qkv));
+  return normed;
+}
+
+void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,
+                               const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient) {
+  if (shape.head_dim > gpu::widest_normed_head) {
+    return generic::normalize_heads_backward_(gradient, qkv, shape, query_weight, key_weight, epsilon,
+                                              query_weight_gradient, key_weight_gradient);
+  }
+  const int64_t partial_sums = divide_up(qkv.size(0), gpu::norm_rows_per_partial_sum) * gpu::head_norm_warps;
+  const at::Tensor queries = empty({partial_sums, shape.head_dim}, at::kFloat, qkv.device());
+  const at::Tensor keys = empty({partial_sums, shape.head_dim}, at::kFloat, qkv.device());
+  gpu::head_norm_backward({.storage = storage(qkv),
+                           .rows = qkv.size(0),
+                           .heads = shape.heads,
+                           .kv_heads = shape.kv_heads,
+                           .head_dim = shape.head_dim,
+                           .epsilon = static_cast<float>(epsilon),
+                           .qkv = data(qkv),
+                           .query_weight = data(query_weight),
+                           .key_weight = data(key_weight),
+                           .gradient = data(gradient),
+                           .query_weight_gradients = data<float>(queries),
+                           .key_weight_gradients = data<float>(keys)},
+                          stream_of(qkv));
+  add_linear_bias_gradient(query_weight_gradient, queries);
+  add_linear_bias_gradient(key_weight_gradient, keys);
+}
+
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
   if (shape.head_dim > gpu::widest_rotary_head) return generic::rotary_(qkv, shape, cosine, sine, backward);

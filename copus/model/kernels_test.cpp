@@ -84,6 +84,50 @@ TEST_P(Kernels, RmsNorm) {
   }
 }
 
+struct AttentionCase {
+  int64_t batch, sequence, heads, kv_heads, head_dim, window = 0;
+};
+
+// Heads are fewer and more than the warps of a block on a GPU, and as long as no, one and several vectors of a warp;
+// 256 is the longest that a GPU's backward kernel takes.
+TEST_P(Kernels, NormsOfHeads) {
+  for (const AttentionCase c : {AttentionCase{1, 1, 1, 1, 2},
+                                {2, 35, 2, 2, 6},
+                                {1, 16, 4, 2, 16},
+                                {1, 70, 12, 3, 20},
+                                {1, 17, 3, 1, 128},
+                                {1, 17, 9, 2, 250},
+                                {1, 17, 3, 1, 256},
+                                {1, 3, 2, 1, 300}}) {
+    SCOPED_TRACE(testing::Message() << c.heads << " heads of " << c.head_dim);
+    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
+    const int64_t rows = c.batch * c.sequence;
+    const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
+    const at::Tensor query_weight = random({c.head_dim}).set_requires_grad(true);
+    const at::Tensor key_weight = random({c.head_dim}).set_requires_grad(true);
+    const at::Tensor heads = qkv.view({rows, c.heads + 2 * c.kv_heads, c.head_dim});
+    const at::Tensor normed = at::cat({reference::rms_norm(heads.narrow(1, 0, c.heads), query_weight, 1e-5),
+                                       reference::rms_norm(heads.narrow(1, c.heads, c.kv_heads), key_weight, 1e-5),
+                                       heads.narrow(1, c.heads + c.kv_heads, c.kv_heads)},
+                                      1)
+                                  .flatten(1);
+    const at::Tensor dy = random({rows, shape.row()});
+    const auto expected = gradients(normed, {qkv, query_weight, key_weight}, dy);
+    for (const bool generic : {false, true}) {
+      const auto forward = generic ? kernels::generic::normalize_heads : kernels::normalize_heads;
+      const auto backward = generic ? kernels::generic::normalize_heads_backward_ : kernels::normalize_heads_backward_;
+      expect_close(forward(narrow(qkv), shape, narrow(query_weight), narrow(key_weight), 1e-5), normed, "normed");
+      const at::Tensor gradient = narrow(dy);
+      const at::Tensor of_query = at::ones({c.head_dim}, on_device(master(dtype())));
+      const at::Tensor of_key = at::ones({c.head_dim}, on_device(master(dtype())));
+      backward(gradient, narrow(qkv), shape, narrow(query_weight), narrow(key_weight), 1e-5, of_query, of_key);
+      expect_close(gradient, expected[0], "gradient");
+      expect_close(of_query - 1, expected[1], "gradient of the queries' weight");
+      expect_close(of_key - 1, expected[2], "gradient of the keys' weight");
+    }
+  }
+}
+
 TEST_P(Kernels, SwigluAndItsGradient) {
   for (const auto& [rows, width] : {std::pair{1, 4}, {33, 40}, {64, 176}, {5, 3}}) {
     const at::Tensor gate_up = (random({rows, int64_t{2} * width}) * 4).set_requires_grad(true);
@@ -101,10 +145,6 @@ TEST_P(Kernels, SwigluAndItsGradient) {
   }
 }
 
-struct AttentionCase {
-  int64_t batch, sequence, heads, kv_heads, head_dim;
-};
-
 TEST_P(Kernels, RotaryAndAttention) {
   // Sizes lie around the block of 64 and the group of 8, with and without shared key heads, and head dimensions differ
   // from vector widths.
@@ -114,8 +154,16 @@ TEST_P(Kernels, RotaryAndAttention) {
                                 {2, 65, 4, 1, 64},
                                 {1, 130, 2, 2, 20},
                                 {1, 200, 6, 3, 128},
-                                {3, 24, 2, 1, 10}}) {
-    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
+                                {3, 24, 2, 1, 10},
+                                // Windows of one position, within a block, of a block, over its edge, of several
+                                // blocks, and longer than the sequence.
+                                {2, 70, 2, 1, 6, 1},
+                                {1, 200, 2, 1, 16, 5},
+                                {1, 200, 2, 2, 16, 64},
+                                {1, 200, 2, 1, 16, 65},
+                                {2, 330, 2, 1, 8, 130},
+                                {1, 130, 2, 2, 8, 131}}) {
+    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim, c.window};
     const int64_t rows = c.batch * c.sequence, half = c.head_dim / 2;
     const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
     const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble).to(test_device()) * 6;
@@ -125,10 +173,9 @@ TEST_P(Kernels, RotaryAndAttention) {
     const auto stored = [&](const at::Tensor& x) { return x + (narrow(x).to(at::kDouble) - x).detach(); };
     const at::Tensor query = stored(reference::rotate(heads.narrow(1, 0, c.heads), cosine, sine));
     const at::Tensor key = stored(reference::rotate(heads.narrow(1, c.heads, c.kv_heads), cosine, sine));
-    const at::Tensor output = reference::attention(query, key, heads.narrow(1, c.heads + c.kv_heads, c.kv_heads))
-                                  .transpose(1, 2)
-                                  .flatten(2)
-                                  .flatten(0, 1);
+    const at::Tensor value = heads.narrow(1, c.heads + c.kv_heads, c.kv_heads);
+    const at::Tensor output =
+        reference::attention(query, key, value, c.window).transpose(1, 2).flatten(2).flatten(0, 1);
     const at::Tensor dy = random({rows, c.heads * c.head_dim});
     const at::Tensor expected = gradients(output, {qkv}, dy)[0];
     for (const bool generic : {false, true}) {
@@ -180,13 +227,15 @@ TEST(LongAttention, RepeatsBitwiseAndKnowsNoOtherSequences) {
 }
 
 TEST_P(Kernels, CachedAttentionIsTheEndOfFullAttention) {
-  const AttentionShape shape{2, 19, 4, 2, 8};
-  const at::Tensor qkv = random({shape.batch * shape.sequence, shape.row()});
-  const at::Tensor heads = narrow(qkv).view({2, 19, 8, 8}).transpose(1, 2);
-  const at::Tensor full = kernels::attention(narrow(qkv), shape).output.view({2, 19, 32});
-  const at::Tensor last =
-      kernels::cached_attention(heads.narrow(1, 0, 4).narrow(2, 16, 3), heads.narrow(1, 4, 2), heads.narrow(1, 6, 2));
-  expect_close(last, full.narrow(1, 16, 3), "last positions");
+  for (const int64_t window : {0, 1, 5, 19, 30}) {
+    const AttentionShape shape{2, 19, 4, 2, 8, window};
+    const at::Tensor qkv = random({shape.batch * shape.sequence, shape.row()});
+    const at::Tensor heads = narrow(qkv).view({2, 19, 8, 8}).transpose(1, 2);
+    const at::Tensor full = kernels::attention(narrow(qkv), shape).output.view({2, 19, 32});
+    const at::Tensor last = kernels::cached_attention(heads.narrow(1, 0, 4).narrow(2, 16, 3), heads.narrow(1, 4, 2),
+                                                      heads.narrow(1, 6, 2), window);
+    expect_close(last, full.narrow(1, 16, 3), "last positions");
+  }
 }
 
 TEST_P(Kernels, CrossEntropy) {

@@ -26,6 +26,9 @@ ModelDescription four_layers(bool tied) {
   model.num_kv_heads = 2;
   model.head_dim = 6;
   model.qkv_bias = true;
+  model.qk_norm = tied;
+  model.no_rope_interval = 3;
+  model.attention_window = tied ? 0 : 5;
   model.tie_word_embeddings = tied;
   return model;
 }

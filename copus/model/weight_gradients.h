@@ -28,7 +28,7 @@ class WeightGradients {
   void add(const at::Tensor& weight_gradient, const at::Tensor& bias_gradient, const at::Tensor& dy,
            const at::Tensor& x);
 
-  // Returns where to add a norm's gradient to `gradient` [hidden]: there, or to a vector that run() adds to it.
+  // Returns where to add a norm's gradient to `gradient`, a vector: there, or to a vector that run() adds to it.
   at::Tensor add_norm(const at::Tensor& gradient);
 
   // Runs the deferred calls in their order, and frees their tensors. With all_deferred tells `use`, where given, of the

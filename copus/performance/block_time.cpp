@@ -74,7 +74,7 @@ class BlockCalculation {
   // Returns the seconds of memory traffic outside of matrix products.
   double passes(const TrainingSystem::Passes& passes) const {
     const double widths = passes.stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) +
-                          passes.attention * qkv_width() +
+                          (passes.attention + (model_.qk_norm ? passes.normed_heads : 0)) * qkv_width() +
                           passes.feed_forward * static_cast<double>(model_.intermediate_size) / ranks_;
     return moved(rows_ * widths * system_.activation_bytes);
   }
@@ -132,7 +132,7 @@ BlockCost BlockCalculation::layer_cost() const {
   // (Dao 2023).
   const auto sequence = static_cast<double>(sequence_length_);
   const Device& device = cluster_.device;
-  const double attention_flops = 2 * rows_ * sequence * queries;
+  const double attention_flops = 4 * rows_ * attended_tokens(model_, sequence_length_) * queries;
   const double scores =
       moved(rows_ * sequence * static_cast<double>(model_.num_heads) / ranks_ * system_.attention_matrix_bytes);
   const double attention_forward =

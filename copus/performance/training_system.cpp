@@ -74,6 +74,8 @@ MemoryUse copus_memory_use() {
   use.kept_without_attention = {.hidden = 4, .feed_forward = 2};
   // Working tensors: the gradients of the stream and of a norm's result, and the feed-forward's activation.
   use.working = {.hidden = 2, .feed_forward = 1};
+  // The backward pass normalises queries and keys anew, into a matrix of their own with the values.
+  use.working_of_normed_heads = {.query = 1, .key_value = 2};
   // Waiting tensors: the inputs of the four linear layers and their outputs' gradients.
   use.waiting = {.gathered = 4, .query = 2, .key_value = 2, .feed_forward = 3};
   // Logits become their gradient in place, in pieces; the head keeps the stream in two terms, its sum, its norm and the

@@ -29,10 +29,12 @@ struct LayerTensors {
 
 // Memory of a training program beside weights, gradients and optimizer state.
 struct MemoryUse {
-  LayerTensors kept;                    // from forward to backward, with Recompute::none
-  LayerTensors kept_without_attention;  // with Recompute::attention; Recompute::full keeps one hidden, the input
-  LayerTensors working;                 // beside the kept ones, for the one layer that a rank works on
-  LayerTensors waiting;                 // from B to W where W is deferred (zb-h1)
+  LayerTensors kept;                     // from forward to backward, with Recompute::none
+  LayerTensors kept_without_attention;   // with Recompute::attention; Recompute::full keeps one hidden, the input
+  LayerTensors kept_of_normed_heads;     // added to `kept` for models with qk_norm
+  LayerTensors working;                  // beside the kept ones, for the one layer that a rank works on
+  LayerTensors working_of_normed_heads;  // added to `working` for models with qk_norm
+  LayerTensors waiting;                  // from B to W where W is deferred (zb-h1)
   // With sequence parallelism: tensors of hidden_size by whole rows that a layer's backward pass holds besides, as it
   // gathers its output's gradient and reduces those of its inputs.
   double gathered_working = 0;
@@ -86,12 +88,13 @@ struct TrainingSystem {
   struct Passes {
     double stream = 8;        // hidden_size wide: norms and additions
     double attention = 2;     // as wide as queries, keys and values together: rotary embedding
+    double normed_heads = 2;  // likewise, where heads are normalised
     double feed_forward = 3;  // intermediate_size wide: the activation function
     double launches = 11;     // number of kernels
     bool operator==(const Passes&) const = default;
   };
   Passes forward = {};
-  Passes backward = {.stream = 8, .attention = 2, .feed_forward = 6, .launches = 19};
+  Passes backward = {.stream = 8, .attention = 2, .normed_heads = 5, .feed_forward = 6, .launches = 19};
   double logit_bytes = 10;        // moved per logit by the loss and its gradient
   double accumulation_bytes = 8;  // moved per parameter and micro-batch to add its gradient
   // Bytes moved per parameter of the embedding to add its gradient, where the gradient is made for the whole

@@ -20,6 +20,8 @@ struct ParameterRule {
   int64_t ModelDescription::* units = nullptr;
   // Linear layers with the same name here read the same input: their weights lie back to back, and so do their biases.
   std::string_view input = {};
+  // The parameter is used on each rank's own heads alone, so that its gradients differ between tensor-parallel ranks.
+  bool by_head = false;
 
   // Returns the number of parts on `ranks` tensor-parallel ranks. Each part lies on ranks / parts neighbours.
   int64_t parts(const ModelDescription& model, int64_t ranks) const {
@@ -27,7 +29,7 @@ struct ParameterRule {
   }
 };
 
-inline constexpr std::array<ParameterRule, 9> parameter_rules = {{
+inline constexpr std::array<ParameterRule, 11> parameter_rules = {{
     {"embed_tokens", 0, &ModelDescription::vocab_size},
     {"q_proj", 0, &ModelDescription::num_heads, "attention"},
     {"k_proj", 0, &ModelDescription::num_kv_heads, "attention"},
@@ -37,17 +39,19 @@ inline constexpr std::array<ParameterRule, 9> parameter_rules = {{
     {"up_proj", 0, &ModelDescription::intermediate_size, "feed-forward"},
     {"down_proj", 1, &ModelDescription::intermediate_size},
     {"lm_head", 0, &ModelDescription::vocab_size},
+    {.module = "q_norm", .by_head = true},
+    {.module = "k_norm", .by_head = true},
 }};
 
 // Returns the rule of a parameter. Throws InternalError for an unknown module.
 inline ParameterRule rule_of(const ParameterInfo& parameter) {
-  if (parameter.kind == ParameterKind::norm) return {};
   // The module is "q_proj" of "model.layers.3.self_attn.q_proj.weight".
   const std::string_view name = parameter.name, path = name.substr(0, name.rfind('.'));
   const std::string_view module = path.substr(path.rfind('.') + 1);
   const auto* const found = std::ranges::find(parameter_rules, module, &ParameterRule::module);
-  COPUS_CHECK(found != parameter_rules.end(), parameter.name);
-  return *found;
+  if (found != parameter_rules.end()) return *found;
+  COPUS_CHECK(parameter.kind == ParameterKind::norm, parameter.name);
+  return {};
 }
 
 // Tells whether two parameters that follow each other in a bucket lie back to back.

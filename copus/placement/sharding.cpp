@@ -45,8 +45,8 @@ Sharding shard(const ModelDescription& model, const Placement& placement, const 
   const ParameterRule rule = rule_of(parameter);
 
   Sharding sharding{.axis = rule.dimension, .parts = rule.parts(model, ranks)};
-  sharding.partial = parameter.kind == ParameterKind::norm ? placement.strategy.sequence_parallel && ranks > 1
-                                                           : ranks > sharding.parts;
+  const bool sees_some_rows = parameter.kind == ParameterKind::norm && !rule.by_head;
+  sharding.partial = ranks > sharding.parts && (!sees_some_rows || placement.strategy.sequence_parallel);
   COPUS_CHECK(ranks % sharding.parts == 0, parameter.name, " in ", sharding.parts, " parts on ", ranks, " ranks");
   sharding.replicas = ranks / sharding.parts;
   sharding.stage = stage_of(placement, parameter, is_embedding);

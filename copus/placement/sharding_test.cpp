@@ -110,6 +110,19 @@ TEST(Sharding, NormsArePartialWithSequenceParallelismAlone) {
   EXPECT_FALSE(shard_by_name(sharded_model(), strategy, "model.norm.weight").partial);
 }
 
+// Each rank normalises its own heads, whether or not it has all rows.
+TEST(Sharding, NormsOfHeadsArePartialWithAnyTensorParallelism) {
+  ModelDescription model = sharded_model();
+  model.qk_norm = true;
+  for (const char* name : {"model.layers.1.self_attn.q_norm.weight", "model.layers.1.self_attn.k_norm.weight"}) {
+    for (const bool sequence_parallel : {false, true}) {
+      const ParallelStrategy four{.tensor_parallel = 4, .sequence_parallel = sequence_parallel};
+      EXPECT_EQ(shard_by_name(model, four, name), (Sharding{.replicas = 4, .partial = true})) << name;
+    }
+    EXPECT_FALSE(shard_by_name(model, {}, name).partial) << name;
+  }
+}
+
 TEST(Sharding, OnlyTheVocabularyIsCutUnevenly) {
   const ParallelStrategy four{.tensor_parallel = 4};
   std::vector<int64_t> rows;

@@ -17,6 +17,7 @@ MemoryUse megatron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 3, .key_value = 3, .feed_forward = 3};
   use.kept_without_attention = use.kept;
+  use.kept_of_normed_heads = {.query = 1};  // (bench/trainers)
   use.working = {.hidden = 2, .feed_forward = 3};
   use.logit_bytes = 2 + 4;
   use.fixed_bytes = cuda_bytes;

@@ -45,6 +45,19 @@ TEST(OtherSystems, TrainersKeepWhatTheirOwnLayersKept) {
   }
 }
 
+// With norms of query and key heads (--qk-layernorm). With one key-value head to a rank the layer keeps less than is
+// counted.
+TEST(OtherSystems, MegatronKeepsWhatItsNormsOfHeadsKept) {
+  ModelDescription model = measured_layer();
+  model.qk_norm = true;
+  MemoryModel memory(model, 256, megatron());
+  for (const auto& [t, bytes] : {std::pair{1, 5285888.0}, {2, 2642944.0}, {4, 1321472.0}, {8, 627968.0}}) {
+    const ParallelStrategy strategy{.tensor_parallel = t, .sequence_parallel = t > 1};
+    const double kept = memory.predict(batches_of(strategy, 1, 1)).parts.activations;
+    EXPECT_NEAR(kept / bytes, 1, t < 8 ? 0.03 : 0.05) << t;
+  }
+}
+
 // Selective recompute of compiled layers: what the layers kept on a CPU, and attention's result, which only a GPU's
 // kernels make them keep, without 5,056 bytes of random state.
 TEST(OtherSystems, TorchtitansSelectiveRecomputeKeepsWhatItsLayersKept) {

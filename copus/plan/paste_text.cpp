@@ -61,6 +61,14 @@ std::string one_connection(const ParallelStrategy& strategy) {
 
 std::string number(double value) { return format_number("%.10g", value); }
 
+// An interval where it divides the layers, as Megatron-LM asks of one, else the list of layers: 1 has no rotary
+// embeddings.
+std::string layers_without_rope(const ModelDescription& model) {
+  const int64_t interval = model.no_rope_interval, rest = model.num_layers % interval;
+  if (rest == 0) return concat(interval);
+  return concat("\"([0]*", interval - 1, "+[1])*", model.num_layers / interval, "+[0]*", rest, "\"");
+}
+
 // The model and what goes with it: memory and time are those of this model, without dropout.
 std::vector<std::string> megatron_model_flags(const ModelDescription& model) {
   std::vector<std::string> flags = {
@@ -74,7 +82,9 @@ std::vector<std::string> megatron_model_flags(const ModelDescription& model) {
   flags.push_back(concat("--swiglu --normalization RMSNorm --norm-epsilon ", number(model.rms_norm_eps)));
   flags.push_back(concat("--disable-bias-linear", model.qkv_bias ? " --add-qkv-bias" : "",
                          model.tie_word_embeddings ? "" : " --untie-embeddings-and-output-weights"));
+  if (model.qk_norm) flags.back() += " --qk-layernorm";
   flags.push_back(concat("--position-embedding-type rope --rotary-base ", number(model.rope_theta)));
+  if (model.no_rope_interval > 0) flags.back() += concat(" --no-rope-freq ", layers_without_rope(model));
   if (model.rope_scaling) {
     flags.back() += concat(" --use-rope-scaling --rope-scaling-factor ", number(model.rope_scaling->factor));
   }

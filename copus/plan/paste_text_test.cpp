@@ -82,6 +82,17 @@ TEST(PasteText, MegatronIsToldWhatTheModelIs) {
   EXPECT_THAT(text, Not(HasSubstr("untie")));
 }
 
+TEST(PasteText, MegatronIsToldOfNormedHeadsAndOfLayersWithoutRope) {
+  PlanQuestion question = question_for(PlannedSystem::megatron);
+  question.model.qk_norm = true;
+  question.model.no_rope_interval = 4;
+  const std::string text = paste_texts(question, {{.pipeline_parallel = 2}, 64, 1}).front().text;
+  EXPECT_THAT(text, AllOf(HasSubstr(" --qk-layernorm \\\n"), HasSubstr("--rotary-base 10000 --no-rope-freq 4 \\\n")));
+  question.model.no_rope_interval = 3;
+  EXPECT_THAT(paste_texts(question, {{.pipeline_parallel = 2}, 64, 1}).front().text,
+              HasSubstr("--no-rope-freq \"([0]*2+[1])*6+[0]*2\" "));
+}
+
 // 22 layers, of which embedding and loss are one each, are 2 in each of 11 stages; 21 are 3 in each of 7.
 TEST(PasteText, MegatronCountsTheEndsThatMakeItsStagesEven) {
   const auto text = [](const ParallelStrategy& strategy) {

@@ -64,7 +64,7 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
 }
 
 Plan make_plan(const PlanQuestion& question) {
-  if (const auto lacking = lacking_model(question.program, question.model)) {
+  if (const auto lacking = lacking_model(question.program, question.model, question.sequence_length)) {
     throw UserError(
         concat("--model ", question.model_name, ": ", *lacking, "; take a model that it has, or another --system"));
   }

@@ -224,10 +224,14 @@ std::string_view demands(PlannedSystem system) {
 }
 
 // Programs whose attention is as wide as the stream have no size of a head of its own.
-std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model) {
+std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model, int64_t sequence_length) {
   const auto lacks = [&](const std::string& what) { return concat(full_name(system), " has no ", what); };
   const bool has_wide_attention = model.num_heads * model.head_dim != model.hidden_size;
   const auto& scaling = model.rope_scaling;
+  if (model.has_window(sequence_length)) {
+    return concat("plans do not cover sliding windows; use sequences of at most ", model.attention_window,
+                  " tokens (sliding_window)");
+  }
   switch (system) {
     case PlannedSystem::copus:
       break;
@@ -237,10 +241,18 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
       }
       break;
     case PlannedSystem::nanotron:
+      if (model.qk_norm) return lacks("norms of query and key heads");
+      if (model.no_rope_interval > 0) {
+        return concat("Copus does not plan layers without rotary embeddings for ", full_name(system));
+      }
       if (has_wide_attention) return lacks("attention that is not as wide as hidden_size");
       break;
     case PlannedSystem::torchtitan:
     case PlannedSystem::torchtitan_0_3:
+      if (model.qk_norm) {
+        return concat("Copus does not plan Qwen3 for ", full_name(system), ": its qwen3 was not measured");
+      }
+      if (model.no_rope_interval > 0) return lacks("SmolLM3");
       if (model.architecture == Architecture::qwen2) return lacks("Qwen2 or Qwen2.5 (its qwen3 has other attention)");
       if (model.architecture == Architecture::mistral) return lacks("Mistral");
       if (model.qkv_bias) return lacks("biases of queries, keys and values in its llama3");

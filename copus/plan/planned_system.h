@@ -42,7 +42,7 @@ std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescri
                                          const Configuration& configuration, int64_t sequence_length);
 
 // Says why the program does not have the model, or not this version of it. Empty where it has.
-std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model);
+std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model, int64_t sequence_length);
 
 // Virtual stages that the program may cut this model into, beside the usual ones; empty: any.
 std::vector<int64_t> possible_virtual_stages(PlannedSystem system, const ModelDescription& model);

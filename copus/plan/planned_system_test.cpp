@@ -126,7 +126,7 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   const auto lacks = [](PlannedSystem system, const std::function<void(ModelDescription&)>& change) {
     ModelDescription model = small_question({64}).model;
     change(model);
-    return lacking_model(system, model).value_or("has");
+    return lacking_model(system, model, 1024).value_or("has");
   };
   const auto tied = [](ModelDescription& model) { model.tie_word_embeddings = true; };
   const auto qwen = [](ModelDescription& model) {
@@ -135,6 +135,9 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   };
   const auto mistral = [](ModelDescription& model) { model.architecture = Architecture::mistral; };
   const auto wide = [](ModelDescription& model) { model.head_dim = 256; };
+  const auto within = [](ModelDescription& model) { model.attention_window = 512; };
+  const auto normed = [](ModelDescription& model) { model.qk_norm = true; };
+  const auto every_fourth = [](ModelDescription& model) { model.no_rope_interval = 4; };
   const auto scaled = [](ModelDescription& model) {
     model.rope_scaling = Llama3RopeScaling{.low_frequency_factor = 2};
   };
@@ -143,13 +146,21 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
     EXPECT_THAT(lacks(system, qwen), AllOf(HasSubstr(name), HasSubstr("Qwen2")));
     EXPECT_THAT(lacks(system, mistral), AllOf(HasSubstr(name), HasSubstr("Mistral")));
     EXPECT_THAT(lacks(system, wide), HasSubstr("hidden_size"));
+    EXPECT_THAT(lacks(system, normed), HasSubstr("Qwen3"));
+    EXPECT_THAT(lacks(system, every_fourth), HasSubstr("SmolLM3"));
     EXPECT_EQ(lacks(system, [](ModelDescription&) {}), "has");
   }
   EXPECT_THAT(lacks(PlannedSystem::torchtitan, tied), HasSubstr("tied embeddings"));
   EXPECT_EQ(lacks(PlannedSystem::torchtitan_0_3, tied), "has");
   EXPECT_THAT(lacks(PlannedSystem::nanotron, wide), HasSubstr("hidden_size"));
+  for (const PlannedSystem system : {PlannedSystem::megatron, PlannedSystem::copus}) {
+    EXPECT_THAT(lacks(system, within), HasSubstr("at most 512 tokens (sliding_window)"));
+  }
+  EXPECT_THAT(lacks(PlannedSystem::nanotron, normed), HasSubstr("norms of query and key heads"));
+  EXPECT_THAT(lacks(PlannedSystem::nanotron, every_fourth), HasSubstr("rotary embeddings"));
   EXPECT_THAT(lacks(PlannedSystem::megatron, scaled), HasSubstr("rope_scaling"));
-  for (const auto& change : {std::function<void(ModelDescription&)>(tied), {qwen}, {mistral}, {wide}}) {
+  for (const auto& change :
+       {std::function<void(ModelDescription&)>(tied), {qwen}, {mistral}, {wide}, {normed}, {every_fourth}}) {
     EXPECT_EQ(lacks(PlannedSystem::megatron, change), "has");
   }
   PlanQuestion question = small_question({64});

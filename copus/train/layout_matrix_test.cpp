@@ -209,6 +209,25 @@ TEST_F(LayoutMatrix, FourSequenceParallelRanks) {
               {{ranks(1, 4, 1), recompute(Recompute::full)}, {ranks(1, 4, 2), gpipe}});
 }
 
+TEST_F(LayoutMatrix, NormalizedHeads) {
+  expect_same(
+      {normalized_heads, tied, kv_heads(1)},
+      {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}, {ranks(1, 4, 2), interleaved, recompute(Recompute::attention)}});
+  expect_same({normalized_heads, sequence_parallel, micro_batch(4)},
+              {{ranks(2, 2, 1), zero_1},
+               {ranks(2, 2, 1), zero_3, recompute(Recompute::full)},
+               {ranks(2, 2, 2), zero_2, zb_h1}});
+}
+
+TEST_F(LayoutMatrix, WithinAWindow) {
+  expect_same({within_a_window, kv_heads(4)}, {{ranks(1, 2, 1)}, {ranks(1, 2, 2), zb_h1, recompute(Recompute::full)}});
+}
+
+TEST_F(LayoutMatrix, SomeLayersWithoutRope) {
+  expect_same({some_layers_without_rope, tied},
+              {{ranks(1, 1, 1)}, {ranks(1, 1, 4), zb_h1}, {ranks(1, 1, 2), interleaved, recompute(Recompute::full)}});
+}
+
 TEST_F(LayoutMatrix, EightRanksWithoutPipeline) {
   expect_same({tied, kv_heads(1)}, {{ranks(2, 4, 1)}, {ranks(2, 4, 1), zero_1}});
   expect_same({sequence_parallel}, {{ranks(4, 2, 1), zero_1}, {ranks(4, 2, 1)}});

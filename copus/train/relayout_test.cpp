@@ -132,11 +132,16 @@ void expect_identity(const RunConfig& config, const Sequence& sequence) {
 
 TEST(Relayout, StateComesBackBitwiseFromAnySequenceOfLayouts) {
   std::mt19937 random(7);
-  const std::vector<layouts::Change> variants = {
-      layouts::fp32, layouts::bf16, layouts::tied, layouts::biases, layouts::kv_heads(1), [](RunConfig& config) {
-        layouts::tied(config);
-        layouts::bf16(config);
-      }};
+  const std::vector<layouts::Change> variants = {layouts::fp32,
+                                                 layouts::bf16,
+                                                 layouts::tied,
+                                                 layouts::biases,
+                                                 layouts::normalized_heads,
+                                                 layouts::kv_heads(1),
+                                                 [](RunConfig& config) {
+                                                   layouts::tied(config);
+                                                   layouts::bf16(config);
+                                                 }};
   for (int64_t i = 0; i < num_sequences() && !::testing::Test::HasFailure(); ++i) {
     RunConfig config = tiny_run();
     variants[static_cast<size_t>(i) % variants.size()](config);

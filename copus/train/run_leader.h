@@ -69,7 +69,7 @@ class RunLeader {
   const StepTimeLearner* told_step_times() const;
 
   const RunPlan& plan_;
-  int64_t written_step_;  // the latest whose record is written and was decided on
+  int64_t written_step_;                    // the latest whose record is written and was decided on
   std::optional<StepTimeKnowledge> known_;  // empty: nothing predicts how long steps take
   std::optional<ControllerStart> start_;    // until the run begins
   std::optional<RunOutput> output_;         // first of these, since it keeps other processes out of the run directory

@@ -50,7 +50,8 @@ TEST_F(TrainerSwitch, WhereOnlyTheOrderOfWorkChangesTheRunIsBitwiseTheSame) {
 }
 
 TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
-  for (const std::vector<Change>& base : {std::vector<Change>{}, {messages}, {tied}, {biases, kv_heads(1)}}) {
+  for (const std::vector<Change>& base :
+       {std::vector<Change>{}, {messages}, {tied}, {biases, kv_heads(1)}, {normalized_heads}}) {
     const RunConfig begin = config(join(base, {ranks(4, 2, 1), micro_batch(1)}));
     const History expected = run(begin, {}, 10);
     const History moved = run(begin,

@@ -86,6 +86,35 @@ def mistral() -> transformers.MistralConfig:
     )
 
 
+def mistral_window() -> transformers.MistralConfig:
+    """A window that is shorter than the sequence and ends within a block."""
+    config = mistral()
+    config.sliding_window = 37
+    return config
+
+
+def qwen3() -> transformers.Qwen3Config:
+    """Norms of query and key heads, whose size is not hidden_size / heads; tied head."""
+    rope = dict(rope_type="default", rope_theta=1000000.0)
+    return transformers.Qwen3Config(
+        **SHAPE, num_attention_heads=4, num_key_value_heads=2, head_dim=24, tie_word_embeddings=True, rope_parameters=rope
+    )
+
+
+def smollm3() -> transformers.SmolLM3Config:
+    """No rotary embeddings in the second of three layers."""
+    rope = dict(rope_type="default", rope_theta=5000000.0)
+    return transformers.SmolLM3Config(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        no_rope_layer_interval=2,
+        tie_word_embeddings=True,
+        rope_parameters=rope,
+        pad_token_id=None,
+    )
+
+
 class DoubleRMSNorm(torch.nn.Module):
     """RMSNorm without transformers' detour through float32."""
 
@@ -219,7 +248,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for seed, make_config in enumerate((llama, qwen2, mistral)):
+    for seed, make_config in enumerate((llama, qwen2, mistral, mistral_window, qwen3, smollm3)):
         write_reference(out / make_config.__name__, make_config(), seed)
         print(f"wrote {out / make_config.__name__}")
     stamp.write_text(wanted, encoding="utf-8")

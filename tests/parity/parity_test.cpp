@@ -60,16 +60,16 @@ class Figures {
   void print() const {
     if (rows_.empty()) return;
     std::printf("\n%-48s", "Worst relative errors");
-    for (const char* architecture : architectures) std::printf("%9s", architecture);
+    for (const char* architecture : architectures) std::printf("%15s", architecture);
     std::printf("%11s\n", "tolerance");
     for (const Row& row : rows_) {
       std::printf("%-48s", row.quantity.c_str());
       for (const char* architecture : architectures) {
         const auto found = row.worst.find(architecture);
         if (found == row.worst.end()) {
-          std::printf("%9s", "-");
+          std::printf("%15s", "-");
         } else {
-          std::printf("%9.1e", found->second);
+          std::printf("%15.1e", found->second);
         }
       }
       std::printf("%11.0e\n", row.tolerance);

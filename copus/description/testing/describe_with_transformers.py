@@ -38,6 +38,7 @@ for directory in sys.argv[1:]:
                 "max_position_embeddings": config.max_position_embeddings,
                 "tie_word_embeddings": config.tie_word_embeddings,
                 "sliding_window": getattr(attention, "sliding_window", None) or getattr(config, "sliding_window", None),
+                "no_rope_layers": getattr(config, "no_rope_layers", None),
                 "dtype": str(config.dtype),
                 "parameters": [[name, list(value.shape)] for name, value in model.named_parameters()],
             }

@@ -1,7 +1,8 @@
 // Causal flash attention (Dao et al. 2022) on the CPU: scores live only as blocks of block x block elements in the
 // first-level cache. Keys, values and queries are packed once per head into dense, vector-aligned panels, since rows of
 // the fused query-key-value matrix lie a power of two apart and would evict each other. Rows are handled in groups of
-// `group`, and a group on the diagonal stops at its last visible key, so that the causal half is not computed.
+// `group`, and a group on the diagonal stops at its last visible key, so that the causal half is not computed. Blocks
+// of keys that lie before the windows of all queries of a block are left out.
 #pragma once
 
 #include <cmath>
@@ -15,6 +16,13 @@ constexpr int64_t block = 64;                            // queries and keys of 
 constexpr int group = COPUS_VECTOR_BYTES == 64 ? 8 : 4;  // rows of one register tile; divides `block`
 
 COPUS_INLINE int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
+COPUS_INLINE int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Returns the first key of a block that a query sees, relative to the block, at most `seen`: the number of keys up to
+// the query's position.
+COPUS_INLINE int64_t first_in_window(int64_t query, int64_t window, int64_t block_begin, int64_t seen) {
+  return minimum(seen, maximum(0, query - window + 1 - block_begin));
+}
 
 template <class C>
 COPUS_INLINE int64_t padded(int64_t n) {
@@ -148,7 +156,7 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
         s.sum[r] = 0;
       }
       for (int64_t i = 0; i < queries * row; ++i) s.output[i] = 0;
-      for (int64_t k0 = 0; k0 <= q0; k0 += block) {
+      for (int64_t k0 = maximum(0, q0 - a.window + 1) / block * block; k0 <= q0; k0 += block) {
         const bool diagonal = k0 == q0;
         const int64_t keys = minimum(block, a.sequence - k0);
         for (int64_t r0 = 0; r0 < queries; r0 += group) {
@@ -158,11 +166,17 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
                         a.head_dim, s.scores + r0 * block, block, false);
           for (int64_t r = r0; r < r0 + rows; ++r) {
             C* scores = s.scores + r * block;
-            const int64_t seen = diagonal ? r + 1 : keys;
+            const int64_t end = diagonal ? r + 1 : keys;
+            const int64_t first = first_in_window(q0 + r, a.window, k0, end);
+            for (int64_t i = 0; i < first; ++i) scores[i] = 0;
+            for (int64_t i = end; i < visible; ++i) scores[i] = 0;
+            if (first == end) continue;  // the block lies before this query's window
+            C* const begin = scores + first;
+            const int64_t seen = end - first;
             constexpr C lowest = -std::numeric_limits<C>::infinity();
             Vector<C> best = splat<C>(lowest);
             for_vectors<C>(seen, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-              const Vector<C> x = load(scores + i, n, lowest);
+              const Vector<C> x = load(begin + i, n, lowest);
               best = x > best ? x : best;
             });
             const C block_largest = horizontal_max<C>(best);
@@ -170,11 +184,10 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
             const C shrink = std::exp(s.largest[r] - largest);
             Vector<C> sums = splat<C>(0);
             for_vectors<C>(seen, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-              const Vector<C> p = exponential<C>(load(scores + i, n, lowest) - largest);
-              store(scores + i, p, n);
+              const Vector<C> p = exponential<C>(load(begin + i, n, lowest) - largest);
+              store(begin + i, p, n);
               sums += p;
             });
-            for (int64_t i = seen; i < visible; ++i) scores[i] = 0;
             s.largest[r] = largest;
             s.sum[r] = s.sum[r] * shrink + horizontal_sum<C>(sums);
             C* output = s.output + r * row;
@@ -269,7 +282,9 @@ void attention_backward(const AttentionBackward<S>& a, int64_t task, Compute<S>*
 
     for (int64_t k0 = 0; k0 < a.sequence; k0 += block) {
       const int64_t keys = minimum(block, a.sequence - k0);
-      for (int64_t q0 = k0; q0 < a.sequence; q0 += block) {
+      const int64_t queries_end =
+          minimum(a.sequence, k0 + keys - 1 + a.window);  // of those that see a key of the block
+      for (int64_t q0 = k0; q0 < queries_end; q0 += block) {
         const bool diagonal = q0 == k0;
         const int64_t queries = minimum(block, a.sequence - q0);
         for (int64_t r0 = 0; r0 < queries; r0 += group) {
@@ -283,15 +298,19 @@ void attention_backward(const AttentionBackward<S>& a, int64_t task, Compute<S>*
                         key_row, 0, a.head_dim, score_gradients, block, false);
           for (int64_t r = 0; r < rows; ++r) {
             const int64_t query = q0 + r0 + r;
-            const int64_t seen = diagonal ? r0 + r + 1 : keys;
-            C* p = scores + r * block;
-            C* dp = score_gradients + r * block;
-            for_vectors<C>(seen, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+            const int64_t end = diagonal ? r0 + r + 1 : keys;
+            const int64_t first = first_in_window(query, a.window, k0, end);
+            C* row_scores = scores + r * block;
+            C* row_gradients = score_gradients + r * block;
+            for (int64_t i = 0; i < first; ++i) row_scores[i] = row_gradients[i] = 0;
+            for (int64_t i = end; i < visible; ++i) row_scores[i] = row_gradients[i] = 0;
+            C* p = row_scores + first;
+            C* dp = row_gradients + first;
+            for_vectors<C>(end - first, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
               const Vector<C> probability = exponential<C>(load(p + i, n) - log_sum_exp[query]);
               store(p + i, probability, n);
               store(dp + i, probability * (load(dp + i, n) - s.output_dot_gradient[query]), n);
             });
-            for (int64_t i = seen; i < visible; ++i) p[i] = dp[i] = 0;
           }
           multiply_rows(rows, row, score_gradients, block, 1, s.key + k0 * row, row, 0, visible,
                         s.query_gradient + (q0 + r0) * row, row, true);

@@ -63,6 +63,63 @@ void rms_norm_backward(const RmsNormBackward<S>& a, int64_t begin, int64_t end) 
   }
 }
 
+template <class C, class S>
+COPUS_INLINE C reciprocal_rms(const S* x, int64_t width, C epsilon) {
+  Vector<C> squares = splat<C>(0);
+  for_vectors<C>(width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+    const Vector<C> v = load(x + i, n);
+    squares += v * v;
+  });
+  return C{1} / std::sqrt(horizontal_sum<C>(squares) / static_cast<C>(width) + epsilon);
+}
+
+template <class S>
+void head_norm_forward(const HeadNormForward<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  const int64_t row_stride = (a.heads + 2 * a.kv_heads) * a.head_dim;
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t head = 0; head < a.heads + a.kv_heads; ++head) {
+      const S* x = a.qkv + row * row_stride + head * a.head_dim;
+      S* normed = a.normed + row * row_stride + head * a.head_dim;
+      const S* weight = head < a.heads ? a.query_weight : a.key_weight;
+      const C rstd = reciprocal_rms<C>(x, a.head_dim, a.epsilon);
+      for_vectors<C>(a.head_dim, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        store(normed + i, load(x + i, n) * rstd * load(weight + i, n), n);
+      });
+    }
+    const int64_t values = row * row_stride + (a.heads + a.kv_heads) * a.head_dim;
+    for_vectors<C>(a.kv_heads * a.head_dim, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      store(a.normed + values + i, load(a.qkv + values + i, n), n);
+    });
+  }
+}
+
+template <class S>
+void head_norm_backward(const HeadNormBackward<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  const int64_t row_stride = (a.heads + 2 * a.kv_heads) * a.head_dim;
+  for (int64_t i = 0; i < a.head_dim; ++i) a.query_weight_gradient[i] = a.key_weight_gradient[i] = 0;
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t head = 0; head < a.heads + a.kv_heads; ++head) {
+      const S* x = a.qkv + row * row_stride + head * a.head_dim;
+      S* gradient = a.gradient + row * row_stride + head * a.head_dim;
+      const S* weight = head < a.heads ? a.query_weight : a.key_weight;
+      C* weight_gradient = head < a.heads ? a.query_weight_gradient : a.key_weight_gradient;
+      const C rstd = reciprocal_rms<C>(x, a.head_dim, a.epsilon);
+      Vector<C> products = splat<C>(0);
+      for_vectors<C>(a.head_dim, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        const Vector<C> product = load(gradient + i, n) * load(x + i, n);
+        store(weight_gradient + i, load(weight_gradient + i, n) + product * rstd, n);
+        products += product * load(weight + i, n);
+      });
+      const C projection = horizontal_sum<C>(products) / static_cast<C>(a.head_dim) * rstd * rstd;
+      for_vectors<C>(a.head_dim, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        store(gradient + i, (load(gradient + i, n) * load(weight + i, n) - load(x + i, n) * projection) * rstd, n);
+      });
+    }
+  }
+}
+
 template <class S>
 void rotary(const Rotary<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;

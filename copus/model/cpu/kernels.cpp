@@ -13,6 +13,8 @@ constexpr Kernels<S> make_table() {
   using C = Compute<S>;
   return {rms_norm_forward<S>,
           rms_norm_backward<S>,
+          head_norm_forward<S>,
+          head_norm_backward<S>,
           rotary<S>,
           swiglu_forward<S>,
           swiglu_backward<S>,

@@ -58,6 +58,28 @@ struct RmsNormBackward {
   Compute<S>* weight_gradient;  // [width], over this range
 };
 
+// Normalises each query head and each key head of a row by itself, and copies the value heads.
+template <class S>
+struct HeadNormForward {
+  int64_t heads, kv_heads, head_dim;
+  Compute<S> epsilon;
+  const S* qkv;                        // [rows, (heads + 2 kv_heads) * head_dim]
+  const S *query_weight, *key_weight;  // [head_dim]
+  S* normed;                           // [rows, (heads + 2 kv_heads) * head_dim]
+};
+
+// Replaces the gradient of the queries and keys of `normed` by that of `qkv`; the weights' gradients over the rows of
+// the range are written.
+template <class S>
+struct HeadNormBackward {
+  int64_t heads, kv_heads, head_dim;
+  Compute<S> epsilon;
+  const S* qkv;
+  const S *query_weight, *key_weight;
+  S* gradient;                                             // [rows, (heads + 2 kv_heads) * head_dim]
+  Compute<S>*query_weight_gradient, *key_weight_gradient;  // [head_dim], over this range
+};
+
 // Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or by
 // its negative (the backward of the rotation).
 template <class S>
@@ -86,11 +108,12 @@ struct SwigluBackward {
   S* activation_gradient;
 };
 
-// Causal grouped-query attention over packed sequences of equal length. One task is one (sequence, kv head).
+// Causal grouped-query attention over packed sequences of equal length, within a window: a query sees its own position
+// and the window - 1 positions before it. One task is one (sequence, kv head).
 // Scores exist only for one block of queries and keys (flash attention, Dao et al. 2022).
 template <class S>
 struct AttentionInput {
-  int64_t batch, sequence, heads, kv_heads, head_dim;
+  int64_t batch, sequence, heads, kv_heads, head_dim, window;
   Compute<S> scale;
   int64_t row_stride, output_stride;  // elements between tokens
   const S *query, *key, *value;       // token 0, head 0 of each matrix
@@ -155,6 +178,8 @@ template <class S>
 struct Kernels {
   void (*rms_norm_forward)(const RmsNormForward<S>&, int64_t begin, int64_t end);
   void (*rms_norm_backward)(const RmsNormBackward<S>&, int64_t begin, int64_t end);
+  void (*head_norm_forward)(const HeadNormForward<S>&, int64_t begin, int64_t end);
+  void (*head_norm_backward)(const HeadNormBackward<S>&, int64_t begin, int64_t end);
   void (*rotary)(const Rotary<S>&, int64_t begin, int64_t end);
   void (*swiglu_forward)(const SwigluForward<S>&, int64_t begin, int64_t end);
   void (*swiglu_backward)(const SwigluBackward<S>&, int64_t begin, int64_t end);

@@ -79,6 +79,19 @@ void rms_norm_backward(const RmsNormBackward& a, void* stream) {
             });
 }
 
+void head_norm_forward(const HeadNormForward& a, void* stream) {
+  with_packs(a.storage, a.head_dim, aligned(a.qkv, a.query_weight, a.key_weight, a.normed),
+             [&]<class S, int V>() { launch(head_norm_forward_kernel<S, V>, {a.rows}, head_norm_threads, stream, a); });
+}
+
+void head_norm_backward(const HeadNormBackward& a, void* stream) {
+  COPUS_CHECK(a.head_dim <= widest_normed_head, "heads of ", a.head_dim);
+  with_packs(a.storage, a.head_dim, aligned(a.qkv, a.query_weight, a.key_weight, a.gradient), [&]<class S, int V>() {
+    launch(head_norm_backward_kernel<S, V>, {divide_up(a.rows, norm_rows_per_partial_sum)}, head_norm_threads, stream,
+           a);
+  });
+}
+
 void column_sums(const ColumnSums& a, void* stream) {
   with_packs(a.storage, a.width, aligned(a.data), [&]<class S, int V>() {
     const int64_t columns = column_sum_threads / column_sum_lanes * V;

@@ -64,6 +64,40 @@ struct ColumnSums {
 };
 void column_sums(const ColumnSums& arguments, void* stream);
 
+// The largest head_dim that the norms of heads accept, since they keep a head's sums in shared memory.
+inline constexpr int64_t widest_normed_head = 256;
+
+// Normalises each query head and each key head of a row by itself, as rms_norm_forward does a row, and copies the value
+// heads.
+struct HeadNormForward {
+  Storage storage;
+  int64_t rows, heads, kv_heads, head_dim;
+  float epsilon;
+  const void* qkv;           // [rows, (heads + 2 kv_heads) * head_dim]
+  const void* query_weight;  // [head_dim]
+  const void* key_weight;    // [head_dim]
+  void* normed;              // [rows, (heads + 2 kv_heads) * head_dim]
+};
+void head_norm_forward(const HeadNormForward& arguments, void* stream);
+
+// The largest number of partial sums that a block writes: one for each of its warps.
+inline constexpr int64_t head_norm_warps = 8;
+
+// Replaces the gradient of the queries and keys of `normed` by that of `qkv`.
+struct HeadNormBackward {
+  Storage storage;
+  int64_t rows, heads, kv_heads, head_dim;
+  float epsilon;
+  const void* qkv;
+  const void* query_weight;
+  const void* key_weight;
+  void* gradient;  // [rows, (heads + 2 kv_heads) * head_dim]
+  // [ceil(rows / norm_rows_per_partial_sum) * head_norm_warps, head_dim] each
+  float* query_weight_gradients;
+  float* key_weight_gradients;
+};
+void head_norm_backward(const HeadNormBackward& arguments, void* stream);
+
 inline constexpr int64_t widest_rotary_head = 512;
 
 // Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or by

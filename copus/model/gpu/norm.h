@@ -135,6 +135,131 @@ rms_norm_backward_kernel(const RmsNormBackward a) {
   }
 }
 
+// Norms of heads: each warp takes one head at a time, which is short enough to be read again from the cache. Bytes per
+// head of n elements of s bytes: forward 2 n s, backward 3 n s, and n more for partial sums of the weights' gradients.
+inline constexpr int head_norm_threads = static_cast<int>(head_norm_warps) * smallest_warp;
+
+COPUS_DEVICE float sum_over_warp(float value) {
+  for (int bits = warp_size() / 2; bits > 0; bits /= 2) value += shuffle_xor(value, bits);
+  return value;
+}
+
+// Calls f(column) for the first column of each pack of a head that this thread of a warp takes.
+template <int V, class F>
+COPUS_DEVICE void for_packs_of_head(int64_t head_dim, F f) {
+  const int lane = thread_index() % warp_size();
+  for (int64_t column = int64_t{lane} * V; column < head_dim; column += int64_t{warp_size()} * V) f(column);
+}
+
+template <int V, class S>
+COPUS_DEVICE float reciprocal_rms_of_head(const S* x, int64_t head_dim, float epsilon, bool is_there) {
+  float squares = 0;
+  if (is_there) {
+    for_packs_of_head<V>(head_dim, [&](int64_t column) {
+      const Pack<S, V> values = load<V>(x + column);
+      COPUS_UNROLL
+      for (int v = 0; v < V; ++v) squares += widen(values.values[v]) * widen(values.values[v]);
+    });
+  }
+  return 1.0F / sqrtf(sum_over_warp(squares) / static_cast<float>(head_dim) + epsilon);
+}
+
+template <class S, int V>
+COPUS_KERNEL(head_norm_threads)
+head_norm_forward_kernel(const HeadNormForward a) {
+  const int warp = thread_index() / warp_size(), warps = block_threads() / warp_size();
+  const int64_t all = a.heads + 2 * a.kv_heads;
+  // All warps take as many turns, so that all threads meet in every sum.
+  for (int64_t first = 0; first < all; first += warps) {
+    const int64_t head = first + warp;
+    const bool is_there = head < all, is_value = head >= a.heads + a.kv_heads;
+    const int64_t offset = (block_index() * all + head) * a.head_dim;
+    const S* const x = static_cast<const S*>(a.qkv) + offset;
+    const float rstd = reciprocal_rms_of_head<V>(x, a.head_dim, a.epsilon, is_there && !is_value);
+    if (!is_there) continue;
+    const S* const weight = static_cast<const S*>(head < a.heads ? a.query_weight : a.key_weight);
+    S* const normed = static_cast<S*>(a.normed) + offset;
+    for_packs_of_head<V>(a.head_dim, [&](int64_t column) {
+      Pack<S, V> values = load<V>(x + column);
+      if (!is_value) {
+        const Pack<S, V> factor = load<V>(weight + column);
+        COPUS_UNROLL
+        for (int v = 0; v < V; ++v) {
+          values.values[v] = round_to<S>(widen(values.values[v]) * rstd * widen(factor.values[v]));
+        }
+      }
+      store(normed + column, values);
+    });
+  }
+}
+
+template <class S, int V>
+COPUS_KERNEL(head_norm_threads)
+head_norm_backward_kernel(const HeadNormBackward a) {
+  // Each thread adds to columns of its own.
+  COPUS_SHARED(float, weight_gradients, head_norm_warps * 2 * widest_normed_head);
+  const int warp = thread_index() / warp_size(), warps = block_threads() / warp_size();
+  const int64_t of_queries = warp * 2 * a.head_dim, of_keys = of_queries + a.head_dim;
+  for_packs_of_head<V>(a.head_dim, [&](int64_t column) {
+    COPUS_UNROLL
+    for (int v = 0; v < V; ++v) {
+      weight_gradients[of_queries + column + v] = 0;
+      weight_gradients[of_keys + column + v] = 0;
+    }
+  });
+  const int64_t all = a.heads + 2 * a.kv_heads, normed = a.heads + a.kv_heads;
+  const int64_t begin = block_index() * norm_rows_per_partial_sum;
+  const int64_t end = begin + norm_rows_per_partial_sum < a.rows ? begin + norm_rows_per_partial_sum : a.rows;
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t first = 0; first < normed; first += warps) {
+      const int64_t head = first + warp;
+      const bool is_there = head < normed, is_query = head < a.heads;
+      const int64_t offset = (row * all + head) * a.head_dim;
+      const S* const x = static_cast<const S*>(a.qkv) + offset;
+      S* const gradient = static_cast<S*>(a.gradient) + offset;
+      const S* const weight = static_cast<const S*>(is_query ? a.query_weight : a.key_weight);
+      const int64_t sums = is_query ? of_queries : of_keys;
+      const float rstd = reciprocal_rms_of_head<V>(x, a.head_dim, a.epsilon, is_there);
+      float products = 0;
+      if (is_there) {
+        for_packs_of_head<V>(a.head_dim, [&](int64_t column) {
+          const Pack<S, V> dy = load<V>(gradient + column), input = load<V>(x + column),
+                           factor = load<V>(weight + column);
+          COPUS_UNROLL
+          for (int v = 0; v < V; ++v) {
+            const float product = widen(dy.values[v]) * widen(input.values[v]);
+            weight_gradients[sums + column + v] += product * rstd;
+            products += product * widen(factor.values[v]);
+          }
+        });
+      }
+      const float projection = sum_over_warp(products) / static_cast<float>(a.head_dim) * rstd * rstd;
+      if (!is_there) continue;
+      for_packs_of_head<V>(a.head_dim, [&](int64_t column) {
+        Pack<S, V> dy = load<V>(gradient + column);
+        const Pack<S, V> input = load<V>(x + column), factor = load<V>(weight + column);
+        COPUS_UNROLL
+        for (int v = 0; v < V; ++v) {
+          dy.values[v] =
+              round_to<S>((widen(dy.values[v]) * widen(factor.values[v]) - widen(input.values[v]) * projection) * rstd);
+        }
+        store(gradient + column, dy);
+      });
+    }
+  }
+  // A device with wide warps has fewer of them, and leaves the other sums zero.
+  for (int sum = warp; sum < head_norm_warps; sum += warps) {
+    const int64_t to = (block_index() * head_norm_warps + sum) * a.head_dim;
+    for_packs_of_head<V>(a.head_dim, [&](int64_t column) {
+      COPUS_UNROLL
+      for (int v = 0; v < V; ++v) {
+        a.query_weight_gradients[to + column + v] = sum == warp ? weight_gradients[of_queries + column + v] : 0;
+        a.key_weight_gradients[to + column + v] = sum == warp ? weight_gradients[of_keys + column + v] : 0;
+      }
+    });
+  }
+}
+
 inline constexpr int column_sum_lanes = 32;     // number of rows of a range that a block reads side by side
 inline constexpr int column_sum_threads = 256;  // gives a block 8 packs of columns: whole sectors of memory
 

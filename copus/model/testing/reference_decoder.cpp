@@ -27,11 +27,12 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tenso
   return at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
 }
 
-at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window) {
   const int64_t shared = query.size(1) / key.size(1), sequence = query.size(2);
   const at::Tensor scores = at::matmul(query, key.repeat_interleave(shared, 1).transpose(2, 3)) /
                             std::sqrt(static_cast<double>(query.size(3)));
-  const at::Tensor hidden_keys = at::ones({sequence, sequence}, query.options().dtype(at::kBool)).triu(1);
+  const at::Tensor all = at::ones({sequence, sequence}, query.options().dtype(at::kBool));
+  const at::Tensor hidden_keys = window == 0 ? all.triu(1) : all.triu(1).logical_or(all.tril(-window));
   return at::matmul(at::softmax(scores.masked_fill(hidden_keys, -INFINITY), -1), value.repeat_interleave(shared, 1));
 }
 
@@ -63,9 +64,13 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
       if (model.qkv_bias) y = y + weight("self_attn." + name + ".bias");
       return y.view({tokens.size(0), tokens.size(1), count, model.head_dim}).transpose(1, 2);
     };
-    const at::Tensor attended =
-        attention(rotate(heads("q_proj", model.num_heads), cosine, sine),
-                  rotate(heads("k_proj", model.num_kv_heads), cosine, sine), heads("v_proj", model.num_kv_heads));
+    const auto compared = [&](const std::string& name, int64_t count) {
+      at::Tensor y = heads(name + "_proj", count);
+      if (model.qk_norm) y = rms_norm(y, weight("self_attn." + name + "_norm.weight"), model.rms_norm_eps);
+      return model.has_rope(layer) ? rotate(y, cosine, sine) : y;
+    };
+    const at::Tensor attended = attention(compared("q", model.num_heads), compared("k", model.num_kv_heads),
+                                          heads("v_proj", model.num_kv_heads), model.attention_window);
     x = x + at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t());
     const at::Tensor y = rms_norm(x, weight("post_attention_layernorm.weight"), model.rms_norm_eps);
     const at::Tensor activation =

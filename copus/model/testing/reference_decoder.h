@@ -17,8 +17,9 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
 // Rotates x [batch, heads, sequence, head_dim]; cosine, sine [sequence, head_dim / 2].
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine);
 
-// Attends; query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim].
-at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
+// Attends; query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim]. A query sees the
+// last `window` positions up to its own; 0: all.
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window = 0);
 
 // Returns named leaf copies of the weights.
 std::map<std::string, at::Tensor> leaves(const ParameterStore& store);

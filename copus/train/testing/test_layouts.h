@@ -57,6 +57,18 @@ inline const Change biases = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen2;
   config.model.qkv_bias = true;
 };
+inline const Change normalized_heads = [](RunConfig& config) {
+  config.model.architecture = Architecture::qwen3;
+  config.model.qk_norm = true;
+};
+inline const Change within_a_window = [](RunConfig& config) {
+  config.model.architecture = Architecture::mistral;
+  config.model.attention_window = 6;
+};
+inline const Change some_layers_without_rope = [](RunConfig& config) {
+  config.model.architecture = Architecture::smollm3;
+  config.model.no_rope_interval = 3;
+};
 inline const Change fp32 = [](RunConfig& config) { config.execution.precision = Precision::fp32; };
 inline const Change bf16 = [](RunConfig& config) { config.execution.precision = Precision::bf16; };
 inline Change recompute(Recompute mode) {

@@ -46,12 +46,15 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  const double norms = 2 * (4 + 4) * hidden;     // forward: two in, two out; backward: three in, one out
-  const double rotary = 2 * 2 * rotated;         // in place, forward and backward
+  const double norms = 2 * (4 + 4) * hidden;  // forward: two in, two out; backward: three in, one out
+  const double rotary = 2 * 2 * rotated;      // in place, forward and backward
+  // Forward and once more in the backward pass: one in, one out, values too; then two in, one out.
+  const double values = static_cast<double>(m.num_kv_heads * m.head_dim);
+  const double normed_heads = m.qk_norm ? 2 * 2 * (rotated + values) + 3 * rotated : 0;
   const double swiglu = (3 + 6) * feed_forward;  // forward: two in, one out; backward: three in, three out
   // Embedding and its gradient, final norm (no residual comes back to it), loss; the first norm has nothing to add.
   const double ends = (2 + 2 + 4 + 3 - 2) * hidden + 2 * static_cast<double>(m.vocab_size);
-  return static_cast<double>(m.num_layers) * (norms + rotary + swiglu) + ends;
+  return static_cast<double>(m.num_layers) * (norms + normed_heads + rotary + swiglu) + ends;
 }
 
 // ParameterStore::initialize makes its numbers on the host, some seconds for billions, which programs that take turns
@@ -147,8 +150,8 @@ void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   const double trained_tokens = static_cast<double>(tokens_per_step());
   // The attention term of training_flops_per_token counts the whole score matrix; the causal half of it is needed, and
   // the backward pass forms the scores a second time: (2 + 5) / 6 of the convention's operations per visible score.
-  const double attention_convention = 12.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
-                                      static_cast<double>(options.sequence_length);
+  const double attention_convention = 24.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
+                                      attended_tokens(model, options.sequence_length);
   const double peak = result.matmul_peak_gflops * 1e9;
   const double all = training_flops_per_token(model, options.sequence_length);
   result.matmul.floor_seconds = trained_tokens * (all - attention_convention) / peak;
