@@ -290,6 +290,35 @@ class Healing(HealingTest):
             faults = [f"{place}@0#1:KILL", *others]
             self.assert_trained_in_spite_of(faults, run, said="training had not begun, and the ranks are started again")
 
+    def test_ranks_that_are_struck_in_any_way_before_the_run_begins_are_started_again(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 3\n")
+        settings = ["--set", "train.global_batch=12"]
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings, *settings)
+        # The launcher kills the rank that is stopped, once the first one has failed.
+        faults = ["setting up@0#1:KILL", "setting up@1#1:STOP", "loading the first state@2#1:KILL"]
+        self.assert_trained_in_spite_of(faults, "r", *settings,
+                                        said="training had not begun, and the ranks are started again")
+
+    def test_a_newcomer_that_nobody_gave_the_plan_is_started_again_with_the_others(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 3\n")
+        settings = ["--set", "train.global_batch=12"]
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings, *settings)
+        # Process 3 comes while process 1 keeps process 2 waiting, and both end before it has the plan.
+        faults = ["setting up@0#1:KILL", "setting up@1#2:HANG", "learning@2#3:KILL"]
+        process = self.start("train", "pair.toml", "--run-dir", "r", *self.settings, *settings,
+                             env={**os.environ, "COPUS_FAULT": ";".join(faults)})
+        ranks = ranks_of(process.pid, 3, lambda: process.poll() is None)
+        deadline = time.monotonic() + TIMEOUT
+        while not any(rank_of(pid, "COPUS_PROCESS") == 3 for pid in self.living_ranks(process)):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        time.sleep(3)  # where it needs longer, the others end without it, and all are started again likewise
+        os.kill(ranks[1], signal.SIGKILL)
+        output, errors = self.finish(process)
+        self.assertEqual(process.returncode, 0, output + errors)
+        self.assertIn("training had not begun, and the ranks are started again", errors)
+        self.assert_same_training("r", "pair-expected")
+
     def test_where_all_ranks_are_killed_before_there_is_a_run_directory_others_make_it(self):
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
         self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)

@@ -22,7 +22,7 @@ double pause_after(int64_t early_ends) {
 }  // namespace
 
 Composition::Composition(int64_t size, bool replaces, int64_t restarts, int64_t members_per_machine)
-    : replaces_(replaces), restarts_(restarts), members_(size), next_number_(size) {
+    : first_size_(size), replaces_(replaces), restarts_(restarts), members_(size), next_number_(size) {
   COPUS_CHECK(size > 0 && members_per_machine > 0, size, " members, ", members_per_machine, " on a machine");
   std::iota(members_.begin(), members_.end(), 0);
   for (const int64_t process : members_) {
@@ -65,7 +65,7 @@ void Composition::asks_to_leave(int64_t process) {
 void Composition::fails(int64_t process, bool by_own_error) {
   Process& one = processes_.at(process);
   one.failing = is_member(one);
-  one.by_own_error = one.failing && by_own_error;
+  one.by_own_error = one.failing && (one.by_own_error || by_own_error);
   if (course_ == Course::done && one.failing) kill(process);
   if (course_ != Course::going_on) return;
   if (!std::exchange(failing_, true)) {
@@ -86,7 +86,9 @@ void Composition::ends(int64_t process, bool in_good_order) {
     if (goes_on && !before.leaving) replace(process, before.is_needed, early_ends);
   } else if (is_member(before)) {
     if (!in_good_order) lost_.push_back(process);
-    if (goes_on && !in_good_order) {
+    if (goes_on && before.by_own_error && !has_begun_) {
+      finish(Course::failed);  // every rank sets up alike, so a new process would meet the same error
+    } else if (goes_on && !in_good_order) {
       fails(process);
     } else if (goes_on) {
       finish(Course::done);
@@ -204,8 +206,12 @@ void Composition::begin_next() {
     return process.state == State::waiting && !process.killed && process.replaceable;
   };
   const bool has_newcomers = std::ranges::any_of(processes_, [&](const auto& entry) { return can_join(entry.second); });
-  // Before training has begun, newcomers have nothing that they could go on from.
-  if (left.empty() && !(has_newcomers && has_begun_)) return finish(Course::failed);
+  // Before training has begun, only the first processes know the run.
+  const auto knows_the_run = [&](int64_t process) { return has_begun_ || process < first_size_; };
+  if (std::ranges::none_of(left, knows_the_run) && !(has_newcomers && has_begun_)) {
+    nobody_is_left_ = true;
+    return finish(Course::failed);
+  }
   if (stay.empty() && !parting.empty()) {
     // Leaving members hold all state that is left, or newcomers alone can read it.
     std::swap(stay, parting);
@@ -288,6 +294,12 @@ bool Composition::waits_for_newcomers(const std::set<int64_t>& machines) {
   return std::ranges::any_of(machines, [&](int64_t machine) {
     return has(machine, sets_up) || (has(machine, is_delayed) && !has(machine, is_there));
   });
+}
+
+bool Composition::can_begin_again() const {
+  const auto is_replaceable = [](const auto& entry) { return entry.second.replaceable; };
+  return course_ == Course::failed && nobody_is_left_ && !has_begun_ && !stopping_ &&
+         std::ranges::all_of(processes_, is_replaceable);
 }
 
 bool Composition::has_delayed() const {

@@ -74,6 +74,9 @@ class Composition {
   std::optional<int64_t> rank_of(int64_t process) const;             // empty: no member
   const std::vector<int64_t>& lost() const { return lost_before_; }  // members of the epoch before
   Course course() const { return course_; }
+  // Whether a failed job has nothing to lose: its ranks ended before training began, none of them by an error of its
+  // own, and nobody asked the job to end. All ranks can then be started again.
+  bool can_begin_again() const;
   // Whether a process takes part in the epoch, or has left it in good order and has not ended. A process that was
   // released is no member any more.
   bool is_member(int64_t process) const { return is_member(processes_.at(process)); }
@@ -94,7 +97,8 @@ class Composition {
   void asks_to_leave(int64_t process);
   // Somebody of the epoch has failed; it is to end soon where it has not ended already. `by_own_error`: it said so.
   void fails(int64_t process, bool by_own_error = false);
-  // It has ended, and been reaped. `in_good_order`: as a rank does at the end of the job.
+  // It has ended, and been reaped. `in_good_order`: as a rank does at the end of the job. A member that fails by an
+  // error of its own before training has begun ends the job.
   void ends(int64_t process, bool in_good_order);
   // The machine that it is or was on has gone or is going, so that nothing can be started in its place.
   void cannot_be_replaced(int64_t process);
@@ -166,6 +170,7 @@ class Composition {
   void kill(int64_t process);
   void begin_to_wait();
 
+  const int64_t first_size_;
   const bool replaces_;
   const int64_t restarts_;
   int64_t restarts_left_ = restarts_;
@@ -177,8 +182,9 @@ class Composition {
   std::map<int64_t, Process> processes_;
   int64_t next_number_;
   Course course_ = Course::going_on;
-  bool failing_ = false;  // somebody has failed in this epoch
-  bool asked_ = false;    // the members have been asked to leave this epoch
+  bool nobody_is_left_ = false;  // who could begin the run
+  bool failing_ = false;         // somebody has failed in this epoch
+  bool asked_ = false;           // the members have been asked to leave this epoch
   bool stopping_ = false;
   bool at_once_ = false;
   bool waits_ = false;         // for members to leave, or for all to end

@@ -82,6 +82,7 @@ TEST(Composition, waits_for_the_end_of_a_member_that_has_failed) {
 
 TEST(Composition, a_member_that_reports_an_error_of_its_own_has_longer_to_end) {
   Composition composition(3, false);
+  composition.has_begun();
   composition.fails(1, /*by_own_error=*/true);
   composition.becomes_ready(0);
   composition.becomes_ready(2);
@@ -327,6 +328,7 @@ TEST(Composition, fails_where_nobody_is_left_to_go_on) {
   composition.ends(1, false);
   EXPECT_THAT(told(composition), ElementsAre("ask to regroup", "kill 2", "end job"));
   EXPECT_EQ(composition.course(), Course::failed);
+  EXPECT_TRUE(composition.can_begin_again());
 }
 
 TEST(Composition, where_all_have_ended_others_take_over_once_all_of_them_are_ready) {
@@ -362,6 +364,64 @@ TEST(Composition, before_training_has_begun_nobody_is_started_where_all_have_end
   Composition composition(1, true, 2);
   composition.ends(0, false);
   EXPECT_THAT(told(composition), ElementsAre("end job"));
+}
+
+TEST(Composition, a_job_whose_ranks_were_killed_before_training_began_can_begin_again_whoever_killed_them) {
+  Composition composition(3, false);
+  composition.ends(0, false);
+  composition.fails(1);
+  composition.becomes_ready(2);
+  pass_long(composition, Composition::kill_after_seconds);
+  EXPECT_THAT(told(composition), ElementsAre("kill 1"));
+  composition.ends(1, false);
+  EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
+  EXPECT_FALSE(composition.can_begin_again());
+  composition.ends(2, false);
+  EXPECT_THAT(told(composition), ElementsAre("end job"));
+  EXPECT_TRUE(composition.can_begin_again());
+}
+
+TEST(Composition, before_training_has_begun_an_error_of_a_ranks_own_ends_the_job_for_good) {
+  for (const bool is_killed : {false, true}) {  // while it unwinds
+    Composition composition(3, true, /*restarts=*/3);
+    composition.ends(0, false);
+    composition.fails(1, /*by_own_error=*/true);
+    if (is_killed) composition.fails(1);
+    EXPECT_EQ(composition.course(), Course::going_on) << "its message is still to come";
+    composition.ends(1, false);
+    EXPECT_THAT(told(composition), ElementsAre("end job"));
+    composition.ends(2, false);
+    EXPECT_FALSE(composition.can_begin_again());
+  }
+}
+
+TEST(Composition, a_job_does_not_begin_again_that_has_begun_is_to_stop_or_has_lost_a_machine) {
+  for (const int64_t why : {0, 1, 2, 3}) {
+    Composition composition(2, false);
+    if (why == 1) composition.has_begun();
+    if (why == 2) composition.stop();
+    if (why == 3) composition.cannot_be_replaced(1);
+    composition.ends(0, false);
+    composition.ends(1, false);
+    EXPECT_EQ(composition.course(), Course::failed);
+    EXPECT_EQ(composition.can_begin_again(), why == 0) << why;
+  }
+}
+
+// They have taken the plan of the run from nobody.
+TEST(Composition, newcomers_alone_do_not_begin_a_run) {
+  Composition composition(2, true);
+  composition.ends(1, false);
+  composition.becomes_ready(0);
+  composition.becomes_ready(2);
+  composition.becomes_ready(0);
+  EXPECT_THAT(composition.members(), ElementsAre(0, 2));
+  composition.take_acts();
+  composition.ends(0, false);
+  composition.becomes_ready(2);
+  EXPECT_THAT(told(composition), ElementsAre("end job"));
+  composition.ends(2, false);
+  EXPECT_TRUE(composition.can_begin_again());
 }
 
 TEST(Composition, the_others_wait_for_those_who_take_over_on_a_machine_where_all_have_ended) {
@@ -578,6 +638,7 @@ TEST(Composition, a_newcomer_whose_machine_goes_is_not_taken_in) {
 
 TEST(Composition, the_first_rank_is_one_that_was_a_member_before) {
   Composition composition(3, true);
+  composition.has_begun();
   composition.ends(1, false);
   composition.ends(2, false);
   composition.becomes_ready(0);

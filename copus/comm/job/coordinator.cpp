@@ -53,7 +53,8 @@ std::optional<int> Coordinator::run(bool may_begin_again) {
   }
   own_.system().finish_errors();
   take_signals();
-  if (!may_begin_again || !left_nothing_behind()) return conclude();
+  const bool all_are_there = std::ranges::all_of(others_, [](const auto& other) { return other->descriptor() >= 0; });
+  if (!may_begin_again || !all_are_there || !composition_.can_begin_again()) return conclude();
   tell_user(concat(to_string(*end_), "; no rank is left, training had not begun, and the ranks are started again"));
   return std::nullopt;
 }
@@ -360,7 +361,12 @@ void Coordinator::end_member(int64_t number, const std::optional<std::string>& c
     if (ends_all && !by_us) fail_job(member.report);
   }
   look_at_failure();
+  const bool by_own_error = cause && WIFEXITED(members_.at(number).end.status);
+  if (by_own_error) composition_.fails(number, by_own_error);
   composition_.ends(number, !cause);
+  // An error before training begins ends the job, so it is named, whichever rank was the first to fail.
+  const bool has_failed = composition_.course() == Composition::Course::failed;
+  if (by_own_error && has_failed && note_.empty() && !end_) end_ = members_.at(number).report;
   act();
 }
 
@@ -440,19 +446,6 @@ void Coordinator::end_job() {
   if (!end_) end_ = watch_->failure();
   COPUS_CHECK(end_, "a job has failed and nobody has");
   give_all(EndJob{});
-}
-
-// Whether no rank has said that the run has begun, and others than this launcher ended all ranks by signals, which were
-// not meant for the job.
-bool Coordinator::left_nothing_behind() const {
-  const bool all_are_there =
-      left_.empty() && std::ranges::all_of(others_, [](const auto& other) { return other->descriptor() >= 0; });
-  const bool by_others = std::ranges::all_of(members_, [&](const auto& entry) {
-    const auto& [number, member] = entry;
-    // Newcomers are killed by this launcher where nobody is left for them.
-    return WIFSIGNALED(member.end.status) && (number >= size_ || member.killed_because.empty());
-  });
-  return end_ && end_->rank >= 0 && note_.empty() && all_are_there && by_others && own_.system().passed_on().empty();
 }
 
 int Coordinator::conclude() {

@@ -26,8 +26,8 @@ class Coordinator {
   Coordinator(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& own,
               std::vector<std::unique_ptr<RemoteMachine>>& others);
 
-  // Returns the job's exit code when all processes have ended. Empty with `may_begin_again`, where signals have ended
-  // all ranks before training began: nothing is left of the job then, and another coordinator can begin it again.
+  // Returns the job's exit code when all processes have ended. Empty with `may_begin_again`, where no rank is left,
+  // training had not begun and no rank failed by an error of its own: another coordinator can begin the job again.
   // Throws UserError where the first process cannot be started.
   std::optional<int> run(bool may_begin_again);
 
@@ -87,7 +87,6 @@ class Coordinator {
   void kill(int64_t number, const std::string& because);
   void begin_epoch();
   void end_job();
-  bool left_nothing_behind() const;
   int conclude();
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

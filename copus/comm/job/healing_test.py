@@ -224,12 +224,51 @@ class Failures(HealingTest):
         self.assert_one_message(errors, "killed by signal 9 (Killed); the job is ended")
 
     def test_a_job_whose_ranks_are_all_killed_before_it_has_begun_begins_again(self):
-        job = self.start("--steps", "20", "--restarts", "1")
+        job = self.start("--steps", "20", "--restarts", "1", "--begins", "0")
         for pid in job.wait_for_ranks(3, "COPUS_PROCESS").values():
             os.kill(pid, signal.SIGKILL)
         output, errors = self.finish(job, 0)
         self.assertIn("step 20", output)
         self.assertEqual(errors.count("training had not begun, and the ranks are started again"), 1, errors)
+
+    def test_it_begins_again_too_where_the_launcher_has_killed_one_that_was_stopped(self):
+        job = self.start_endless("--restarts", "1", "--begins", "0", "--replaces", "0")
+        pids = job.processes()
+        os.kill(pids[1], signal.SIGSTOP)
+        os.kill(pids[0], signal.SIGKILL)
+        job.wait_for_epoch([2])
+        os.kill(pids[2], signal.SIGKILL)
+        wait_until(lambda: job.read().count("\nepoch 0 at ") == 1 or job.process.poll() is not None)
+        _, errors = self.stop(job)
+        self.assertEqual(errors.count("training had not begun, and the ranks are started again"), 1, errors)
+
+    def test_newcomers_that_are_left_alone_before_it_has_begun_are_started_again_with_the_others(self):
+        job = self.start_endless("--restarts", "1", "--begins", "0")
+        pids = job.processes()
+        os.kill(pids[0], signal.SIGKILL)
+        job.wait_for_epoch([1, 2, 3])
+        os.kill(pids[1], signal.SIGKILL)
+        os.kill(pids[2], signal.SIGKILL)
+        wait_until(lambda: job.read().count("\nepoch 0 at ") == 1 or job.process.poll() is not None)
+        _, errors = self.stop(job)
+        self.assertEqual(errors.count("training had not begun, and the ranks are started again"), 1, errors)
+
+    def test_it_does_not_begin_again_and_again(self):
+        job = self.start("--begins", "0", "--steps", "20", "--killed", "0", "--at", "7", "--replaces", "0", "--restarts",
+                         "2", ranks=1)
+        _, errors = self.finish(job, 1)
+        self.assertGreater(errors.count("the ranks are started again"), 1, errors)
+        self.assertLessEqual(errors.count("the ranks are started again"), 20, errors)
+        self.assert_one_message(errors, "killed by signal 9 (Killed); the job is ended")
+
+    def test_an_error_of_its_own_before_the_job_has_begun_ends_it(self):
+        for rank in [0, 2]:
+            job = self.start("--broken", str(rank), "--at", "3", "--begins", "0", "--restarts", "3")
+            _, errors = self.finish(job, 1)
+            self.assertIn("copus: internal error:", errors)
+            self.assert_one_message(errors, f"rank {rank} ", "the job is ended")
+            self.assertNotIn("started again", errors)
+            self.assertEqual(job.epochs(), [[0, 1, 2]])
 
     def test_mistakes_of_the_user_end_the_job(self):
         for rank in [0, 2]:

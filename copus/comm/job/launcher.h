@@ -68,14 +68,15 @@ int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 struct Healing {
   bool replaces = true;  // another process is started for each that is lost
   // How many times without progress others are started where all of a machine have ended (Membership::leave_note), and
-  // how many times a job is begun again whose ranks signals have all ended before the first note.
+  // how many times a job is begun again whose ranks were all killed before the first note.
   int64_t restarts = 3;
 };
 // The same for ranks that join through Membership (membership.h): when one fails, the others go on without it, and
 // whoever replaces it comes in between two steps. A line on stderr tells of each failure. The job ends as above where
-// nobody is left, where all wait for one another, and for a mistake of the user; the exit code is that of the last
-// epoch's rank 0. A process that is to replace another one is told as its rank and world size (RankEnvironment) what
-// these would be if it joined at once; they mean nothing once others come and go.
+// nobody is left, where all wait for one another, for a mistake of the user, and for any error of a rank's own before
+// the first note; the exit code is that of the last epoch's rank 0. A process that is to replace another one is told as
+// its rank and world size (RankEnvironment) what these would be if it joined at once; they mean nothing once others
+// come and go.
 int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& healing);
 // One machine of a job of several, each with a launcher process that starts the machine's ranks. All give the same but
 // for `machine` and `serves_store`.

@@ -347,7 +347,7 @@ class Failures(MachinesTest):
 
 
     def test_a_job_that_has_lost_a_machine_does_not_begin_again(self):
-        job = self.start_endless("--restarts", "1")
+        job = self.start_endless("--restarts", "1", "--begins", "0")
         job[1].process.kill()
         wait_until(lambda: job.epochs()[-1] == [0, 1])
         for pid in job[0].ranks().values():
@@ -358,12 +358,29 @@ class Failures(MachinesTest):
         self.assertIn("the job is ended", errors)
 
     def test_a_job_whose_ranks_are_all_killed_before_it_has_begun_begins_again(self):
-        job = self.start("--steps", "20", "--restarts", "1")
+        job = self.start("--steps", "20", "--restarts", "1", "--begins", "0")
         for pid in wait_until(lambda: len(job.processes()) == 4 and job.processes()).values():
             os.kill(pid, signal.SIGKILL)
         errors = self.finish(job, 0, 0)
         self.assertEqual(job.epochs()[-1], [0, 1, 2, 3])
         self.assertEqual(errors[0].count("training had not begun, and the ranks are started again"), 1, errors[0])
+
+    def test_it_begins_again_too_where_the_launchers_have_killed_one_that_was_stopped(self):
+        job = self.start_endless("--restarts", "1", "--begins", "0", "--replaces", "0")
+        pids = job.processes()
+        os.kill(pids[3], signal.SIGSTOP)
+        job.wait_for_epoch([0, 1, 2])
+        for process in (0, 1, 2):
+            os.kill(pids[process], signal.SIGKILL)
+        wait_until(lambda: job.output().count("epoch 0 at ") == 2 or not job[0].launcher_is_alive())
+        errors = self.stop(job)
+        self.assertEqual(errors[0].count("training had not begun, and the ranks are started again"), 1, errors[0])
+
+    def test_an_error_of_its_own_before_the_job_has_begun_ends_it(self):
+        errors = self.finish(self.start("--broken", "2", "--at", "3", "--begins", "0", "--restarts", "3"), 1, 1)
+        self.assertIn("rank 2: copus: internal error:", errors[1])
+        self.assert_one_message(errors[0], "rank 2 ", "the job is ended")
+        self.assertNotIn("started again", errors[0])
 
 
 class Newcomers(MachinesTest):

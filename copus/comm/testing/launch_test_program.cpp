@@ -157,7 +157,8 @@ OpenMeetingPlace meeting_place() {
   };
 }
 
-// A rank of a job whose ranks come and go. With --used RANKS those from that number on are spares.
+// A rank of a job whose ranks come and go. With --used RANKS those from that number on are spares. With --begins 0
+// training never begins, as far as the launcher hears.
 class HealingRank {
  public:
   HealingRank(const RankEnvironment& environment, const Options& options)
@@ -205,6 +206,7 @@ class HealingRank {
     Communicator& everyone = world.everyone();
     world.health().set_expected_step_seconds(1e-3);
     everyone.all_reduce(&step_, 1, DataType::int64, Reduction::maximum);  // newcomers begin where the others are
+    if (world.rank() == 0 && options_.get("--begins", 1) > 0) membership_.leave_note("steps");
     for (const int64_t last = options_.get("--steps", 100); step_ <= last; ++step_) {
       world.health().set_place(concat("step ", step_));
       std::vector<int64_t> sums(1000, membership_.process() + step_);
