@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <compare>
-#include <deque>
 #include <iostream>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -26,28 +26,50 @@ struct Rules {
   bool replaces = true;
   bool shards = false;  // each member holds a part of the state alone, or else all of it
   int64_t faults = 2;
+  bool is_start = false;  // ends as training begins; ranks are killed or fail by themselves
+  int64_t restarts = 10;  // more than are needed, or none: the job is given up while there is a copy
 };
 
 class Job {
  public:
   explicit Job(const Rules& rules)
-      : composition_(rules.size, rules.replaces, /*restarts=*/10, rules.per_machine), faults_left_(rules.faults) {
+      : composition_(rules.size, rules.replaces, rules.restarts, rules.per_machine),
+        is_given_up_(rules.restarts == 0),
+        is_start_(rules.is_start),
+        first_size_(rules.size),
+        faults_left_(rules.faults) {
     for (int64_t number = 0; number < rules.size; ++number) processes_[number].machine = number / rules.per_machine;
   }
   auto operator<=>(const Job&) const = default;
 
+  // Whether all ranks can be started again, since nothing is lost.
+  bool can_begin_again() const { return composition_.can_begin_again(); }
+  Job begun_again(const Rules& rules) const {
+    Job job(rules);
+    job.faults_left_ = faults_left_;
+    job.dawdles_ = dawdles_;
+    return job;
+  }
+
   // The names of the events that may happen next; with `faults`, those that the job has to survive too.
   std::vector<std::string> events(bool faults) const {
+    if (is_start_ && has_begun()) return {};
     std::vector<std::string> all;
     if (composition_.course() == Course::going_on && !is_settled_ && can_settle()) all.emplace_back("settle");
     for (const auto& [number, process] : processes_) {
       if (!process.is_alive) continue;
       if (process.is_released) all.push_back(concat("exit ", number));
       if (process.is_struck) all.push_back(concat("reap ", number));
+      if (process.is_erring) all.push_back(concat("exit by error ", number));
       if (!process.is_struck && !process.is_released && may_become_ready(number))
         all.push_back(concat("ready ", number));
       if (!faults || faults_left_ == 0 || process.is_struck || process.is_released) continue;
-      for (const char* const fault : {"kill ", "hang ", "leave "}) all.push_back(concat(fault, number));
+      all.push_back(concat("kill ", number));
+      if (!is_start_) {
+        all.push_back(concat("hang ", number));
+        all.push_back(concat("leave ", number));
+      }
+      if (!process.is_erring && composition_.is_member(number)) all.push_back(concat("err ", number));
     }
     // Members that can leave the epoch do so in time: only hung members are killed for being late.
     const bool waits_for_hung = std::ranges::none_of(processes_, [&](const auto& entry) {
@@ -55,7 +77,7 @@ class Job {
       return one.is_alive && !one.is_struck && !one.is_released && !one.is_hung && may_become_ready(entry.first);
     });
     if (composition_.course() != Course::done && ((waits_ < 2 && waits_for_hung) || !faults)) all.emplace_back("wait");
-    if (faults && faults_left_ > 0) {
+    if (faults && faults_left_ > 0 && !is_start_) {
       all.emplace_back("stop");
       // Newcomers do not set themselves up in time; not so often that the launcher gives up. Killed processes are
       // reaped sooner than such a wait.
@@ -69,8 +91,10 @@ class Job {
   }
 
   void happen(const Rules& rules, const std::string& event) {
-    const std::string what = event.substr(0, event.find(' '));
-    const int64_t which = event.find(' ') == std::string::npos ? -1 : std::stoll(event.substr(event.find(' ')));
+    const size_t end_of_name = event.find_last_not_of("0123456789");
+    const bool has_number = event.at(end_of_name) == ' ';
+    const std::string what = has_number ? event.substr(0, end_of_name) : event;
+    const int64_t which = has_number ? std::stoll(event.substr(end_of_name)) : -1;
     if (what == "settle") settle(rules);
     if (what == "ready") {
       if (composition_.is_newcomer(which)) waiting_.insert(which);
@@ -78,14 +102,21 @@ class Job {
     }
     if (what == "wait") ++waits_, wait(Composition::leave_within_seconds);
     if (what == "dawdle") ++dawdles_, wait(Composition::set_up_within_seconds);
-    if (what == "kill" || what == "hang" || what == "leave" || what == "stop" || what == "lose" || what == "dawdle")
-      --faults_left_;
+    const std::set<std::string> faults = {"kill", "hang", "err", "leave", "stop", "lose", "dawdle"};
+    if (faults.contains(what)) --faults_left_;
     if (what == "kill") end(which, false);
     if (what == "hang") {
       note_failure(which);
       processes_.at(which).is_hung = true;
       composition_.fails(which);
     }
+    // It says so while it unwinds, and ends by itself or is killed.
+    if (what == "err" || what == "exit by error") {
+      note_failure(which);
+      processes_.at(which).is_erring = true;
+      composition_.fails(which, /*by_own_error=*/true);
+    }
+    if (what == "exit by error") end(which, false);
     if (what == "leave") composition_.asks_to_leave(which);
     if (what == "stop") composition_.stop();
     if (what == "reap") end(which, false);
@@ -98,13 +129,14 @@ class Job {
   const std::string& wrong() const { return wrong_; }
   // Whether the job trains, or has ended with a message.
   bool is_at_rest() const {
-    if (composition_.course() != Course::going_on) return true;
+    if (composition_.course() != Course::going_on || (is_start_ && has_begun())) return true;
     return is_settled_ && !composition_.epoch_is_to_end();
   }
   std::string course() const {
-    return composition_.course() == Course::failed ? "failed"
-           : composition_.course() == Course::done ? "done"
-                                                   : "trains";
+    return can_begin_again()                         ? "begins again"
+           : composition_.course() == Course::failed ? "failed"
+           : composition_.course() == Course::done   ? "done"
+                                                     : "trains";
   }
 
  private:
@@ -112,6 +144,7 @@ class Job {
     int64_t machine = 0;
     bool is_alive = true, is_released = false;
     bool is_hung = false;
+    bool is_erring = false;  // has met an error of its own and not ended
     bool is_struck = false;  // has been killed and not been reaped
     auto operator<=>(const Process&) const = default;
   };
@@ -125,6 +158,7 @@ class Job {
   }
 
   bool may_become_ready(int64_t number) const {
+    if (processes_.at(number).is_erring) return false;
     if (composition_.is_newcomer(number)) return !waiting_.contains(number);
     const bool is_at_work =
         composition_.rank_of(number) && composition_.is_member(number) && !composition_.is_ready(number);
@@ -148,7 +182,7 @@ class Job {
   bool can_settle() const {
     const bool all_alive = std::ranges::all_of(composition_.members(), [&](int64_t member) {
       const Process& one = processes_.at(member);
-      return one.is_alive && !one.is_struck && !composition_.is_ready(member);
+      return one.is_alive && !one.is_struck && !one.is_erring && !composition_.is_ready(member);
     });
     return all_alive && !has_failure_;
   }
@@ -170,11 +204,17 @@ class Job {
   void end(int64_t number, bool in_good_order) {
     Process& process = processes_.at(number);
     if (!process.is_alive) return;
-    process.is_alive = process.is_struck = false;
+    const bool ends_all = process.is_erring && !has_begun() && composition_.course() == Course::going_on;
+    process.is_alive = process.is_struck = process.is_erring = false;
     if (!in_good_order) note_failure(number);
     waiting_.erase(number);
     composition_.ends(number, in_good_order);
+    if (!ends_all) return;
+    is_refused_ = true;
+    if (composition_.course() != Course::failed) complain("a job goes on whose rank failed by itself before it began");
   }
+
+  bool has_begun() const { return !copies_.empty(); }
 
   void note_failure(int64_t number) {
     has_failure_ = has_failure_ || (composition_.rank_of(number) && composition_.is_member(number));
@@ -221,9 +261,19 @@ class Job {
           break;
       }
     }
-    if (composition_.course() == Course::failed && !copies_.empty() &&
-        has_copy([&](int64_t owner) { return is_readable(owner); })) {
+    const bool is_there = has_copy([&](int64_t owner) { return is_readable(owner); });
+    if (composition_.course() == Course::failed && is_there && !is_given_up_) {
       complain("the job has failed, and a complete copy of its state can be reached");
+    }
+    if (composition_.can_begin_again()) {
+      if (has_begun()) complain("a job may begin again that has begun");
+      if (is_refused_) complain("a job may begin again whose rank failed by itself");
+      if (is_stopped_) complain("a job may begin again that is to stop");
+      if (!lost_machines_.empty()) complain("a job may begin again that has lost a machine");
+    }
+    const bool was_only_struck = !has_begun() && !is_refused_ && !is_stopped_ && lost_machines_.empty();
+    if (composition_.course() == Course::failed && was_only_struck && !composition_.can_begin_again()) {
+      complain("the job has failed, whose ranks were only killed before it began");
     }
   }
 
@@ -243,6 +293,9 @@ class Job {
     const std::set<int64_t> unique(composition_.members().begin(), composition_.members().end());
     if (unique.size() != composition_.members().size()) complain("a process is a member twice");
     before_ = composition_.members();
+    const bool knows_the_run =
+        std::ranges::any_of(composition_.members(), [&](int64_t one) { return one < first_size_; });
+    if (!has_begun() && !knows_the_run) complain("newcomers alone begin a run that they do not know");
     const bool is_there = has_copy([&](int64_t owner) { return is_readable(owner); });
     const bool is_reached = has_copy([&](int64_t owner) { return reaches(owner); });
     // A job that is to end does not wait for another machine as long as others do.
@@ -262,11 +315,15 @@ class Job {
   std::set<int64_t> waiting_, lost_machines_;
   std::set<std::set<int64_t>> copies_;
   std::vector<int64_t> before_;
+  bool is_given_up_;  // where all ranks have ended
+  bool is_start_;
+  int64_t first_size_;
   int64_t faults_left_;
   int64_t dawdles_ = 0;
   int64_t waits_ = 0;         // in this epoch; more of them change nothing
   bool has_failure_ = false;  // in this epoch
   bool is_settled_ = false, is_stopped_ = false;
+  bool is_refused_ = false;   // a rank has failed by itself before the job began
   bool has_hurried_ = false;  // since it has settled last
   std::string wrong_;
 };
@@ -285,32 +342,40 @@ bool comes_to_rest(Job job, const Rules& rules) {
 }
 
 void explore(const Rules& rules) {
-  constexpr size_t most_states = 400'000;
+  constexpr int64_t most_states = 500'000;
+  struct Visit {
+    const Job* job;
+    int64_t before;     // the visit that led here
+    std::string event;  // by which it did
+  };
   std::set<Job> seen;
+  std::vector<Visit> visits;
+  const auto visit = [&](Job job, int64_t before, const std::string& event) {
+    const auto [place, is_new] = seen.insert(std::move(job));
+    if (is_new) visits.push_back({&*place, before, event});
+  };
+  const auto story = [&](int64_t end) {
+    std::string text;
+    for (int64_t at = end; at > 0; at = visits[at].before) {
+      text = concat(visits[at].event, text.empty() ? "" : ", ", text);
+    }
+    return text;
+  };
   std::map<std::string, int64_t> ends;
-  std::deque<std::pair<Job, std::vector<std::string>>> next{{Job(rules), {}}};
-  seen.insert(next.front().first);
-  while (!next.empty() && seen.size() < most_states) {
-    const auto [job, past] = std::move(next.front());
-    next.pop_front();
-    const auto story = [&past = past] {
-      std::string text;
-      for (const std::string& event : past) text += concat(text.empty() ? "" : ", ", event);
-      return text;
-    };
-    ASSERT_EQ(job.wrong(), "") << story();
-    ASSERT_TRUE(comes_to_rest(job, rules)) << "neither trains nor ends after " << story();
+  visit(Job(rules), 0, "");
+  for (int64_t at = 0; at < std::ssize(visits); ++at) {
+    ASSERT_LT(at, most_states);
+    const Job& job = *visits[at].job;
+    ASSERT_EQ(job.wrong(), "") << story(at);
+    ASSERT_TRUE(comes_to_rest(job, rules)) << "neither trains nor ends after " << story(at);
     if (job.is_at_rest()) ++ends[job.course()];
+    if (job.can_begin_again()) visit(job.begun_again(rules), at, "begin again");
     for (const std::string& event : job.events(/*faults=*/true)) {
       Job after = job;
       after.happen(rules, event);
-      if (!seen.insert(after).second) continue;
-      std::vector<std::string> longer = past;
-      longer.push_back(event);
-      next.emplace_back(std::move(after), std::move(longer));
+      visit(std::move(after), at, event);
     }
   }
-  EXPECT_TRUE(next.empty()) << "more states than were looked at";
   std::cout << seen.size() << " states; at rest:";
   for (const auto& [end, count] : ends) std::cout << " " << end << " " << count;
   std::cout << "\n";
@@ -322,6 +387,11 @@ TEST(CompositionModel, NoCopyIsLostAndEveryStateComesToRestOnOneMachine) {
   explore({.size = 2, .faults = 3});
   explore({.size = 2, .shards = true});
   explore({.size = 2, .replaces = false});
+  explore({.size = 2, .replaces = false, .restarts = 0});
+}
+
+TEST(CompositionModel, AJobWhoseRanksAreStruckBeforeItBeginsBeginsAgainUnlessOneFailedByItself) {
+  explore({.size = 3, .per_machine = 3, .faults = 4, .is_start = true});
 }
 
 TEST(CompositionModel, NoCopyIsLostAndEveryStateComesToRestOnTwoMachines) {
