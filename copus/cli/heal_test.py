@@ -368,6 +368,29 @@ class Healing(HealingTest):
             self.assert_trained_in_spite_of([f"step {step}, adding up gradients@0#1:KILL"], f"pair{step}",
                                             said="the job goes on with 1 rank")
 
+    def test_logs_curves_and_progress_lines_have_every_step_once_whichever_process_is_rank_0(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
+        # Each next rank 0 writes the latest step again. The first two of these steps have a progress line of their own,
+        # and the third is the fourth after such a line.
+        faults = [f"step {step}, adding up gradients@{number}#1:KILL" for number, step in enumerate((22, 85, 138))]
+        settings = [*self.settings, "--set", "log.interval=7", "--set", "log.tensorboard=true"]
+        result = self.copus("train", "pair.toml", "--run-dir", "r", *settings,
+                            env={**os.environ, "COPUS_FAULT": ";".join(faults)})
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(result.stderr.count("the job goes on"), 3, result.stderr)
+        self.assert_same_training("r", "pair-expected")
+        shown = [int(step) for step in re.findall(rf"(?m)^step (\d+)/{STEPS} ", result.stdout)]
+        evaluated = [record["step"] for record in self.records("r") if record["held_out_loss"] is not None]
+        self.assertEqual(shown, sorted({*range(7, STEPS + 1, 7), *evaluated}), result.stdout)
+        try:
+            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        except ImportError:
+            return
+        curves = EventAccumulator(str(self.folder / "r" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+        self.assertEqual([event.step for event in curves.Scalars("train/loss")], list(range(1, STEPS + 1)))
+        self.assertEqual([event.step for event in curves.Scalars("held_out/loss")], evaluated)
+
     def test_whoever_leads_after_rank_0_was_lost_tells_the_user_what_a_signal_does(self):
         process, ranks = self.start_static("led")
         os.kill(ranks[0], signal.SIGKILL)

@@ -43,7 +43,8 @@ Progress::Progress(int descriptor, bool terminal, int64_t plain_interval)
 
 Progress::~Progress() { finish(); }
 
-void Progress::step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps) {
+void Progress::step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps,
+                    bool has_line) {
   loss_.add(record.loss);
   tokens_per_second_.add(record.tokens_per_second);
   const std::optional<double> latest_held_out_loss = state_.record.held_out_loss;
@@ -57,6 +58,8 @@ void Progress::step(const StepRecord& record, double fraction_done, double eta_s
   pending_ = true;
   if (terminal_) {
     if (std::chrono::steady_clock::now() >= next_draw_) draw_live_line();
+  } else if (has_line) {
+    pending_ = false;
   } else if (record.step % plain_interval_ == 0 || record.held_out_loss) {
     print_plain_line();
   }

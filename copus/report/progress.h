@@ -40,8 +40,10 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   // Call after every step. The live line is rewritten at most ten times a second. `eta_seconds` < 0: not known.
-  // `total_steps`: steps of the whole run, shown behind the step; 0: not known beforehand.
-  void step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps = 0);
+  // `total_steps`: steps of the whole run, shown behind the step; 0: not known beforehand. `has_line`: another process
+  // has printed the step's plain line already.
+  void step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps = 0,
+            bool has_line = false);
 
   // Prints a line of its own, above the live line.
   void note(std::string_view text);

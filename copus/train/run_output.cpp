@@ -67,6 +67,7 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
       config_(plan.config),
       directory_(begin_run_directory(plan)),
       checkpoints_(checkpoints_path(plan), config_.checkpoint.keep_last, plan.takes_over ? longest_wait_for_lock : 0),
+      told_step_(plan.state_is_in_memory ? latest_logged_step(directory_ / "run.jsonl") : 0),
       log_(directory_, first_unless_more_is_there(resumed_after)),
       progress_(STDOUT_FILENO, isatty(STDOUT_FILENO) == 1, config_.log.interval) {
   if (plan.resume) write_file_durably(directory_ / "config.toml", to_toml(config_));
@@ -283,7 +284,8 @@ void RunOutput::add(const StepRecord& record, const Trainer& trainer) {
     note(concat("step ", record.step, " skipped: its loss or gradient is not finite (loss ", record.loss,
                 ", gradient norm ", record.grad_norm, ")"));
   }
-  progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1, known_steps(config_, record));
+  progress_.step(record, trainer.share_done(), std::isfinite(left) ? left : -1, known_steps(config_, record),
+                 /*has_line=*/record.step <= told_step_);
 }
 
 bool RunOutput::owes_evaluation(bool is_last) const {
@@ -370,7 +372,7 @@ void RunOutput::add_to_tensorboard(const StepRecord& record) {
   add_known("train/statistical_efficiency", record.statistical_efficiency);
   add_known("train/goodput", record.goodput);
   if (record.held_out_loss) add_held_out_losses(record.step, {*record.held_out_loss, record.held_out_losses});
-  if (record.held_out_loss || record.step % config_.log.interval == 0) tensorboard_->flush();
+  tensorboard_->flush();  // so that the curves have no gap where another rank takes over
 }
 
 }  // namespace copus

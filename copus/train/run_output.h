@@ -91,6 +91,7 @@ class RunOutput {
   const RunConfig& config_;
   std::filesystem::path directory_;
   CheckpointFolder checkpoints_;  // before the log, since it makes sure that no other process writes into this run
+  int64_t told_step_;             // the latest that an earlier rank 0 of this job has logged; before the log is cut
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;
