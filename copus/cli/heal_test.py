@@ -111,6 +111,15 @@ class HealingTest(ProgramTest):
             struck.append(kind.name)
         return struck
 
+    def checkpoints(self, run):
+        """From the oldest on."""
+        return sorted((self.folder / run / "checkpoints").glob("step-" + 8 * "[0-9]"))
+
+    def damage_checkpoints(self, run, newest=None):
+        """The newest ones, or all."""
+        for checkpoint in self.checkpoints(run)[-newest if newest else 0:]:
+            os.truncate(checkpoint / "manifest.json", 100)
+
     def finish(self, process):
         try:
             return process.communicate(timeout=TIMEOUT)
@@ -351,6 +360,21 @@ class Healing(HealingTest):
             output, errors = self.finish(process)
             self.assertEqual(process.returncode, 0, output + errors)
             self.assert_same_training(precision, f"{precision}-expected")
+
+    def test_where_all_ranks_are_killed_others_go_on_from_memory_though_all_checkpoints_are_damaged(self):
+        self.write_run("pair.toml", steps=STEPS, checkpoint_interval=20, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
+        process = self.start("train", "pair.toml", "--run-dir", "r", *self.settings)
+        ranks = ranks_of(process.pid, 2, lambda: process.poll() is None)
+        self.wait_for_checkpoint("r", 40)
+        for pid in ranks.values():
+            os.kill(pid, signal.SIGSTOP)
+        self.damage_checkpoints("r")
+        self.kill_ranks(process)
+        output, errors = self.finish(process)
+        self.assertEqual(process.returncode, 0, output + errors)
+        self.assertNotIn("after it again", errors)
+        self.assert_same_training("r", "pair-expected")
 
     def test_ranks_that_are_killed_again_and_again_without_a_step_end_the_job(self):
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
@@ -617,6 +641,33 @@ class Machines(HealingTest):
         self.assertRegex(errors, r"copus: the training state of layer .* was on no other machine than the one that is lost")
         self.assertRegex(errors, r"; the job goes on from r/checkpoints/step-\d{8} and trains \d+ steps? after it again")
         self.assert_trained_as_unharmed("r")
+
+    def test_where_the_newest_checkpoint_is_damaged_lost_state_is_trained_again_from_an_older_one(self):
+        first, second = self.start_machines("stages.toml", "r", "--set", "checkpoint.interval=20")
+        self.wait_for_checkpoint("r", 40)
+        self.damage_checkpoints("r", newest=1)
+        second.kill()
+        output, errors = self.finish(first)
+        self.assertEqual(first.returncode, 0, output + errors)
+        self.assertRegex(errors, r"; the job goes on from r/checkpoints/step-00000020 and trains \d+ steps? after it again")
+        self.assertIn("step-00000040 is damaged", output)
+        self.assert_trained_as_unharmed("r")
+
+    def test_where_all_checkpoints_are_damaged_and_state_is_lost_one_message_ends_the_job_and_all_stays(self):
+        first, second = self.start_machines("stages.toml", "r", "--set", "checkpoint.interval=20")
+        self.wait_for_checkpoint("r", 40)
+        self.damage_checkpoints("r")
+        before = self.checkpoints("r")
+        second.kill()
+        output, errors = self.finish(first)
+        self.assertEqual(first.returncode, 2, output + errors)
+        self.assertEqual(errors.count("copus: error:"), 1, errors)
+        self.assertRegex(errors, r"copus: error: [^\n]*step-00000040 is damaged: [^\n]*; the run has no other checkpoint, and "
+                                 r"it is not trained again from its beginning")
+        self.assertEqual(self.checkpoints("r"), before)
+        steps = [record["step"] for record in self.records("r")]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.assertGreaterEqual(len(steps), 40)
 
     def test_a_run_that_has_begun_and_has_no_checkpoint_does_not_begin_anew_by_itself(self):
         first, second = self.start_machines("stages.toml", "r", "--set", "checkpoint.interval=0")

@@ -160,6 +160,7 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
     if (std::filesystem::exists(config)) again.config_path = config.string();  // else the run had not come so far
     again.run_directory = directory.string();
     again.resume = true;
+    again.has_memory = true;  // in arenas that the launcher keeps; where it is lost, a checkpoint is looked for again
     return plan_run(again);
   };
   Membership membership(environment, wait_limit, open_store);

@@ -211,9 +211,9 @@ std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& n
   return changes;
 }
 
-void take_newest_checkpoint(RunPlan& plan) {
+void take_newest_checkpoint(RunPlan& plan, bool has_memory) {
   UsableCheckpoint newest = open_newest_usable(plan.directory / "checkpoints");
-  if (!newest.checkpoint && !newest.damage.empty()) {
+  if (!newest.checkpoint && !newest.damage.empty() && !has_memory) {
     throw UserError(concat("cannot resume: ", newest.damage.front(),
                            "; the run has no other checkpoint, and it is not trained again from its beginning over "
                            "this one. Restore the folder from a copy, or start a new run (another --run-dir)"));
@@ -271,7 +271,7 @@ RunPlan plan_run(const RunRequest& request) {
   }
   plan.resume = request.resume && !empty;
 
-  if (plan.resume) take_newest_checkpoint(plan);
+  if (plan.resume) take_newest_checkpoint(plan, request.has_memory);
   if (!request.config_path.empty()) {
     plan.config = read_config(request.config_path, request.overrides);
   } else if (plan.checkpoint) {

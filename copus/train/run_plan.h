@@ -18,6 +18,7 @@ struct RunRequest {
   std::vector<std::string> overrides;  // "section.key=value"
   std::string run_directory;           // empty: runs/<config name>-<date>-<time>
   bool resume = false;
+  bool has_memory = false;        // the run's state may be in memory: it needs no checkpoint that is not damaged
   bool new_data = false;          // the sources of data.train may be others than before
   bool dry_run = false;           // tells what the run would take, and writes nothing
   int64_t trace_steps = 0;        // number of steps that a timeline is written of
@@ -63,12 +64,13 @@ class ClaimedDirectory {
 // Reads configuration and checkpoint; writes nothing. `resume` with a configuration and a directory in which no run has
 // begun yet starts one, so that a scheduler can repeat one command line.
 // Throws UserError: whatever is wrong with the configuration, a run directory that is not empty without `resume`,
-// nothing to resume, no checkpoint that is not damaged, and a setting that may not change within a run.
+// nothing to resume, no checkpoint that is not damaged where one is needed, and a setting that may not change within a
+// run.
 RunPlan plan_run(const RunRequest& request);
 
 // Sets `checkpoint` to the newest one of the run that is not damaged, `damage`, and `logged_step`. Throws UserError
-// where all are damaged.
-void take_newest_checkpoint(RunPlan& plan);
+// where all are damaged, unless the run has its state in memory.
+void take_newest_checkpoint(RunPlan& plan, bool has_memory = false);
 
 // Rules for changing a key of the configuration when a run is resumed.
 enum class ChangeOnResume {
