@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -28,7 +29,8 @@ constexpr std::array special_tokens = {
     SpecialToken{"pad_token", "pad_token_id", false},
 };
 
-// The first two name code and weights outside the export. What the last one says, a written list says.
+// `auto_map` and `_name_or_path` name code and weights outside the export. In place of `no_rope_layer_interval` an
+// export lists the layers.
 constexpr std::array dropped_fields = {"auto_map", "_name_or_path", "no_rope_layer_interval"};
 
 // Fields of which transformers insists that they are integers.
@@ -46,20 +48,20 @@ bool is_text(const Json& value, const std::string& text) {
   return value.is_string() && value.get_ref<const std::string&>() == text;
 }
 
-// Some tools write whole numbers as floats: 2.0.
-bool is_id(const Json& value, int64_t vocab_size) {
+// Tells whether a value is a whole number from 0 to limit - 1, maybe written as a float as some tools do: 2.0.
+bool is_whole(const Json& value, int64_t limit) {
   if (!value.is_number()) return false;
   const auto number = value.get<double>();
-  return number >= 0 && number < static_cast<double>(vocab_size) && number == std::trunc(number);
+  return number >= 0 && number < static_cast<double>(limit) && number == std::trunc(number);
 }
 
-// Returns an id, or a list of ids, as integers of the vocabulary; null where there is none.
+// Returns an id of the vocabulary, or a list of such ids, as integers; null if there is none.
 Json known_id(const Json& value, const SpecialToken& token, int64_t vocab_size) {
-  if (is_id(value, vocab_size)) return value.get<int64_t>();
+  if (is_whole(value, vocab_size)) return value.get<int64_t>();
   if (!value.is_array() || !token.may_be_list) return nullptr;
   Json ids = Json::array();
   for (const Json& each : value) {
-    if (is_id(each, vocab_size)) ids.push_back(each.get<int64_t>());
+    if (is_whole(each, vocab_size)) ids.push_back(each.get<int64_t>());
   }
   return ids.empty() ? Json(nullptr) : ids;
 }
@@ -121,8 +123,9 @@ std::vector<std::string> add_fields_of_origin(Json& config, Json origin, int64_t
   }
   for (const auto& [name, value] : origin.items()) {
     if (config.contains(name) || value.is_null()) continue;
-    const bool is_integer = std::ranges::find(integer_fields, name) != integer_fields.end();
-    config[name] = is_integer && value.is_number() ? Json(value.get<int64_t>()) : value;
+    const bool is_integer = std::ranges::find(integer_fields, name) != integer_fields.end() &&
+                            is_whole(value, std::numeric_limits<int32_t>::max());
+    config[name] = is_integer ? Json(value.get<int64_t>()) : value;
     added.push_back(name);
   }
   return added;

@@ -1,5 +1,5 @@
-// What the JSON files of an exported model say: the model's description, and beside it what its origin says and Copus
-// did not need, such as the ids of special tokens.
+// The JSON files of an exported model: they describe the model, and repeat what its origin says that Copus did not need,
+// such as the ids of special tokens.
 #pragma once
 
 #include <map>
@@ -16,9 +16,9 @@ inline constexpr const char* generation_config_file_name = "generation_config.js
 // The files of a Hugging Face folder that turn text into tokens and steer generation, by name, as they are.
 using TokenizerFiles = std::map<std::string, std::string>;
 
-// What is known of where a model came from. Absent files are empty texts.
+// Files of the folders that a model came from. An absent file is an empty text.
 struct ModelOrigin {
-  // Of the Hugging Face folder that the model is, or was trained from.
+  // From the Hugging Face folder of the model itself, or of the model that training started from:
   std::string config = {};             // config.json
   std::string generation_config = {};  // generation_config.json
 
@@ -36,7 +36,7 @@ struct ExportedConfig {
 // Returns the JSON files of an export of `model` with weights of `torch_dtype` ("bfloat16").
 //
 // An origin's config.json that describes the same model keeps its fields, except those that Copus writes itself and
-// those that lead to another folder (auto_map, _name_or_path). Token ids that it does not know come from the tokenizer:
+// auto_map, _name_or_path and no_rope_layer_interval. Token ids that it does not know come from the tokenizer:
 // tokenizer_config.json names the token, tokenizer.json has its id. Ids outside the vocabulary stay null. Without a
 // generation_config.json of the origin, a new one holds the known ids. Throws nothing because of what these files hold.
 ExportedConfig exported_config(const ModelDescription& model, std::string_view torch_dtype, const ModelOrigin& origin);

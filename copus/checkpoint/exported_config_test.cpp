@@ -80,6 +80,12 @@ TEST(ExportedConfig, WritesIntegersAsIntegersAndNoNull) {
   EXPECT_EQ(config["max_window_layers"].dump(), "28");
   EXPECT_FALSE(config.contains("no_rope_layer_interval")) << "no_rope_layers says it";
   EXPECT_FALSE(config.contains("layer_norm"));
+  for (const double odd : {2.5, -3.0, 1e300}) {
+    EXPECT_EQ(config_in(exported_with(
+                  {.config = config_of_others({{"max_window_layers", odd}}).dump()}))["max_window_layers"],
+              odd)
+        << "no integer, so it stays as it is";
+  }
 }
 
 TEST(ExportedConfig, KeepsNothingOfAnotherModelOrOfNone) {

@@ -260,7 +260,7 @@ ExportedConfig write_hugging_face(const std::filesystem::path& directory, const 
   if (dtype != DType::f32) check_range(ordered, dtype);
 
   ExportedConfig config = exported_config(model, torch_name(dtype), origin);
-  std::map<std::string, std::string> texts = origin.tokenizer;
+  std::map<std::string, std::string_view> texts(origin.tokenizer.begin(), origin.tokenizer.end());
   texts.emplace(model_config_file_name, config.config);
   if (!config.generation_config.empty()) texts.emplace(generation_config_file_name, config.generation_config);
   auto expected_bytes = static_cast<uint64_t>(count_parameters(model) * size_of(dtype));

@@ -41,7 +41,7 @@ class HuggingFaceModel {
 // file are checked where there is a manifest), missing files, a config.json that is not supported, a damaged
 // safetensors file or index, missing or surplus tensors, wrong shape, a dtype that weights cannot have, and an
 // `lm_head.weight` of a tied model whose values are not the embedding's. Ignored: rotary embeddings' `inv_freq`, and an
-// `lm_head.weight` that is a copy of tied embeddings, in any type.
+// `lm_head.weight` with the values of tied embeddings, in any type.
 HuggingFaceModel open_hugging_face(const std::filesystem::path& directory);
 
 // Checks that `weights` are exactly the parameters of `model`, as above; `source` names their origin in messages.

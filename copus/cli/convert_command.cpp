@@ -8,6 +8,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/float_names.h"
+#include "copus/base/text_distance.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/stored_model.h"
@@ -30,19 +31,13 @@ DType parse_dtype(const std::string& text) {
   throw UserError(concat("--dtype ", text, ": expected fp32, bf16 or fp16"));
 }
 
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += concat(text.empty() ? "" : ", ", name);
-  return text;
-}
-
 // Says which files of the tokenizer were copied.
 std::string tokenizer_lines(const std::filesystem::path& folder, const ModelOrigin& origin) {
   if (folder.empty()) return "";
   std::vector<std::string> names;
   for (const auto& [name, content] : origin.tokenizer) names.push_back(name);
   return names.empty() ? concat("There are no tokenizer files in ", folder.string(), " to copy.\n")
-                       : concat("Copied from ", folder.string(), ": ", join(names), ".\n");
+                       : concat("Copied from ", folder.string(), ": ", join(names, ", "), ".\n");
 }
 
 // Says what config.json and generation_config.json took over.
@@ -53,9 +48,10 @@ std::string config_lines(const std::filesystem::path& folder, const ModelOrigin&
   if (exported.is_of_another_model) {
     lines += concat("Kept nothing from ", source, ", which does not describe this model.\n");
   }
-  if (!exported.from_config.empty()) lines += concat("Kept from ", source, ": ", join(exported.from_config), ".\n");
+  if (!exported.from_config.empty())
+    lines += concat("Kept from ", source, ": ", join(exported.from_config, ", "), ".\n");
   if (!exported.from_tokenizer.empty()) {
-    lines += concat("Looked up in the tokenizer: ", join(exported.from_tokenizer), ".\n");
+    lines += concat("Looked up in the tokenizer: ", join(exported.from_tokenizer, ", "), ".\n");
   }
   if (exported.generation_config.empty()) return lines;
   return lines + (exported.generation_config == origin.generation_config

@@ -8,7 +8,8 @@ packages that its parser needs are not there:
     COPUS_NANOTRON         folder of nanotron at 2411b022
     COPUS_TORCHTITAN_0_2   folder that holds the package torchtitan 0.2.2 (a wheel, unpacked)
     COPUS_TORCHTITAN_0_3   folder that holds the package torchtitan 0.3.0
-    COPUS_TRAINERS_PYTHON  a Python with torch, torchdata, tyro, tomli, dacite, yaml and datasets; that of this test by default
+    COPUS_TRAINERS_PYTHON  a Python with torch, torchdata, tyro, tomli, dacite, yaml and datasets; by default that of
+                           this test
 
 Packages that only compute on GPUs are stubbed: nothing is trained.
 """

@@ -40,7 +40,7 @@ Json to_json(const Setting& setting) {
   }
 }
 
-// Fields that one architecture alone has. 0 stands for none everywhere.
+// Fields of one architecture. With the value 0, which means none, they may stand beside any.
 struct OwnField {
   const char* name;
   Architecture architecture;
@@ -71,8 +71,9 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 }  // namespace
 
-// Some defaults of transformers' classes would surprise a reader of the table and do not hold here: key/value heads and
-// size of a head, Mistral's window, and Qwen3's and SmolLM3's embeddings.
+// Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
+// key/value heads, Qwen3's size of a head, Mistral's window, and SmolLM3's tied embeddings, rotary base and layers
+// without rotary embeddings.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},

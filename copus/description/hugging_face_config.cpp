@@ -321,7 +321,7 @@ void parse_heads(const Fields& config, ModelDescription& model) {
   }
 }
 
-// Reads the window of Mistral's attention. One that holds every sequence is none.
+// Reads the window of Mistral's attention. A window that is as long as the longest sequence counts as none.
 void parse_window(const Fields& config, ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::llama:  // transformers ignores the field

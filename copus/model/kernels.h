@@ -75,7 +75,7 @@ struct AttentionShape {
 // with one weight [head_dim] for all query heads and one for all key heads. Values are copied.
 at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
                            const at::Tensor& key_weight, double epsilon);
-// Replaces the gradient of normalize_heads' result by that of `qkv`, and adds the weights' gradients to
+// Turns the gradient of normalize_heads' result into that of `qkv`, in place, and adds the weights' gradients to
 // query_weight_gradient and key_weight_gradient [head_dim].
 void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
                                const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,

@@ -88,7 +88,7 @@ struct TrainingSystem {
   struct Passes {
     double stream = 8;        // hidden_size wide: norms and additions
     double attention = 2;     // as wide as queries, keys and values together: rotary embedding
-    double normed_heads = 2;  // likewise, where heads are normalised
+    double normed_heads = 2;  // as wide as `attention`: norms of heads, in models with qk_norm
     double feed_forward = 3;  // intermediate_size wide: the activation function
     double launches = 11;     // number of kernels
     bool operator==(const Passes&) const = default;

@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/description/model_description.h"
+#include "copus/description/parallel_strategy.h"
 
 namespace copus {
 
@@ -52,6 +53,13 @@ inline ParameterRule rule_of(const ParameterInfo& parameter) {
   if (found != parameter_rules.end()) return *found;
   COPUS_CHECK(parameter.kind == ParameterKind::norm, parameter.name);
   return {};
+}
+
+// Tells whether tensor-parallel ranks that hold the same part of a parameter compute different gradients of it. A
+// norm's differ where each rank sees its own rows (sequence parallelism) or its own heads, other parameters' because
+// each sees its own query heads.
+inline bool replicas_differ(const ParameterInfo& parameter, const ParallelStrategy& strategy) {
+  return parameter.kind != ParameterKind::norm || strategy.sequence_parallel || rule_of(parameter).by_head;
 }
 
 // Tells whether two parameters that follow each other in a bucket lie back to back.

@@ -114,15 +114,12 @@ class StatePlacer {
                                  : is_gradient              ? strategy_.cuts_gradients()
                                                             : strategy_.cuts_optimizer();
     AxisPlacement& along_tensor = tensor.axes.front();
-    // With sequence parallelism each rank's norms see its own tokens; those of heads always see its own heads. Each
-    // replica of keys and values sees its own query heads.
-    const bool is_seen_in_part = strategy_.sequence_parallel || rule_of(tensor.parameter).by_head;
-    along_tensor.partial =
-        is_gradient &&
-        (along_tensor.segments.empty() ? is_seen_in_part && along_tensor.ranks > 1
-                                       : std::ranges::any_of(along_tensor.segments, [&](const Segment& segment) {
-                                           return segment.parts < along_tensor.ranks;
-                                         }));
+    const bool has_replicas = along_tensor.segments.empty()
+                                  ? along_tensor.ranks > 1
+                                  : std::ranges::any_of(along_tensor.segments, [&](const Segment& segment) {
+                                      return segment.parts < along_tensor.ranks;
+                                    });
+    along_tensor.partial = is_gradient && has_replicas && replicas_differ(tensor.parameter, strategy_);
     tensor.axes.push_back({.axis = MeshAxis::data,
                            .ranks = strategy_.data_parallel,
                            .flat_shards = is_sharded_flat ? strategy_.zero_shards() : 1,

@@ -45,8 +45,7 @@ Sharding shard(const ModelDescription& model, const Placement& placement, const 
   const ParameterRule rule = rule_of(parameter);
 
   Sharding sharding{.axis = rule.dimension, .parts = rule.parts(model, ranks)};
-  const bool sees_some_rows = parameter.kind == ParameterKind::norm && !rule.by_head;
-  sharding.partial = ranks > sharding.parts && (!sees_some_rows || placement.strategy.sequence_parallel);
+  sharding.partial = ranks > sharding.parts && replicas_differ(parameter, placement.strategy);
   COPUS_CHECK(ranks % sharding.parts == 0, parameter.name, " in ", sharding.parts, " parts on ", ranks, " ranks");
   sharding.replicas = ranks / sharding.parts;
   sharding.stage = stage_of(placement, parameter, is_embedding);

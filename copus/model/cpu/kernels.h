@@ -68,8 +68,8 @@ struct HeadNormForward {
   S* normed;                           // [rows, (heads + 2 kv_heads) * head_dim]
 };
 
-// Replaces the gradient of the queries and keys of `normed` by that of `qkv`; the weights' gradients over the rows of
-// the range are written.
+// Works in place: the gradient of `normed` becomes that of `qkv`; values have the same in both. The weights' gradients
+// over the rows of the range are written.
 template <class S>
 struct HeadNormBackward {
   int64_t heads, kv_heads, head_dim;

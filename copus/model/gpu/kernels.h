@@ -83,7 +83,7 @@ void head_norm_forward(const HeadNormForward& arguments, void* stream);
 // The largest number of partial sums that a block writes: one for each of its warps.
 inline constexpr int64_t head_norm_warps = 8;
 
-// Replaces the gradient of the queries and keys of `normed` by that of `qkv`.
+// Works in place: the gradient of `normed` becomes that of `qkv`; values have the same in both.
 struct HeadNormBackward {
   Storage storage;
   int64_t rows, heads, kv_heads, head_dim;
