@@ -6,8 +6,8 @@ faults happen lists the places, so that no new one is forgotten. A cell is a pla
 KILL, STOP, PAUSE (stopped for three seconds) or TERM. Each cell is one run; `--pairs` adds runs of two cells at once,
 drawn by a seed.
 
-A run survives if it ends with code 0, has every step once, consumes the samples of the run that nobody struck, and has
-its losses. A run that ends otherwise, with one message or with code 75, is resumed; it counts as refused if all of that
+A run survives if it ends with code 0, has every step once, consumes the samples of the run that nobody struck, has its
+losses, and `copus replay` decides all that it decided. A run that ends otherwise, with one message or with code 75, is resumed; it counts as refused if all of that
 then holds. Anything else is named. A second call continues from the file:
     python3 bench/healing/cells.py --output cells.jsonl --pairs 200
     python3 bench/healing/cells.py --output cells.jsonl --table
@@ -145,7 +145,12 @@ class Bench:
         if any(a["consumed_samples"] != b["consumed_samples"] for a, b in zip(records, expected)):
             return "other samples"
         worst = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(records, expected))
-        return "" if worst <= RELATIVE else f"losses differ by {worst:.2g}"
+        if worst > RELATIVE:
+            return f"losses differ by {worst:.2g}"
+        if not (self.folder / run / "decisions.jsonl").exists():
+            return ""
+        replayed = subprocess.run([self.program, "replay", run], cwd=self.folder, text=True, capture_output=True)
+        return f"replay: {replayed.stdout[-500:]} {replayed.stderr[-500:]}" if replayed.returncode != 0 else ""
 
     def strike(self, story, cells):
         run = f"run-{os.getpid()}-{random.getrandbits(48):x}"
