@@ -51,6 +51,7 @@ WALL_CLOCK_FILES = [
     "copus/report/tensorboard.cpp",
     "copus/train/run_output.cpp",
     "copus/train/run_plan.cpp",
+    "copus/workshop/doctor/command.cpp",
     "copus/workshop/self_test/self_test.cpp",
 ]
 

@@ -145,6 +145,8 @@ int run_command(int argc, char* const* argv) {
   add_decide_bench(bench, action);
   add_regret_bench(bench, action);
   add_agreement_bench(bench, action);
+  add_doctor(program, action);
+  add_doctor_of_trainer(program, action);
   add_selftest(program, action, jobs);
   add_run_rank(program, action, std::move(jobs));
 

@@ -14,6 +14,7 @@
 
 #include "copus/base/cores.h"
 #include "copus/base/error.h"
+#include "copus/base/open_files.h"
 #include "copus/base/units.h"
 #include "copus/comm/announcements.h"
 #include "copus/comm/job/job_start.h"
@@ -107,10 +108,9 @@ void check_device(const RunConfig& config) {
 }
 
 // Raises the limit on open files where that is possible. Throws UserError where it does not do for a process that
-// starts so many ranks, or is one: pipes, memory that is shared, logs and a checkpoint's files.
+// starts so many ranks, or is one.
 void check_open_files(int64_t ranks) {
-  constexpr rlim_t of_a_process = 32, of_each_rank = 8;
-  const rlim_t needed = of_a_process + of_each_rank * static_cast<rlim_t>(ranks);
+  const auto needed = static_cast<rlim_t>(open_files_needed(ranks));
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   if (limit.rlim_max < needed) {

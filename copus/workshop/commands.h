@@ -8,6 +8,9 @@
 namespace copus {
 
 void add_profile(CLI::App& program, CommandAction& action, RankJobs& jobs);
+void add_doctor(CLI::App& program, CommandAction& action);
+// The hidden command of copus-torch that does doctor's checks of libtorch and GPUs. Nothing without libtorch.
+void add_doctor_of_trainer(CLI::App& program, CommandAction& action);
 void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs);
 // The hidden command that run_ranks starts, which does one of the jobs.
 void add_run_rank(CLI::App& program, CommandAction& action, RankJobs jobs);

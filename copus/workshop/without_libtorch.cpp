@@ -6,6 +6,7 @@ namespace copus {
 void add_profile(CLI::App& program, CommandAction& action, RankJobs& /*jobs*/) {
   add_with_libtorch(program, action, "copus", "profile", about_profile);
 }
+void add_doctor_of_trainer(CLI::App& /*program*/, CommandAction& /*action*/) {}
 void add_selftest(CLI::App& program, CommandAction& action, RankJobs& /*jobs*/) {
   add_with_libtorch(program, action, "copus", "selftest", about_selftest);
 }

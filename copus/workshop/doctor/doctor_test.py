@@ -1,0 +1,118 @@
+"""Tests `copus doctor` as a process: its lines, its exit code, and that a bad environment is reported as one.
+
+Usage: doctor_test.py PATH_TO_COPUS [unittest options]. What it judges is tested with stated values by the unit tests.
+"""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest
+
+MOST_SECONDS = 10
+
+
+class Doctor(ProgramTest):
+    def examine(self, *arguments, program=COPUS, limits=None, **variables):
+        """Its exit code, and its findings by subject; a subject with several has the last."""
+        environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "RANK")}
+        done = subprocess.run([program, "doctor", "--json", *arguments], cwd=self.folder, text=True, capture_output=True,
+                              timeout=TIMEOUT, env={**environment, **variables}, preexec_fn=limits)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["bad"] > 0, done.returncode == 1)
+        return done.returncode, {finding["subject"]: finding for finding in report["findings"]}
+
+    def beside(self, script):
+        """A copy of the program with a copus-torch of our own beside it."""
+        program = self.folder / "bin" / "copus"
+        program.parent.mkdir(exist_ok=True)
+        shutil.copy2(COPUS, program)
+        trainer = program.with_name("copus-torch")
+        trainer.write_text(f"#!/bin/sh\n{script}\n")
+        trainer.chmod(0o755)
+        return program
+
+    def test_says_in_ten_seconds_what_the_machine_can_do(self):
+        start = time.monotonic()
+        done = subprocess.run([COPUS, "doctor"], cwd=self.folder, text=True, capture_output=True, timeout=TIMEOUT)
+        self.assertLess(time.monotonic() - start, MOST_SECONDS)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        subjects = ["program", "cores", "memory", "threads", "open files", "run directory", "shared memory", "ports",
+                    "host name", "links", "clock", "launcher", "environment", "peer memory", "GPUs"]
+        for subject in subjects + (["libtorch", "CPU"] if WITH_TORCH else ["trainer"]):
+            self.assertRegex(done.stdout, rf"(?m)^(ok|warning|bad) +{subject} +\S", subject)
+        self.assertRegex(done.stdout.splitlines()[-1], r"^Nothing is bad, with \d+ warnings?\.$")
+        self.assertEqual(list(self.folder.glob("copus-doctor*")), [])
+
+    def test_says_what_a_build_without_libtorch_lacks(self):
+        program = self.folder / "copus"
+        shutil.copy2(COPUS, program)
+        code, findings = self.examine(program=program)
+        self.assertEqual(code, 0)
+        self.assertEqual(findings["trainer"]["verdict"], "warning")
+        self.assertIn("does not train", findings["trainer"]["text"])
+
+    def test_a_folder_that_cannot_be_written_is_bad(self):
+        code, findings = self.examine("--run-dir", "/proc/runs")
+        self.assertEqual((code, findings["run directory"]["verdict"]), (1, "bad"))
+
+    def test_few_open_files_are_bad(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (36, 36))
+
+        code, findings = self.examine(limits=limit)
+        self.assertEqual((code, findings["open files"]["verdict"]), (1, "bad"))
+
+    def test_half_of_a_launchers_variables_are_bad(self):
+        code, findings = self.examine(RANK="1")
+        self.assertEqual((code, findings["launcher"]["verdict"]), (1, "bad"))
+
+    def test_harmful_variables_are_warnings(self):
+        code, findings = self.examine(CUDA_DEVICE_MAX_CONNECTIONS="1")
+        self.assertEqual((code, findings["environment"]["verdict"]), (0, "warning"))
+
+    def test_needs_no_home(self):
+        environment = {name: value for name, value in os.environ.items() if name != "HOME"}
+        done = subprocess.run([COPUS, "doctor"], cwd=self.folder, text=True, capture_output=True, env=environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_trainer_that_does_not_start_is_bad(self):
+        program = self.beside("echo 'cannot open libtorch_cpu.so' >&2; exit 127")
+        code, findings = self.examine(program=program)
+        self.assertEqual((code, findings["trainer"]["verdict"]), (1, "bad"))
+        self.assertIn("exit code 127: cannot open libtorch_cpu.so", findings["trainer"]["text"])
+        program.with_name("copus-torch").chmod(0o644)
+        code, findings = self.examine(program=program)
+        self.assertIn("Permission denied", findings["trainer"]["text"])
+
+    def test_a_driver_that_ends_the_trainer_keeps_what_came_before(self):
+        line = json.dumps({"verdict": "ok", "subject": "libtorch", "text": "2.11", "remedy": ""})
+        code, findings = self.examine(program=self.beside(f"echo '{line}'; kill -SEGV $$"))
+        self.assertEqual((code, findings["libtorch"]["text"]), (1, "2.11"))
+        self.assertIn("after libtorch with signal 11", findings["trainer"]["text"])
+
+    def test_a_driver_that_hangs_is_bad_within_ten_seconds(self):
+        start = time.monotonic()
+        code, findings = self.examine(program=self.beside("exec sleep 60"))
+        self.assertLess(time.monotonic() - start, MOST_SECONDS)
+        self.assertEqual((code, findings["trainer"]["text"]), (1, "no answer within 8 s"))
+
+    def test_the_hidden_command_is_no_users(self):
+        self.assertNotIn("doctor-trainer", self.assert_done("--help").stdout)
+
+    @unittest.skipUnless(WITH_TORCH, "needs libtorch")
+    def test_names_the_libtorch_that_it_loads(self):
+        _, findings = self.examine()
+        self.assertRegex(findings["libtorch"]["text"], r"^\d+\.\d+\.\d+\S* from /\S+")
+        self.assertTrue(pathlib.Path(findings["libtorch"]["text"].split(" from ")[1]).is_dir())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

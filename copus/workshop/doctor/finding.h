@@ -1,0 +1,28 @@
+// What `copus doctor` has found out about one thing.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "copus/base/named_values.h"
+
+namespace copus {
+
+enum class Verdict {
+  ok,
+  warning,  // a run works, but slower, or some kinds of run do not
+  bad,      // runs fail here
+};
+
+template <>
+inline constexpr auto named_values<Verdict> =
+    std::to_array<NamedValue<Verdict>>({{Verdict::ok, "ok"}, {Verdict::warning, "warning"}, {Verdict::bad, "bad"}});
+
+struct Finding {
+  Verdict verdict = Verdict::ok;
+  std::string subject;      // "open files"
+  std::string text;         // what is there: "a process may have 1024"
+  std::string remedy = {};  // what to do; empty where all is well
+};
+
+}  // namespace copus
