@@ -11,8 +11,8 @@ setup: ## install what tests and tools need as well: Debian packages, and Python
 build: ## set up and build the program (Release) into build/; ARGS=all builds the tests too
 	@scripts/build $(ARGS)
 
-quickstart: ## set up, build, fetch a corpus, train a small model for three minutes, sample from it
-	@scripts/quickstart $(ARGS)
+quickstart: ## set up, build, fetch a corpus, train a small model for three minutes; DEVICE=cuda: on a GPU
+	@scripts/quickstart $(if $(DEVICE),--device $(DEVICE)) $(ARGS)
 
 test: ## build and run the tests; ARGS='-R tokenizer' for some of them
 	@scripts/test $(ARGS)
