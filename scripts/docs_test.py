@@ -20,7 +20,7 @@ import unittest
 from typing import Iterator, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = "apps bench cmake configs copus docs python scripts tests tools".split()
+FOLDERS = "apps bench cmake configs copus deploy docs python scripts tests tools".split()
 TOUR = "docs/tour.md"
 
 # Files of others that our pages mention.

@@ -81,7 +81,8 @@ SHORTENED_FILES = {
 }
 
 LEFT_OUT = [
-    (r"make (quickstart|build|setup|test|test-all)$", "sets up and builds, with a network: what this test is a part of"),
+    (r"kubectl ", "needs Kubernetes, whose environments deploy_test.py gives to processes"),
+    (r"make (quickstart( DEVICE=cuda)?|build|setup|test|test-all)$", "sets up and builds, with a network: what this test is a part of"),
     (r"cmake --install build ", "450 MB; the test build.install does it"),
     (r"\.venv/bin/pip install ", "needs a network"),
     (r"\.venv/bin/python tools/tokenize_corpus\.py \S+://", "needs a network; data.remote_files has a server of its own"),

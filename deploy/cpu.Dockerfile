@@ -1,6 +1,6 @@
 # Copus for CPUs: Debian's packages, the libtorch of a wheel, and nothing else. Only what is committed goes in:
 #
-#   git archive HEAD | docker build -t copus -
+#   git archive HEAD | docker build -t copus -f deploy/cpu.Dockerfile -
 #   docker run --rm -v "$PWD:/work" copus train my.toml
 FROM debian:12-slim AS build
 WORKDIR /copus
