@@ -90,6 +90,9 @@ class Kubernetes(ProgramTest):
                 service, job = documents(name)["Service"], documents(name)["Job"]
                 self.assertEqual(job["spec"]["completionMode"], "Indexed")
                 self.assertEqual(job["spec"]["completions"], job["spec"]["parallelism"])
+                # The successor of a lost pod exits with 2, while the others train.
+                self.assertNotIn("FailJob", [rule["action"] for rule in job["spec"]["podFailurePolicy"]["rules"]])
+                self.assertIn("backoffLimitPerIndex", job["spec"])
                 self.assertEqual(service["spec"]["selector"], {"job-name": job["metadata"]["name"]})
                 pod = pod_of(name)
                 self.assertEqual(pod["subdomain"], service["metadata"]["name"])

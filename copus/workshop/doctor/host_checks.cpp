@@ -172,7 +172,7 @@ constexpr uint64_t peers_number = 0x0123456789abcdef;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   *number = peers_number;
   allow_peers_to_read();
-  static_cast<void>(::write(ready, "r", 1));
+  [[maybe_unused]] const ssize_t ignored = ::write(ready, "r", 1);
   while (true) ::pause();
 }
 
