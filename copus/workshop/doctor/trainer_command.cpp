@@ -12,7 +12,7 @@ namespace copus {
 void add_doctor_of_trainer(CLI::App& program, CommandAction& action) {
   program.add_subcommand(doctor_of_trainer)->group("")->callback([&action] {
     action = [] {
-      check_trainer([](const Finding& finding) { std::cout << json_text(to_json(finding)) << std::endl; });
+      check_trainer([](const Finding& finding) { std::cout << json_text(to_json(finding)) << '\n' << std::flush; });
       return 0;
     };
   });
