@@ -222,7 +222,7 @@ void add_doctor(CLI::App& program, CommandAction& action) {
       "A warning: runs work, but slower, or some kinds of run do not. Bad: runs fail.\n"
       "Exit codes: 0 nothing is bad, 1 something is, 2 a mistake in what was given.\n"
       "Examples:\n"
-      "  copus doctor\n"
+      "  copus doctor --run-dir runs\n"
       "  srun --nodes 4 --ntasks-per-node 1 copus doctor --run-dir /shared/runs\n"
       "'copus selftest' then runs all groups, links and layouts of a job.");
   doctor.callback([options, &program, &action] {
