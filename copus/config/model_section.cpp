@@ -72,14 +72,15 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 }  // namespace
 
 // Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
-// key/value heads, Qwen3's size of a head, Mistral's window, and SmolLM3's tied embeddings, rotary base and layers
-// without rotary embeddings.
+// key/value heads, Qwen3's size of a head, Mistral's window, OLMo 2's epsilon, and SmolLM3's tied embeddings, rotary
+// base and layers without rotary embeddings.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},
                  {"num_key_value_heads", nullptr},
                  {"head_dim", nullptr},
                  {"sliding_window", nullptr},
+                 {"rms_norm_eps", defaults.rms_norm_eps},
                  {"rope_theta", defaults.rope_theta},
                  {"no_rope_layer_interval", defaults.no_rope_interval},
                  {"tie_word_embeddings", defaults.tie_word_embeddings}};

@@ -50,13 +50,17 @@ TEST_F(ModelSection, MayBeInline) {
   EXPECT_EQ(model.max_position_embeddings, 2048);
   EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.qkv_bias, true);
   const ModelDescription qwen3 = parse_with_model(concat(inline_model, "architecture = 'qwen3'")).model;
-  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.qk_norm, QkNorm::head);
   EXPECT_EQ(qwen3.head_dim * qwen3.num_heads, qwen3.hidden_size) << "not the 128 of transformers";
   const std::string smollm3 = concat(inline_model, "architecture = 'smollm3'\n");
   EXPECT_EQ(parse_with_model(smollm3).model.no_rope_interval, 0) << "not the 4 of transformers";
   EXPECT_FALSE(parse_with_model(smollm3).model.tie_word_embeddings);
   EXPECT_EQ(parse_with_model(smollm3).model.rope_theta, 10000.0);
   EXPECT_EQ(parse_with_model(concat(smollm3, "no_rope_layer_interval = 2\n")).model.no_rope_interval, 2);
+  const ModelDescription olmo2 = parse_with_model(concat(inline_model, "architecture = 'olmo2'")).model;
+  EXPECT_EQ(olmo2.qk_norm, QkNorm::projection);
+  EXPECT_EQ(olmo2.block_norm, BlockNorm::output);
+  EXPECT_EQ(olmo2.rms_norm_eps, 1e-6) << "not the 1e-5 of transformers";
   // The values differ from those that transformers' MistralConfig and Qwen2Config assume silently.
   const std::string mistral = concat(inline_model, "architecture = 'mistral'\n");
   EXPECT_EQ(parse_with_model(mistral).model.num_kv_heads, 4);

@@ -75,7 +75,11 @@ class RandomConfigs {
     ModelDescription model;
     model.architecture = static_cast<Architecture>(whole(0, std::ssize(named_values<Architecture>) - 1));
     model.qkv_bias = model.architecture == Architecture::qwen2;
-    model.qk_norm = model.architecture == Architecture::qwen3;
+    if (model.architecture == Architecture::qwen3) model.qk_norm = QkNorm::head;
+    if (model.architecture == Architecture::olmo2) {
+      model.qk_norm = QkNorm::projection;
+      model.block_norm = BlockNorm::output;
+    }
     model.vocab_size = whole(1, 300000);
     model.num_kv_heads = whole(1, 16);
     model.num_heads = model.num_kv_heads * whole(1, 16);

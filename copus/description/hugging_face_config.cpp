@@ -44,6 +44,7 @@ struct ArchitectureDefaults {
   std::optional<int64_t> head_dim = std::nullopt;             // empty: hidden_size / num_attention_heads
   double rope_theta = 10000.0;
   bool tie_word_embeddings = false;
+  double rms_norm_eps = 1e-6;
 };
 
 ArchitectureDefaults defaults_of(Architecture architecture) {
@@ -61,6 +62,8 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
               .num_key_value_heads = 4,
               .rope_theta = 2000000.0,
               .tie_word_embeddings = true};
+    case Architecture::olmo2:
+      return {.max_position_embeddings = 2048, .rms_norm_eps = 1e-5};
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
@@ -325,6 +328,7 @@ void parse_heads(const Fields& config, ModelDescription& model) {
 void parse_window(const Fields& config, ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::llama:  // transformers ignores the field
+    case Architecture::olmo2:
       return;
     case Architecture::qwen2:
     case Architecture::qwen3:
@@ -345,7 +349,9 @@ void refuse_unsupported_features(const Fields& config, const ModelDescription& m
   // Qwen2 and Mistral have no such switches, and transformers ignores them there.
   const Architecture architecture = model.architecture;
   const bool has_mlp_bias = architecture == Architecture::llama || architecture == Architecture::smollm3;
-  if ((has_mlp_bias || architecture == Architecture::qwen3) && config.boolean("attention_bias")) {
+  const bool has_attention_bias =
+      has_mlp_bias || architecture == Architecture::qwen3 || architecture == Architecture::olmo2;
+  if (has_attention_bias && config.boolean("attention_bias")) {
     config.fail("\"attention_bias\" is true, but biases in all of attention (which includes o_proj) are not supported");
   }
   if (has_mlp_bias && config.boolean("mlp_bias")) {
@@ -390,14 +396,18 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
   ModelDescription model;
   model.architecture = parse_architecture(config);
   model.qkv_bias = model.architecture == Architecture::qwen2;
-  model.qk_norm = model.architecture == Architecture::qwen3;
+  if (model.architecture == Architecture::qwen3) model.qk_norm = QkNorm::head;
+  if (model.architecture == Architecture::olmo2) {
+    model.qk_norm = QkNorm::projection;
+    model.block_norm = BlockNorm::output;
+  }
   model.vocab_size = config.required_integer("vocab_size", max_vocab_size);
   model.hidden_size = config.required_integer("hidden_size", max_width);
   model.intermediate_size = config.required_integer("intermediate_size", max_intermediate_size);
   model.num_layers = config.required_integer("num_hidden_layers", max_layers);
   model.max_position_embeddings = config.integer("max_position_embeddings", max_positions)
                                       .value_or(defaults_of(model.architecture).max_position_embeddings);
-  model.rms_norm_eps = config.positive_number("rms_norm_eps").value_or(1e-6);
+  model.rms_norm_eps = config.positive_number("rms_norm_eps").value_or(defaults_of(model.architecture).rms_norm_eps);
   model.tie_word_embeddings =
       config.boolean("tie_word_embeddings", defaults_of(model.architecture).tie_word_embeddings);
   model.initializer_range = config.positive_number("initializer_range").value_or(0.02);
@@ -453,6 +463,9 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       break;
     case Architecture::mistral:
       config["sliding_window"] = model.attention_window > 0 ? Json(model.attention_window) : Json(nullptr);
+      break;
+    case Architecture::olmo2:
+      config["attention_bias"] = false;
       break;
     case Architecture::qwen3:
       config["attention_bias"] = false;

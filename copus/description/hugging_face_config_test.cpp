@@ -31,6 +31,7 @@ Json as(const char* class_name, const char* type) {
 const Json qwen2_config = as("Qwen2ForCausalLM", "qwen2");
 const Json qwen3_config = as("Qwen3ForCausalLM", "qwen3");
 const Json smollm3_config = as("SmolLM3ForCausalLM", "smollm3");
+const Json olmo2_config = as("Olmo2ForCausalLM", "olmo2");
 const Json mistral_config = with(as("MistralForCausalLM", "mistral"), {{"sliding_window", nullptr}});
 
 ModelDescription parse(const Json& config) { return parse_model_description(config.dump(), "config.json"); }
@@ -63,7 +64,8 @@ TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
   const ModelDescription qwen3 = parse(qwen3_config);
   EXPECT_EQ(qwen3.max_position_embeddings, 32768);
   EXPECT_EQ(qwen3.head_dim, 128) << "not hidden_size / heads, as it is of the others";
-  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.qk_norm, QkNorm::head);
+  EXPECT_EQ(qwen3.block_norm, BlockNorm::input);
   EXPECT_FALSE(qwen3.qkv_bias);
   EXPECT_EQ(qwen3.no_rope_interval, 0);
 
@@ -72,7 +74,14 @@ TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
   EXPECT_TRUE(smollm3.tie_word_embeddings);
   EXPECT_FALSE(parse(with(smollm3_config, {{"tie_word_embeddings", false}})).tie_word_embeddings);
   EXPECT_EQ(smollm3.no_rope_interval, 4);
-  EXPECT_FALSE(smollm3.qk_norm);
+  EXPECT_EQ(smollm3.qk_norm, QkNorm::none);
+
+  const ModelDescription olmo2 = parse(olmo2_config);
+  EXPECT_EQ(olmo2.max_position_embeddings, 2048);
+  EXPECT_EQ(olmo2.rms_norm_eps, 1e-5);
+  EXPECT_EQ(olmo2.qk_norm, QkNorm::projection);
+  EXPECT_EQ(olmo2.block_norm, BlockNorm::output);
+  EXPECT_FALSE(olmo2.qkv_bias);
 
   const Json mistral_of_32_heads =
       with(mistral_config, {{"num_attention_heads", 32}, {"num_key_value_heads", nullptr}, {"hidden_size", 128}});
@@ -161,7 +170,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
         with(llama_config, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
         with(llama_config, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}),
         with(qwen2_config, {{"head_dim", 30}}), with(mistral_config, {{"sliding_window", 100}}), qwen3_config,
-        smollm3_config, with(smollm3_config, {{"no_rope_layer_interval", 0}, {"num_hidden_layers", 5}})}) {
+        smollm3_config, olmo2_config,
+        with(smollm3_config, {{"no_rope_layer_interval", 0}, {"num_hidden_layers", 5}})}) {
     const ModelDescription model = parse(config);
     EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model);
   }
@@ -180,7 +190,7 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
         PublishedModel{"qwen2.5-3b", 3085938688}, PublishedModel{"mistral-7b-v0.1", 7241732096},
         PublishedModel{"mistral-7b-v0.3", 7248023552}, PublishedModel{"qwen3-0.6b", 596049920},
         PublishedModel{"qwen3-8b", 8190735360}, PublishedModel{"smollm3-3b", 3075098624},
-        PublishedModel{"tiny-llama", 1869504}}) {
+        PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
   }
@@ -289,6 +299,7 @@ TEST(HuggingFaceConfig, RotaryEmbeddingsThatWeLackAreRefused) {
 
 TEST(HuggingFaceConfig, UnsupportedFeaturesAreRefusedWithTheReason) {
   EXPECT_THAT(refusal({{"attention_bias", true}}), AllOf(HasSubstr("attention_bias"), HasSubstr("o_proj")));
+  EXPECT_THAT(message_of(with(olmo2_config, {{"attention_bias", true}})), HasSubstr("attention_bias"));
   EXPECT_THAT(refusal({{"mlp_bias", true}}), HasSubstr("mlp_bias"));
   EXPECT_THAT(refusal({{"hidden_act", "gelu"}}), AllOf(HasSubstr("gelu"), HasSubstr("silu")));
   EXPECT_THAT(refusal({{"attention_dropout", 0.1}}), AllOf(HasSubstr("attention_dropout"), HasSubstr("0.1")));

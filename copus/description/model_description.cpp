@@ -19,8 +19,18 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "Qwen3ForCausalLM";
     case Architecture::smollm3:
       return "SmolLM3ForCausalLM";
+    case Architecture::olmo2:
+      return "Olmo2ForCausalLM";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
+}
+
+const char* attention_norm_name(BlockNorm norm) {
+  return norm == BlockNorm::input ? "input_layernorm" : "post_attention_layernorm";
+}
+
+const char* feed_forward_norm_name(BlockNorm norm) {
+  return norm == BlockNorm::input ? "post_attention_layernorm" : "post_feedforward_layernorm";
 }
 
 int64_t ParameterInfo::num_elements() const {
@@ -47,15 +57,16 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
     add_linear("self_attn.k_proj", key_value, hidden, model.qkv_bias);
     add_linear("self_attn.v_proj", key_value, hidden, model.qkv_bias);
     add_linear("self_attn.o_proj", hidden, query, false);
-    if (model.qk_norm) {
-      add_norm("self_attn.q_norm", model.head_dim);
-      add_norm("self_attn.k_norm", model.head_dim);
+    if (model.qk_norm != QkNorm::none) {
+      const bool by_head = model.qk_norm == QkNorm::head;
+      add_norm("self_attn.q_norm", by_head ? model.head_dim : query);
+      add_norm("self_attn.k_norm", by_head ? model.head_dim : key_value);
     }
     add_linear("mlp.gate_proj", model.intermediate_size, hidden, false);
     add_linear("mlp.up_proj", model.intermediate_size, hidden, false);
     add_linear("mlp.down_proj", hidden, model.intermediate_size, false);
-    add_norm("input_layernorm", hidden);
-    add_norm("post_attention_layernorm", hidden);
+    add_norm(attention_norm_name(model.block_norm), hidden);
+    add_norm(feed_forward_norm_name(model.block_norm), hidden);
   }
   parameters.push_back({"model.norm.weight", {hidden}, ParameterKind::norm, -1});
   if (!model.tie_word_embeddings) {

@@ -16,14 +16,15 @@ namespace copus {
 inline constexpr int64_t ignored_target = -100;
 
 // The names are those of config.json's `model_type`.
-enum class Architecture { llama, qwen2, mistral, qwen3, smollm3 };
+enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2 };
 template <>
 inline constexpr auto named_values<Architecture> =
     std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
                                              {Architecture::qwen2, "qwen2"},
                                              {Architecture::mistral, "mistral"},
                                              {Architecture::qwen3, "qwen3"},
-                                             {Architecture::smollm3, "smollm3"}});
+                                             {Architecture::smollm3, "smollm3"},
+                                             {Architecture::olmo2, "olmo2"}});
 
 // What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
@@ -36,6 +37,16 @@ struct Llama3RopeScaling {
   int64_t original_max_position_embeddings = 8192;
   bool operator==(const Llama3RopeScaling&) const = default;
 };
+
+// What the RMSNorms of queries and keys average over. They come before the rotation.
+enum class QkNorm {
+  none,        // there are none
+  head,        // each head by itself: one weight [head_dim] serves all query heads of a layer, another all key heads
+  projection,  // all query heads of a token together, and all its key heads: a weight for each element of a projection
+};
+
+// Where the RMSNorms of attention and of the feed-forward stand: x + block(norm(x)) or x + norm(block(x)).
+enum class BlockNorm { input, output };
 
 struct ModelDescription {
   Architecture architecture = Architecture::llama;
@@ -52,9 +63,8 @@ struct ModelDescription {
   std::optional<Llama3RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
-  // Every query head and every key head goes through an RMSNorm, before it is rotated. One weight [head_dim] serves all
-  // query heads of a layer, another one all key heads.
-  bool qk_norm = false;
+  QkNorm qk_norm = QkNorm::none;
+  BlockNorm block_norm = BlockNorm::input;
   // Every n-th layer has no rotary embeddings: layers n - 1, 2 n - 1, ... (Yang et al. 2025, "RoPE to NoPE and back
   // again"). 0: all layers have them.
   int64_t no_rope_interval = 0;
@@ -91,6 +101,10 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
 // The config.json that transformers 4 and 5 read back into the same model. `torch_dtype` is the dtype of the weights
 // beside it ("float32", "bfloat16"). Token ids (bos, eos, pad) are written as null: they belong to the tokenizer.
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
+
+// The modules that hold a layer's two norms: one name stands for different norms of different models.
+const char* attention_norm_name(BlockNorm norm);
+const char* feed_forward_norm_name(BlockNorm norm);
 
 // All parameters in canonical order, which is that of transformers' named_parameters(): embedding, layers 0 to L-1 (in
 // each attention with its norms, feed-forward and the layer's two norms), final norm, and the head unless it is tied to

@@ -39,6 +39,19 @@ TEST(ModelDescription, ListsParametersInTransformersOrder) {
                           "model.layers.0.post_attention_layernorm.weight", "model.norm.weight", "lm_head.weight"));
 }
 
+TEST(ModelDescription, NormsOfOutputsHaveNamesOfTheirOwn) {
+  ModelDescription model = countable_model();
+  model.num_layers = 1;
+  model.block_norm = BlockNorm::output;
+  EXPECT_THAT(names_of(model),
+              ElementsAre("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
+                          "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.v_proj.weight",
+                          "model.layers.0.self_attn.o_proj.weight", "model.layers.0.mlp.gate_proj.weight",
+                          "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight",
+                          "model.layers.0.post_attention_layernorm.weight",
+                          "model.layers.0.post_feedforward_layernorm.weight", "model.norm.weight", "lm_head.weight"));
+}
+
 ParameterInfo find(const ModelDescription& model, const std::string& name) {
   for (const ParameterInfo& parameter : list_parameters(model)) {
     if (parameter.name == name) return parameter;
@@ -56,6 +69,16 @@ TEST(ModelDescription, ShapesAreOutByIn) {
   EXPECT_THAT(find(model, "model.layers.0.mlp.down_proj.weight").shape, ElementsAre(8, 6));
   EXPECT_THAT(find(model, "model.norm.weight").shape, ElementsAre(8));
   EXPECT_EQ(find(model, "model.layers.1.self_attn.q_proj.weight").num_elements(), 128);
+}
+
+TEST(ModelDescription, NormsOfQueriesAndKeysAreAsWideAsWhatTheyAverageOver) {
+  ModelDescription model = countable_model();
+  model.qk_norm = QkNorm::head;
+  EXPECT_THAT(find(model, "model.layers.1.self_attn.q_norm.weight").shape, ElementsAre(4));
+  EXPECT_THAT(find(model, "model.layers.1.self_attn.k_norm.weight").shape, ElementsAre(4));
+  model.qk_norm = QkNorm::projection;
+  EXPECT_THAT(find(model, "model.layers.1.self_attn.q_norm.weight").shape, ElementsAre(16));
+  EXPECT_THAT(find(model, "model.layers.1.self_attn.k_norm.weight").shape, ElementsAre(8));
 }
 
 TEST(ModelDescription, KindsAndLayers) {

@@ -67,7 +67,7 @@ std::vector<ModelDescription> models_of_every_kind() {
 
   ModelDescription qwen3 = llama;
   qwen3.architecture = Architecture::qwen3;
-  qwen3.qk_norm = true;
+  qwen3.qk_norm = QkNorm::head;
   qwen3.head_dim = 16;
 
   ModelDescription smollm3 = llama;
@@ -75,9 +75,15 @@ std::vector<ModelDescription> models_of_every_kind() {
   smollm3.no_rope_interval = 2;
   smollm3.tie_word_embeddings = true;
 
+  ModelDescription olmo2 = llama;
+  olmo2.architecture = Architecture::olmo2;
+  olmo2.qk_norm = QkNorm::projection;
+  olmo2.block_norm = BlockNorm::output;
+  olmo2.head_dim = 16;
+
   ModelDescription windowed = mistral;
   windowed.attention_window = 512;
-  return {llama, scaled, qwen2, mistral, windowed, qwen3, smollm3};
+  return {llama, scaled, qwen2, mistral, windowed, qwen3, smollm3, olmo2};
 }
 
 void expect_same(const Json& theirs, const ModelDescription& ours) {

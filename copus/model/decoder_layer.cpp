@@ -9,6 +9,10 @@ namespace {
 
 std::string layer_prefix(int64_t layer) { return concat("model.layers.", layer, "."); }
 
+const Parameter& find_norm(const ParameterStore& parameters, int64_t layer, const char* name) {
+  return parameters.find(concat(layer_prefix(layer), name, ".weight"));
+}
+
 Linear join_linear(const ParameterStore& parameters, const std::string& prefix, const std::vector<std::string>& names,
                    bool bias) {
   std::vector<std::string> weights, biases;
@@ -38,57 +42,79 @@ DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, cons
     : tensor_parallel_(tensor_parallel),
       epsilon_(parameters.model().rms_norm_eps),
       has_rope_(parameters.model().has_rope(layer)),
-      attention_norm_(parameters.find(layer_prefix(layer) + "input_layernorm.weight")),
-      feed_forward_norm_(parameters.find(layer_prefix(layer) + "post_attention_layernorm.weight")),
+      normalizes_outputs_(parameters.model().block_norm == BlockNorm::output),
+      attention_norm_(find_norm(parameters, layer, attention_norm_name(parameters.model().block_norm))),
+      feed_forward_norm_(find_norm(parameters, layer, feed_forward_norm_name(parameters.model().block_norm))),
+      query_key_norm_(parameters, layer_prefix(layer) + "self_attn.", tensor_parallel),
       query_key_value_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"q_proj", "k_proj", "v_proj"},
                                    parameters.model().qkv_bias)),
       attention_output_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"o_proj"}, false)),
       gate_up_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"gate_proj", "up_proj"}, false)),
-      down_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"down_proj"}, false)) {
-  if (!parameters.model().qk_norm) return;
-  query_norm_ = &parameters.find(layer_prefix(layer) + "self_attn.q_norm.weight");
-  key_norm_ = &parameters.find(layer_prefix(layer) + "self_attn.k_norm.weight");
+      down_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"down_proj"}, false)) {}
+
+void DecoderLayer::enter(LayerActivations& a, const ResidualStream& in) const {
+  if (normalizes_outputs_) {
+    a.input = a.attention_input = in.sum();
+    return;
+  }
+  kernels::NormResult norm = kernels::add_rms_norm(in.residual, in.delta, attention_norm_.weight, epsilon_);
+  a.input = norm.sum;
+  a.attention_rstd = norm.rstd;
+  a.attention_input = norm.normed;
 }
 
 at::Tensor DecoderLayer::project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
                                                  const RotaryTable::Rows& rotary) const {
   a.all_attention_input = tensor_parallel_.gather(a.attention_input);
   a.qkv = query_key_value_.forward(a.all_attention_input);
-  return normalize_and_rotate(a.qkv, shape, rotary);
+  a.qkv_statistics = query_key_norm_.statistics(a.qkv, shape);
+  return normalize_and_rotate(a, shape, rotary);
 }
 
-at::Tensor DecoderLayer::normalize_and_rotate(const at::Tensor& qkv, const kernels::AttentionShape& shape,
+at::Tensor DecoderLayer::normalize_and_rotate(const LayerActivations& a, const kernels::AttentionShape& shape,
                                               const RotaryTable::Rows& rotary) const {
-  at::Tensor heads = qkv;
-  if (query_norm_) heads = kernels::normalize_heads(qkv, shape, query_norm_->weight, key_norm_->weight, epsilon_);
+  at::Tensor heads = query_key_norm_.forward(a.qkv, shape, a.qkv_statistics);
   if (has_rope_) kernels::rotary_(heads, shape, rotary.cosine, rotary.sine, /*backward=*/false);
   return heads;
 }
 
-void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const {
-  const at::Tensor delta = tensor_parallel_.reduce(attention_output_.forward(attention_output));
-  kernels::NormResult norm = kernels::add_rms_norm(a.input, delta, feed_forward_norm_.weight, epsilon_);
-  a.middle = norm.sum;
-  a.feed_forward_rstd = norm.rstd;
-  a.feed_forward_input = norm.normed;
+void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attended) const {
+  const at::Tensor output = tensor_parallel_.reduce(attention_output_.forward(attended));
+  if (normalizes_outputs_) {
+    const kernels::NormResult norm = kernels::add_rms_norm(output, {}, attention_norm_.weight, epsilon_);
+    a.attention_output = output;
+    a.attention_rstd = norm.rstd;
+    a.middle = a.feed_forward_input = kernels::add(a.input, norm.normed);
+  } else {
+    kernels::NormResult norm = kernels::add_rms_norm(a.input, output, feed_forward_norm_.weight, epsilon_);
+    a.middle = norm.sum;
+    a.feed_forward_rstd = norm.rstd;
+    a.feed_forward_input = norm.normed;
+  }
   a.all_feed_forward_input = tensor_parallel_.gather(a.feed_forward_input);
   a.gate_up = gate_up_.forward(a.all_feed_forward_input);
 }
 
-ResidualStream DecoderLayer::feed_forward(LayerActivations& a, const at::Tensor& attention_output) const {
-  project_gate_up(a, attention_output);
+at::Tensor DecoderLayer::project_down(LayerActivations& a, const at::Tensor& activation) const {
+  at::Tensor output = tensor_parallel_.reduce(down_.forward(activation));
+  if (!normalizes_outputs_) return output;
+  kernels::NormResult norm = kernels::add_rms_norm(output, {}, feed_forward_norm_.weight, epsilon_);
+  a.feed_forward_output = std::move(output);
+  a.feed_forward_rstd = norm.rstd;
+  return norm.normed;
+}
+
+ResidualStream DecoderLayer::feed_forward(LayerActivations& a, const at::Tensor& attended) const {
+  project_gate_up(a, attended);
   a.all_feed_forward_input.reset();
-  return {a.middle, tensor_parallel_.reduce(down_.forward(kernels::swiglu(a.gate_up)))};
+  return {a.middle, project_down(a, kernels::swiglu(a.gate_up))};
 }
 
 ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::AttentionShape& shape,
                                      const RotaryTable::Rows& rotary, Recompute recompute,
                                      LayerActivations* kept) const {
   LayerActivations a;
-  kernels::NormResult norm = kernels::add_rms_norm(in.residual, in.delta, attention_norm_.weight, epsilon_);
-  a.input = norm.sum;
-  a.attention_rstd = norm.rstd;
-  a.attention_input = norm.normed;
+  enter(a, in);
   at::Tensor heads = project_query_key_value(a, shape, rotary);
   a.all_attention_input.reset();
   a.attention = kernels::attention(heads, shape);
@@ -100,6 +126,7 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
         break;
       case Recompute::attention:
         a.qkv.reset();
+        a.qkv_statistics.reset();
         a.attention = {};
         break;
       case Recompute::full: {
@@ -122,18 +149,34 @@ at::Tensor DecoderLayer::column_backward(const Linear& linear, const at::Tensor&
   return sum.wait();
 }
 
+at::Tensor DecoderLayer::output_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
+                                              const Parameter& norm, WeightGradients& weight_gradients) const {
+  if (!normalizes_outputs_) return dy;
+  return kernels::rms_norm_backward(dy, input, rstd, norm.weight, {}, weight_gradients.add_norm(norm.gradient));
+}
+
+at::Tensor DecoderLayer::input_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
+                                             const Parameter& norm, const at::Tensor& residual_gradient,
+                                             WeightGradients& weight_gradients) const {
+  if (normalizes_outputs_) return kernels::add(dy, residual_gradient);
+  return kernels::rms_norm_backward(dy, input, rstd, norm.weight, residual_gradient,
+                                    weight_gradients.add_norm(norm.gradient));
+}
+
 at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
                                   const RotaryTable::Rows& rotary, WeightGradients& weight_gradients) const {
   LayerActivations& a = kept;
-  if (!a.attention_input.defined()) {  // Recompute::full has not kept it
-    kernels::NormResult norm = kernels::add_rms_norm(a.input, {}, attention_norm_.weight, epsilon_);
-    a.attention_rstd = norm.rstd;
-    a.attention_input = norm.normed;
-  }
+  const bool recomputes_all = !a.attention_input.defined();
+  if (recomputes_all) enter(a, {a.input, {}});
   if (!a.qkv.defined()) a.attention = kernels::attention(project_query_key_value(a, shape, rotary), shape);
-  if (!a.gate_up.defined()) project_gate_up(a, a.attention.output);
+  if (recomputes_all) {
+    project_gate_up(a, a.attention.output);
+    if (normalizes_outputs_) project_down(a, kernels::swiglu(a.gate_up));
+  }
 
-  at::Tensor all_dy = tensor_parallel_.gather(dy);
+  at::Tensor all_dy = tensor_parallel_.gather(
+      output_norm_backward(dy, a.feed_forward_output, a.feed_forward_rstd, feed_forward_norm_, weight_gradients));
+  a.feed_forward_output.reset();
   at::Tensor activation_gradient = kernels::linear_input_gradient(all_dy, down_.weight);
   kernels::SwigluGradient swiglu = kernels::swiglu_backward(activation_gradient, a.gate_up);
   activation_gradient.reset();
@@ -141,39 +184,36 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   weight_gradients.add(down_.weight_gradient, {}, all_dy, swiglu.activation);
   all_dy.reset();
   swiglu.activation.reset();
-  at::Tensor norm_gradient = column_backward(gate_up_, swiglu.gate_up, a.feed_forward_input,
-                                             std::exchange(a.all_feed_forward_input, {}), weight_gradients);
+  at::Tensor input_gradient = column_backward(gate_up_, swiglu.gate_up, a.feed_forward_input,
+                                              std::exchange(a.all_feed_forward_input, {}), weight_gradients);
   swiglu = {};
   const at::Tensor middle_gradient =
-      kernels::rms_norm_backward(norm_gradient, a.middle, a.feed_forward_rstd, feed_forward_norm_.weight, dy,
-                                 weight_gradients.add_norm(feed_forward_norm_.gradient));
+      input_norm_backward(input_gradient, a.middle, a.feed_forward_rstd, feed_forward_norm_, dy, weight_gradients);
 
-  at::Tensor attention_gradient =
-      attention_output_.backward(tensor_parallel_.gather(middle_gradient), a.attention.output, weight_gradients);
+  at::Tensor all_middle_gradient = tensor_parallel_.gather(
+      output_norm_backward(middle_gradient, a.attention_output, a.attention_rstd, attention_norm_, weight_gradients));
+  a.attention_output.reset();
+  at::Tensor attention_gradient = attention_output_.backward(all_middle_gradient, a.attention.output, weight_gradients);
+  all_middle_gradient.reset();
   at::Tensor qkv_gradient = kernels::attention_backward(
-      attention_gradient, query_norm_ ? normalize_and_rotate(a.qkv, shape, rotary) : a.qkv, a.attention, shape);
+      attention_gradient, query_key_norm_.is_there() ? normalize_and_rotate(a, shape, rotary) : a.qkv, a.attention,
+      shape);
   attention_gradient.reset();
   a.attention = {};
   if (has_rope_) kernels::rotary_(qkv_gradient, shape, rotary.cosine, rotary.sine, /*backward=*/true);
-  if (query_norm_) {
-    kernels::normalize_heads_backward_(qkv_gradient, a.qkv, shape, query_norm_->weight, key_norm_->weight, epsilon_,
-                                       weight_gradients.add_norm(query_norm_->gradient),
-                                       weight_gradients.add_norm(key_norm_->gradient));
-  }
+  query_key_norm_.backward_(qkv_gradient, a.qkv, shape, a.qkv_statistics, weight_gradients);
   a.qkv.reset();
-  norm_gradient = column_backward(query_key_value_, qkv_gradient, a.attention_input,
-                                  std::exchange(a.all_attention_input, {}), weight_gradients);
-  return kernels::rms_norm_backward(norm_gradient, a.input, a.attention_rstd, attention_norm_.weight, middle_gradient,
-                                    weight_gradients.add_norm(attention_norm_.gradient));
+  input_gradient = column_backward(query_key_value_, qkv_gradient, a.attention_input,
+                                   std::exchange(a.all_attention_input, {}), weight_gradients);
+  return input_norm_backward(input_gradient, a.input, a.attention_rstd, attention_norm_, middle_gradient,
+                             weight_gradients);
 }
 
 ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kernels::AttentionShape& shape,
                                             const RotaryTable::Rows& rotary, const at::Tensor& keys,
                                             const at::Tensor& values) const {
   LayerActivations a;
-  kernels::NormResult norm = kernels::add_rms_norm(in.residual, in.delta, attention_norm_.weight, epsilon_);
-  a.input = norm.sum;
-  a.attention_input = norm.normed;
+  enter(a, in);
   const at::Tensor heads = project_query_key_value(a, shape, rotary)
                                .view({shape.batch, shape.sequence, shape.heads + 2 * shape.kv_heads, shape.head_dim})
                                .transpose(1, 2);

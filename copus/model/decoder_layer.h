@@ -1,5 +1,5 @@
-// One decoder layer (attention and SwiGLU feed-forward, each behind an RMSNorm and beside a residual), forward and
-// hand-written backward.
+// One decoder layer (attention and SwiGLU feed-forward, each beside a residual and with an RMSNorm of its input or of
+// its output), forward and hand-written backward.
 //
 // With tensor parallelism every rank has some of the attention heads and some of the feed-forward's inner columns. The
 // linear layers that lead there hold their outputs' rows of the weight (column-parallel); those that lead back hold
@@ -14,6 +14,7 @@
 #include "copus/config/run_config.h"
 #include "copus/model/kernels.h"
 #include "copus/model/parameters.h"
+#include "copus/model/query_key_norm.h"
 #include "copus/model/rotary_table.h"
 #include "copus/model/tensor_parallel.h"
 #include "copus/model/weight_gradients.h"
@@ -43,11 +44,14 @@ struct ResidualStream {
 struct LayerActivations {
   at::Tensor input;  // the summed residual stream that entered the layer
   at::Tensor attention_rstd, attention_input;
-  at::Tensor qkv;  // with rotated queries and keys; as projected where heads are normalised
+  at::Tensor qkv;  // with rotated queries and keys; as projected where they are normalised
+  at::Tensor qkv_statistics;
   kernels::AttentionResult attention;
-  at::Tensor middle;  // the summed residual stream between attention and feed-forward
+  at::Tensor attention_output;  // what its norm reads; undefined without one
+  at::Tensor middle;            // the summed residual stream between attention and feed-forward
   at::Tensor feed_forward_rstd, feed_forward_input;
   at::Tensor gate_up;
+  at::Tensor feed_forward_output;  // what its norm reads; undefined without one
   // The same inputs with the rows of all ranks, from where a pass gathers them, or the recompute before a backward
   // pass, until they are used last. Never kept.
   at::Tensor all_attention_input, all_feed_forward_input;
@@ -75,26 +79,38 @@ class DecoderLayer {
 
  private:
   // Projects to a.qkv. Returns the matrix that attention takes, with queries and keys normalised and rotated where this
-  // layer does that: a.qkv itself where heads are not normalised.
+  // layer does that: a.qkv itself where nothing is normalised.
   at::Tensor project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
                                      const RotaryTable::Rows& rotary) const;
-  at::Tensor normalize_and_rotate(const at::Tensor& qkv, const kernels::AttentionShape& shape,
+  at::Tensor normalize_and_rotate(const LayerActivations& a, const kernels::AttentionShape& shape,
                                   const RotaryTable::Rows& rotary) const;
-  void project_gate_up(LayerActivations& a, const at::Tensor& attention_output) const;
+  // Sums up the stream, and normalises what attention reads where norms are of inputs.
+  void enter(LayerActivations& a, const ResidualStream& in) const;
+  void project_gate_up(LayerActivations& a, const at::Tensor& attended) const;
+  // Returns what the feed-forward adds to the stream.
+  at::Tensor project_down(LayerActivations& a, const at::Tensor& activation) const;
   // Runs the backward pass of a column-parallel layer. Its input x [local rows, width] is gathered, unless all_x is
   // defined, beside the product that gives its gradient, and this gradient is added up beside the one of the weights.
   at::Tensor column_backward(const Linear& linear, const at::Tensor& dy, const at::Tensor& x, at::Tensor all_x,
                              WeightGradients& weight_gradients) const;
-  ResidualStream feed_forward(LayerActivations& a, const at::Tensor& attention_output) const;
+  ResidualStream feed_forward(LayerActivations& a, const at::Tensor& attended) const;
+
+  // Backward through a block's norm where it is of the output, [local rows, hidden] of `input`; else the identity.
+  at::Tensor output_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
+                                  const Parameter& norm, WeightGradients& weight_gradients) const;
+  // Backward through where a block reads the stream, with its norm where it is of the input. Returns the gradient of
+  // the stream: residual_gradient and the block's.
+  at::Tensor input_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
+                                 const Parameter& norm, const at::Tensor& residual_gradient,
+                                 WeightGradients& weight_gradients) const;
 
   TensorParallel tensor_parallel_;
   double epsilon_;
   bool has_rope_;
+  bool normalizes_outputs_;
   const Parameter& attention_norm_;
   const Parameter& feed_forward_norm_;
-  // Null where heads are not normalised.
-  const Parameter* query_norm_ = nullptr;
-  const Parameter* key_norm_ = nullptr;
+  QueryKeyNorm query_key_norm_;
   Linear query_key_value_, attention_output_, gate_up_, down_;
 };
 

@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-void expect_deferring_changes_no_bit(bool normalizes_heads) {
+void expect_deferring_changes_no_bit(QkNorm qk_norm, BlockNorm block_norm) {
   ModelDescription model;
   model.architecture = Architecture::qwen2;
   model.vocab_size = 10;
@@ -22,7 +22,8 @@ void expect_deferring_changes_no_bit(bool normalizes_heads) {
   model.num_kv_heads = 2;
   model.head_dim = 8;
   model.qkv_bias = true;
-  model.qk_norm = normalizes_heads;
+  model.qk_norm = qk_norm;
+  model.block_norm = block_norm;
   at::manual_seed(3);
   ParameterStore store(model, at::kFloat, test_device());
   store.initialize(3);
@@ -53,7 +54,9 @@ void expect_deferring_changes_no_bit(bool normalizes_heads) {
 }
 
 TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
-  for (const bool normalizes_heads : {false, true}) expect_deferring_changes_no_bit(normalizes_heads);
+  expect_deferring_changes_no_bit(QkNorm::none, BlockNorm::input);
+  expect_deferring_changes_no_bit(QkNorm::head, BlockNorm::input);
+  expect_deferring_changes_no_bit(QkNorm::projection, BlockNorm::output);
 }
 
 }  // namespace

@@ -49,11 +49,15 @@ std::vector<Variant> variants() {
   all.back().model.attention_window = 7;
   all.push_back({"qwen3", small_model()});
   all.back().model.architecture = Architecture::qwen3;
-  all.back().model.qk_norm = true;
+  all.back().model.qk_norm = QkNorm::head;
   all.push_back({"smollm3", small_model()});
   all.back().model.architecture = Architecture::smollm3;
   all.back().model.no_rope_interval = 2;
   all.back().model.tie_word_embeddings = true;
+  all.push_back({"olmo2", small_model()});
+  all.back().model.architecture = Architecture::olmo2;
+  all.back().model.qk_norm = QkNorm::projection;
+  all.back().model.block_norm = BlockNorm::output;
   return all;
 }
 

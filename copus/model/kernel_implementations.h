@@ -23,10 +23,18 @@ namespace copus::kernels {
   decltype(kernels::cross_entropy_part_) cross_entropy_part_;             \
   decltype(kernels::adamw_) adamw_
 
+// What GPUs leave to the generic implementation.
+#define COPUS_PROJECTION_KERNELS                                  \
+  decltype(kernels::projection_squares) projection_squares;       \
+  decltype(kernels::normalize_projections) normalize_projections; \
+  decltype(kernels::projection_products) projection_products;     \
+  decltype(kernels::normalize_projections_backward_) normalize_projections_backward_
+
 // Compositions of ATen operators: any device and dtype, and the reference that the fused kernels are tested against.
 namespace generic {
 
 COPUS_COMMON_KERNELS;
+COPUS_PROJECTION_KERNELS;
 decltype(kernels::attention) attention;
 decltype(kernels::attention_backward) attention_backward;
 decltype(kernels::squared_norm) squared_norm;
@@ -38,6 +46,7 @@ decltype(kernels::round_to) round_to;
 namespace on_cpu {
 
 COPUS_COMMON_KERNELS;
+COPUS_PROJECTION_KERNELS;
 decltype(kernels::attention) attention;
 decltype(kernels::attention_backward) attention_backward;
 decltype(kernels::squared_norm) squared_norm;
@@ -57,6 +66,7 @@ decltype(kernels::round_to) round_to;
 }  // namespace on_gpu
 
 #undef COPUS_COMMON_KERNELS
+#undef COPUS_PROJECTION_KERNELS
 
 // Attention by cuDNN, in a build that has its headers (kernels_cudnn.cpp); elsewhere it takes none.
 namespace on_cudnn {

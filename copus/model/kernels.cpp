@@ -56,6 +56,7 @@ Kernel* choose_attention(const at::Tensor& qkv, const AttentionShape& shape, Ker
 }  // namespace
 
 #define COPUS_CHOOSE(tensor, kernel) choose(tensor, fused_on_gpu::kernel, on_cpu::kernel, generic::kernel)
+#define COPUS_CHOOSE_WITHOUT_GPU(tensor, kernel) choose(tensor, generic::kernel, on_cpu::kernel, generic::kernel)
 
 NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon) {
   const PartTimer timer(Part::elementwise);
@@ -81,6 +82,31 @@ void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv
   const PartTimer timer(Part::elementwise);
   COPUS_CHOOSE(qkv, normalize_heads_backward_)
   (gradient, qkv, shape, query_weight, key_weight, epsilon, query_weight_gradient, key_weight_gradient);
+}
+
+at::Tensor projection_squares(const at::Tensor& qkv, const AttentionShape& shape) {
+  const PartTimer timer(Part::elementwise);
+  return COPUS_CHOOSE_WITHOUT_GPU(qkv, projection_squares)(qkv, shape);
+}
+
+at::Tensor normalize_projections(const at::Tensor& qkv, const AttentionShape& shape, const ProjectionNorm& norm,
+                                 const at::Tensor& squares) {
+  const PartTimer timer(Part::elementwise);
+  return COPUS_CHOOSE_WITHOUT_GPU(qkv, normalize_projections)(qkv, shape, norm, squares);
+}
+
+at::Tensor projection_products(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const ProjectionNorm& norm) {
+  const PartTimer timer(Part::elementwise);
+  return COPUS_CHOOSE_WITHOUT_GPU(qkv, projection_products)(gradient, qkv, shape, norm);
+}
+
+void normalize_projections_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                                     const ProjectionNorm& norm, const at::Tensor& squares, const at::Tensor& products,
+                                     const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient) {
+  const PartTimer timer(Part::elementwise);
+  COPUS_CHOOSE_WITHOUT_GPU(qkv, normalize_projections_backward_)
+  (gradient, qkv, shape, norm, squares, products, query_weight_gradient, key_weight_gradient);
 }
 
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
@@ -152,6 +178,7 @@ void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, con
 }
 
 #undef COPUS_CHOOSE
+#undef COPUS_CHOOSE_WITHOUT_GPU
 
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
   NormSum sum(flat.device());

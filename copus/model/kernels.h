@@ -81,6 +81,27 @@ void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv
                                const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,
                                const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
+// RMSNorm over all queries of a row together, and over all its keys. A rank may hold some of the heads: the ranks add
+// up the sums that both directions need.
+struct ProjectionNorm {
+  at::Tensor query_weight, key_weight;  // [heads * head_dim], [kv_heads * head_dim]: of the heads that are here
+  int64_t query_width, key_width;       // heads * head_dim and kv_heads * head_dim of all ranks
+  double epsilon;
+};
+// Computes the sums of squares of each row's queries and of its keys, [rows, 2], master dtype.
+at::Tensor projection_squares(const at::Tensor& qkv, const AttentionShape& shape);
+// Normalises with the squares of all ranks. Values are copied.
+at::Tensor normalize_projections(const at::Tensor& qkv, const AttentionShape& shape, const ProjectionNorm& norm,
+                                 const at::Tensor& squares);
+// Computes the sums of gradient * weight * qkv over each row's queries and over its keys, [rows, 2], master dtype.
+at::Tensor projection_products(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const ProjectionNorm& norm);
+// Turns the gradient of normalize_projections' result into that of `qkv`, in place, with the squares and products of
+// all ranks, and adds the weights' gradients to query_weight_gradient and key_weight_gradient.
+void normalize_projections_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                                     const ProjectionNorm& norm, const at::Tensor& squares, const at::Tensor& products,
+                                     const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
+
 // Rotates queries and keys in place (backward: by the opposite angle, which is the gradient's rotation). cosine, sine:
 // [sequence, head_dim / 2], master dtype.
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,

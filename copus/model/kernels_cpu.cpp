@@ -141,6 +141,85 @@ void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv
   add_linear_bias_gradient(key_weight_gradient, keys);
 }
 
+namespace {
+
+template <class S>
+cpu::ProjectionNorm<S> projection_norm(const at::Tensor& qkv, const AttentionShape& shape, const ProjectionNorm& norm,
+                                       const at::Tensor& squares) {
+  using C = cpu::Compute<S>;
+  return {.widths = {shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim},
+          .all_widths = {static_cast<C>(norm.query_width), static_cast<C>(norm.key_width)},
+          .epsilon = static_cast<C>(norm.epsilon),
+          .qkv = data<S>(qkv),
+          .weights = {data<S>(norm.query_weight), data<S>(norm.key_weight)},
+          .squares = data<C>(squares)};
+}
+
+// Sums squares where `gradient` is undefined; `norm` counts only where it is not.
+at::Tensor projection_sums(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                           const ProjectionNorm& norm) {
+  at::Tensor sums = empty({qkv.size(0), 2}, master_dtype(qkv), qkv.device());
+  with_storage_type(qkv, [&]<class S>(S) {
+    const cpu::ProjectionSums<S> arguments{{shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim},
+                                           data<S>(qkv),
+                                           data<S>(gradient),
+                                           {data<S>(norm.query_weight), data<S>(norm.key_weight)},
+                                           data<cpu::Compute<S>>(sums)};
+    parallel_rows(qkv.size(0),
+                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().projection_sums(arguments, begin, end); });
+  });
+  return sums;
+}
+
+}  // namespace
+
+at::Tensor projection_squares(const at::Tensor& qkv, const AttentionShape& shape) {
+  return projection_sums({}, qkv, shape, {});
+}
+
+at::Tensor projection_products(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const ProjectionNorm& norm) {
+  return projection_sums(gradient, qkv, shape, norm);
+}
+
+at::Tensor normalize_projections(const at::Tensor& qkv, const AttentionShape& shape, const ProjectionNorm& norm,
+                                 const at::Tensor& squares) {
+  at::Tensor normed = empty(qkv.sizes(), qkv.scalar_type(), qkv.device());
+  with_storage_type(qkv, [&]<class S>(S) {
+    cpu::ProjectionNorm<S> arguments = projection_norm<S>(qkv, shape, norm, squares);
+    arguments.normed = data<S>(normed);
+    parallel_rows(qkv.size(0), [&](int64_t begin, int64_t end) {
+      cpu::kernels<S>().projection_norm_forward(arguments, begin, end);
+    });
+  });
+  return normed;
+}
+
+void normalize_projections_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                                     const ProjectionNorm& norm, const at::Tensor& squares, const at::Tensor& products,
+                                     const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient) {
+  const int64_t rows = qkv.size(0);
+  const int64_t partial_sums = (rows + rows_per_partial_sum - 1) / rows_per_partial_sum;
+  const at::Tensor queries = empty({partial_sums, norm.query_weight.numel()}, master_dtype(qkv), qkv.device());
+  const at::Tensor keys = empty({partial_sums, norm.key_weight.numel()}, master_dtype(qkv), qkv.device());
+  with_storage_type(qkv, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    at::parallel_for(0, partial_sums, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        cpu::ProjectionNorm<S> arguments = projection_norm<S>(qkv, shape, norm, squares);
+        arguments.gradient = data<S>(gradient);
+        arguments.products = data<C>(products);
+        arguments.weight_gradients[0] = data<C>(queries) + i * queries.size(1);
+        arguments.weight_gradients[1] = data<C>(keys) + i * keys.size(1);
+        cpu::kernels<S>().projection_norm_backward(arguments, i * rows_per_partial_sum,
+                                                   std::min(rows, (i + 1) * rows_per_partial_sum));
+      }
+    });
+  });
+  add_linear_bias_gradient(query_weight_gradient, queries);
+  add_linear_bias_gradient(key_weight_gradient, keys);
+}
+
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
   with_storage_type(qkv, [&]<class S>(S) {

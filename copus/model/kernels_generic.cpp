@@ -330,6 +330,64 @@ void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv
              backward(dy.key, rows.key, key_weight, key_weight_gradient)});
 }
 
+namespace {
+
+// Calls compute(part, x, weight, width) for the queries (0) and for the keys (1) of a matrix; x is a view.
+template <class Compute>
+void for_projections(const at::Tensor& qkv, const AttentionShape& s, const ProjectionNorm& norm, Compute compute) {
+  const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
+  compute(0, qkv.narrow(1, 0, queries), norm.query_weight, norm.query_width);
+  compute(1, qkv.narrow(1, queries, keys), norm.key_weight, norm.key_width);
+}
+
+at::Tensor projection_rstd(const at::Tensor& squares, int64_t part, int64_t width, double epsilon) {
+  return squares.narrow(1, part, 1).div(static_cast<double>(width)).add_(epsilon).rsqrt_();
+}
+
+}  // namespace
+
+at::Tensor projection_squares(const at::Tensor& qkv, const AttentionShape& shape) {
+  at::Tensor sums = at::empty({qkv.size(0), 2}, qkv.options().dtype(master_dtype(qkv)));
+  for_projections(qkv, shape, {}, [&](int64_t part, const at::Tensor& x, const at::Tensor&, int64_t) {
+    sums.select(1, part).copy_(x.to(sums.scalar_type()).square().sum(1));
+  });
+  return sums;
+}
+
+at::Tensor normalize_projections(const at::Tensor& qkv, const AttentionShape& shape, const ProjectionNorm& norm,
+                                 const at::Tensor& squares) {
+  at::Tensor result = qkv.clone();
+  for_projections(result, shape, norm, [&](int64_t part, const at::Tensor& x, const at::Tensor& weight, int64_t width) {
+    x.copy_(x.to(squares.scalar_type()) * projection_rstd(squares, part, width, norm.epsilon) * weight);
+  });
+  return result;
+}
+
+at::Tensor projection_products(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                               const ProjectionNorm& norm) {
+  at::Tensor sums = at::empty({qkv.size(0), 2}, qkv.options().dtype(master_dtype(qkv)));
+  const at::Tensor all_products = gradient.to(sums.scalar_type()) * qkv;
+  for_projections(all_products, shape, norm,
+                  [&](int64_t part, const at::Tensor& products, const at::Tensor& weight, int64_t) {
+                    sums.select(1, part).copy_((products * weight).sum(1));
+                  });
+  return sums;
+}
+
+void normalize_projections_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
+                                     const ProjectionNorm& norm, const at::Tensor& squares, const at::Tensor& products,
+                                     const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient) {
+  for_projections(
+      gradient, shape, norm, [&](int64_t part, const at::Tensor& dy, const at::Tensor& weight, int64_t width) {
+        const at::Tensor rstd = projection_rstd(squares, part, width, norm.epsilon);
+        const at::Tensor x = qkv.narrow(1, part == 0 ? 0 : query_weight_gradient.numel(), dy.size(1));
+        const at::Tensor normalized = x.to(squares.scalar_type()) * rstd, wide = dy.to(squares.scalar_type());
+        (part == 0 ? query_weight_gradient : key_weight_gradient).add_((wide * normalized).sum(0));
+        const at::Tensor projection = products.narrow(1, part, 1).div(static_cast<double>(width)) * rstd;
+        dy.copy_((wide * weight - normalized * projection) * rstd);
+      });
+}
+
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
   const int64_t half = shape.head_dim / 2;

@@ -128,6 +128,49 @@ TEST_P(Kernels, NormsOfHeads) {
   }
 }
 
+// As on two ranks, which have other query heads and the same key heads, of which the first rank counts them.
+TEST_P(Kernels, NormsOfProjections) {
+  for (const AttentionCase c :
+       {AttentionCase{1, 1, 1, 1, 2}, {2, 35, 2, 2, 6}, {1, 70, 12, 3, 20}, {1, 17, 3, 1, 128}}) {
+    SCOPED_TRACE(testing::Message() << c.heads << " heads of " << c.head_dim);
+    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
+    const int64_t rows = c.batch * c.sequence, queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
+    const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
+    // The queries of the other rank are of the same widths; only their sums are needed here.
+    const at::Tensor other = random({rows, queries});
+    const at::Tensor query_weight = random({queries}).set_requires_grad(true);
+    const at::Tensor key_weight = random({keys}).set_requires_grad(true);
+    const at::Tensor all_queries = at::cat({qkv.narrow(1, 0, queries), other}, 1);
+    const at::Tensor all_weights = at::cat({query_weight, at::zeros({queries}, query_weight.options())});
+    const at::Tensor normed = at::cat(
+        {reference::rms_norm(all_queries, all_weights, 1e-5).narrow(1, 0, queries),
+         reference::rms_norm(qkv.narrow(1, queries, keys), key_weight, 1e-5), qkv.narrow(1, queries + keys, keys)},
+        1);
+    const at::Tensor dy = random({rows, shape.row()});
+    const auto expected = gradients(normed, {qkv, query_weight, key_weight}, dy);
+    const kernels::ProjectionNorm norm{narrow(query_weight), narrow(key_weight), 2 * queries, keys, 1e-5};
+    for (const bool generic : {false, true}) {
+      namespace other_kernels = kernels::generic;
+      const auto squares_of = generic ? other_kernels::projection_squares : kernels::projection_squares;
+      const auto forward = generic ? other_kernels::normalize_projections : kernels::normalize_projections;
+      const auto products_of = generic ? other_kernels::projection_products : kernels::projection_products;
+      const auto backward =
+          generic ? other_kernels::normalize_projections_backward_ : kernels::normalize_projections_backward_;
+      const at::Tensor squares = squares_of(narrow(qkv), shape);
+      squares.select(1, 0).add_(other.square().sum(1));
+      expect_close(forward(narrow(qkv), shape, norm, squares), normed, "normed");
+      const at::Tensor gradient = narrow(dy);
+      const at::Tensor of_query = at::ones({queries}, on_device(master(dtype())));
+      const at::Tensor of_key = at::ones({keys}, on_device(master(dtype())));
+      const at::Tensor products = products_of(gradient, narrow(qkv), shape, norm);
+      backward(gradient, narrow(qkv), shape, norm, squares, products, of_query, of_key);
+      expect_close(gradient, expected[0], "gradient");
+      expect_close(of_query - 1, expected[1], "gradient of the queries' weight");
+      expect_close(of_key - 1, expected[2], "gradient of the keys' weight");
+    }
+  }
+}
+
 TEST_P(Kernels, SwigluAndItsGradient) {
   for (const auto& [rows, width] : {std::pair{1, 4}, {33, 40}, {64, 176}, {5, 3}}) {
     const at::Tensor gate_up = (random({rows, int64_t{2} * width}) * 4).set_requires_grad(true);

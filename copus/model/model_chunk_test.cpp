@@ -26,7 +26,7 @@ ModelDescription four_layers(bool tied) {
   model.num_kv_heads = 2;
   model.head_dim = 6;
   model.qkv_bias = true;
-  model.qk_norm = tied;
+  model.qk_norm = tied ? QkNorm::head : QkNorm::none;
   model.no_rope_interval = 3;
   model.attention_window = tied ? 0 : 5;
   model.tie_word_embeddings = tied;

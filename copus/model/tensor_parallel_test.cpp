@@ -26,7 +26,8 @@ using reference::relative_error;
 struct Case {
   ParallelStrategy strategy;
   int64_t kv_heads = 4;
-  bool tied = false, bias = false, qk_norm = false;
+  bool tied = false, bias = false;
+  QkNorm qk_norm = QkNorm::none;
   WeightGradients::Mode mode = WeightGradients::Mode::immediate;
 };
 
@@ -34,7 +35,7 @@ testing::Message description(const Case& c) {
   return testing::Message() << c.strategy.tensor_parallel << " ranks, " << c.strategy.num_stages()
                             << " stages, sequence parallel " << c.strategy.sequence_parallel << ", recompute "
                             << to_string(c.strategy.recompute) << ", " << c.kv_heads << " kv heads, tied " << c.tied
-                            << ", bias " << c.bias << ", normalized heads " << c.qk_norm;
+                            << ", bias " << c.bias << ", norms of queries and keys " << static_cast<int>(c.qk_norm);
 }
 
 // The 131 tokens do not divide evenly, and 8 query heads share 4, 2 or 1 key-value heads.
@@ -50,6 +51,7 @@ ModelDescription model_of(const Case& c) {
   model.head_dim = 6;
   model.qkv_bias = c.bias;
   model.qk_norm = c.qk_norm;
+  if (c.qk_norm == QkNorm::projection) model.block_norm = BlockNorm::output;
   model.tie_word_embeddings = c.tied;
   return model;
 }
@@ -128,7 +130,8 @@ class TensorParallelModel : public testing::TestWithParam<std::tuple<int64_t, bo
       for (const Recompute recompute : {Recompute::none, Recompute::attention, Recompute::full}) {
         for (const bool tied : {false, true}) {
           const bool bias = tied == (all.size() / 2 % 2 == 0);
-          const bool qk_norm = bias == (recompute != Recompute::attention);
+          // Every kind of norm meets every count of heads and every recompute.
+          const auto qk_norm = static_cast<QkNorm>(all.size() / 2 % 3);
           all.push_back({{.tensor_parallel = ranks, .sequence_parallel = sequence_parallel, .recompute = recompute},
                          kv_heads,
                          tied,

@@ -73,10 +73,24 @@ class BlockCalculation {
 
   // Returns the seconds of memory traffic outside of matrix products.
   double passes(const TrainingSystem::Passes& passes) const {
-    const double widths = passes.stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) +
-                          (passes.attention + (model_.qk_norm ? passes.normed_heads : 0)) * qkv_width() +
+    const double stream = passes.stream + (normalizes_outputs() ? passes.normed_outputs : 0);
+    const double norms = model_.qk_norm == QkNorm::none   ? 0
+                         : model_.qk_norm == QkNorm::head ? passes.normed_heads
+                                                          : passes.normed_projections;
+    const double widths = stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) +
+                          (passes.attention + norms) * qkv_width() +
                           passes.feed_forward * static_cast<double>(model_.intermediate_size) / ranks_;
     return moved(rows_ * widths * system_.activation_bytes);
+  }
+
+  bool normalizes_outputs() const { return model_.block_norm == BlockNorm::output; }
+
+  // Returns the seconds to add up two statistics of each row over the tensor-parallel ranks: norms of projections do
+  // so forward and backward.
+  double norm_statistics() const {
+    if (model_.qk_norm != QkNorm::projection) return 0;
+    const int64_t rows = shape_.micro_batch * sequence_length_;
+    return all_reduce_seconds(link_, shape_.tensor_parallel, rows * 2 * static_cast<int64_t>(sizeof(float)));
   }
 
   // Returns the width of queries, keys and values on one rank. A rank has at least one key-value head: they are
@@ -152,7 +166,7 @@ BlockCost BlockCalculation::layer_cost() const {
   BlockCost layer;
   const Cost forward{qkv.forward + attention_forward + output.forward + gate_up.forward + down.forward +
                          passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies,
-                     2 * (gather + reduce)};
+                     2 * (gather + reduce) + norm_statistics()};
   // A pass that is bound by the host takes as long as launching it; the part of that beyond communication counts as
   // computing.
   layer.forward = {std::max(forward.compute, launches(forward_launches) - forward.communication),
@@ -161,7 +175,7 @@ BlockCost BlockCalculation::layer_cost() const {
   Cost& input = layer.backward_input;
   input = {qkv.input + output.input + gate_up.input + down.input + attention_backward + passes(system_.backward) +
                (cuts_sequence ? 6 : 2) * copies,
-           2 * gather};
+           2 * gather + norm_statistics()};
   const bool gathers_again = system_.gathers_after_recompute;
   if (gathers_again || shape_.recompute == Recompute::none) input.communication += beside(gather, qkv.input);
   if (gathers_again || shape_.recompute != Recompute::full) input.communication += beside(gather, gate_up.input);
@@ -172,11 +186,11 @@ BlockCost BlockCalculation::layer_cost() const {
     case Recompute::none:
       break;
     case Recompute::attention:
-      input += {qkv.forward + attention_forward, gather};
+      input += {qkv.forward + attention_forward, gather + norm_statistics()};
       break;
     case Recompute::full:
       input += forward;
-      if (!system_.recomputes_down_projection) input += {-down.forward, -reduce};
+      if (!system_.recomputes_down_projection && !normalizes_outputs()) input += {-down.forward, -reduce};
       break;
   }
   layer.backward_weight = {qkv.weight + output.weight + gate_up.weight + down.weight +
@@ -217,9 +231,12 @@ BlockCosts BlockCalculation::charged_costs() const {
   const double head_third = tokens * flops.head / 3 / cluster_.flops_per_second;
 
   BlockCosts costs;
-  costs.layer.forward = {third, 2 * (gather + reduce)};
-  costs.layer.backward_input = {third, 4 * gather + 2 * reduce};
-  if (shape_.recompute == Recompute::full) costs.layer.backward_input += {third, reduce};
+  costs.layer.forward = {third, 2 * (gather + reduce) + norm_statistics()};
+  costs.layer.backward_input = {third, 4 * gather + 2 * reduce + norm_statistics()};
+  if (shape_.recompute != Recompute::none) costs.layer.backward_input += {0, norm_statistics()};
+  if (shape_.recompute == Recompute::full) {
+    costs.layer.backward_input += {third, (normalizes_outputs() ? 2 : 1) * reduce};
+  }
   costs.layer.backward_weight = {third, 0};
   costs.embedding.forward = {0, reduce};
   costs.embedding.backward_weight = {0, gather};

@@ -53,12 +53,14 @@ class ConfigurationMemory {
         tokens_(static_cast<double>(configuration.micro_batch * sequence_length)),
         sequence_(static_cast<double>(sequence_length)),
         tensor_ranks_(static_cast<double>(strategy_.tensor_parallel)),
-        all_kept_(layer_bytes(use_.kept) + (model.qk_norm ? layer_bytes(use_.kept_of_normed_heads) : 0)),
+        all_kept_(layer_bytes(use_.kept) +
+                  (model.qk_norm != QkNorm::none ? layer_bytes(use_.kept_of_normed_heads) : 0)),
         kept_(strategy_.recompute == Recompute::none        ? all_kept_
               : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention)
                                                             : layer_bytes({.hidden = 1})),
-        working_(layer_bytes(use_.working) + (model.qk_norm ? layer_bytes(use_.working_of_normed_heads) : 0) +
-                 (all_kept_ - kept_) + gathered_bytes() + backward_bytes() + message_bytes()),
+        working_(layer_bytes(use_.working) +
+                 (model.qk_norm != QkNorm::none ? layer_bytes(use_.working_of_normed_heads) : 0) + (all_kept_ - kept_) +
+                 gathered_bytes() + backward_bytes() + message_bytes()),
         waiting_(strategy_.schedule == PipelineSchedule::zb_h1 ? layer_bytes(use_.waiting) : 0) {}
 
   MemoryParts of_rank(int64_t rank) const {

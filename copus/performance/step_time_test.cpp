@@ -106,6 +106,34 @@ TEST(StepTime, TensorParallelCollectivesAreThoseOfTheLayers) {
               16 * ((8 * 6 + 2) * gather + (8 * 5 + 2) * scatter + sum), 1e-12);
 }
 
+// Norms over projections add up two fp32 statistics of each row, forward, backward and where attention is recomputed.
+// Norms of outputs make a full recompute reduce the feed-forward's result as well.
+TEST(StepTime, NormsOfProjectionsAndOutputsCommunicate) {
+  const Link& link = counting_cluster().within_node;
+  const double sums = all_reduce_seconds(link, 2, sequence_length * 2 * 4);
+  const double reduce = all_reduce_seconds(link, 2, sequence_length * 128 * 4);
+  for (const Recompute recompute : {Recompute::none, Recompute::attention, Recompute::full}) {
+    const auto layer = [&](QkNorm qk_norm, BlockNorm block_norm, const ClusterDescription& cluster) {
+      ModelDescription model = small_model();
+      model.qk_norm = qk_norm;
+      model.block_norm = block_norm;
+      return cost_blocks(model, sequence_length, cluster, copus_in_fp32(),
+                         {.tensor_parallel = 2, .micro_batch = 1, .recompute = recompute})
+          .layer;
+    };
+    for (const ClusterDescription& cluster : {counting_cluster(), gpu_cluster()}) {
+      const BlockCost plain = layer(QkNorm::head, BlockNorm::input, cluster);
+      const BlockCost normed = layer(QkNorm::projection, BlockNorm::output, cluster);
+      EXPECT_GT(normed.forward.communication, plain.forward.communication);
+      EXPECT_GT(normed.backward().communication, plain.backward().communication);
+      if (cluster.flops_per_second == 0) continue;
+      EXPECT_NEAR(normed.forward.communication - plain.forward.communication, sums, 1e-12);
+      EXPECT_NEAR(normed.backward().communication - plain.backward().communication,
+                  (recompute == Recompute::none ? 1 : 2) * sums + (recompute == Recompute::full ? reduce : 0), 1e-12);
+    }
+  }
+}
+
 // On a device each backward pass hides the gathers of two inputs beside the products that give these inputs'
 // gradients, and their reductions beside the weights' gradients, unless these are left to a later pass.
 TEST(StepTime, BackwardPassesHideCollectivesBesideTheirProducts) {

@@ -67,9 +67,9 @@ std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num
 
 MemoryUse copus_memory_use() {
   MemoryUse use;
-  // Kept tensors: the layer's input and the stream between its halves, the results of two norms; queries, keys and
-  // values, and attention's output; gate and up. Where attention is recomputed, queries, keys, values and output are
-  // not kept.
+  // Kept tensors: the layer's input and the stream between its halves, the results of two norms or what they read;
+  // queries, keys and values, and attention's output; gate and up. Where attention is recomputed, queries, keys, values
+  // and output are not kept.
   use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward = 2};
   use.kept_without_attention = {.hidden = 4, .feed_forward = 2};
   // Working tensors: the gradients of the stream and of a norm's result, and the feed-forward's activation.

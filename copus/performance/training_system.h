@@ -31,9 +31,9 @@ struct LayerTensors {
 struct MemoryUse {
   LayerTensors kept;                     // from forward to backward, with Recompute::none
   LayerTensors kept_without_attention;   // with Recompute::attention; Recompute::full keeps one hidden, the input
-  LayerTensors kept_of_normed_heads;     // added to `kept` for models with qk_norm
+  LayerTensors kept_of_normed_heads;     // added to `kept` for models with norms of queries and keys
   LayerTensors working;                  // beside the kept ones, for the one layer that a rank works on
-  LayerTensors working_of_normed_heads;  // added to `working` for models with qk_norm
+  LayerTensors working_of_normed_heads;  // added to `working` for them
   LayerTensors waiting;                  // from B to W where W is deferred (zb-h1)
   // With sequence parallelism: tensors of hidden_size by whole rows that a layer's backward pass holds besides, as it
   // gathers its output's gradient and reduces those of its inputs.
@@ -86,15 +86,23 @@ struct TrainingSystem {
   // Memory traffic of the operations that are no matrix product, in elements per token of a layer: reads and writes
   // together. Sequence parallelism shares out the traffic of the residual stream alone.
   struct Passes {
-    double stream = 8;        // hidden_size wide: norms and additions
-    double attention = 2;     // as wide as queries, keys and values together: rotary embedding
-    double normed_heads = 2;  // as wide as `attention`: norms of heads, in models with qk_norm
-    double feed_forward = 3;  // intermediate_size wide: the activation function
-    double launches = 11;     // number of kernels
+    double stream = 8;     // hidden_size wide: norms and additions
+    double attention = 2;  // as wide as queries, keys and values together: rotary embedding
+    // As wide as `attention`: norms of queries and keys, by head or over projections.
+    double normed_heads = 2, normed_projections = 3;
+    double feed_forward = 3;    // intermediate_size wide: the activation function
+    double normed_outputs = 2;  // added to `stream` where norms are of blocks' outputs: a sum apart from its norm
+    double launches = 11;       // number of kernels
     bool operator==(const Passes&) const = default;
   };
   Passes forward = {};
-  Passes backward = {.stream = 8, .attention = 2, .normed_heads = 5, .feed_forward = 6, .launches = 19};
+  Passes backward = {.stream = 8,
+                     .attention = 2,
+                     .normed_heads = 5,
+                     .normed_projections = 8,
+                     .feed_forward = 6,
+                     .normed_outputs = 4,
+                     .launches = 19};
   double logit_bytes = 10;        // moved per logit by the loss and its gradient
   double accumulation_bytes = 8;  // moved per parameter and micro-batch to add its gradient
   // Bytes moved per parameter of the embedding to add its gradient, where the gradient is made for the whole
@@ -131,7 +139,8 @@ struct TrainingSystem {
   bool frees_after_backward = false;
   // Whether inputs that a recompute has gathered are gathered again for the weights' gradients.
   bool gathers_after_recompute = false;
-  bool recomputes_down_projection = false;  // whether Recompute::full repeats the feed-forward's last product too
+  // Whether Recompute::full repeats the feed-forward's last product too; a norm of its result needs that anyway.
+  bool recomputes_down_projection = false;
   StageCut stage_cut = StageCut::balanced;
   // An effect seen in nanotron's published times: in some runs of pipelines every micro-batch stops each pipeline rank
   // for these seconds, up to four in turn. A pipeline that needs more than this share of a device's memory is predicted

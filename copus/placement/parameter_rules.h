@@ -24,9 +24,13 @@ struct ParameterRule {
   // The parameter is used on each rank's own heads alone, so that its gradients differ between tensor-parallel ranks.
   bool by_head = false;
 
+  // Tells whether `model` has the parameter for each of the units: a norm of every head by itself has it once for all.
+  bool is_sharded(const ModelDescription& model) const {
+    return units != nullptr && !(by_head && model.qk_norm == QkNorm::head);
+  }
   // Returns the number of parts on `ranks` tensor-parallel ranks. Each part lies on ranks / parts neighbours.
   int64_t parts(const ModelDescription& model, int64_t ranks) const {
-    return units == nullptr ? 1 : std::min(ranks, model.*units);
+    return !is_sharded(model) ? 1 : std::min(ranks, model.*units);
   }
 };
 
@@ -40,8 +44,8 @@ inline constexpr std::array<ParameterRule, 11> parameter_rules = {{
     {"up_proj", 0, &ModelDescription::intermediate_size, "feed-forward"},
     {"down_proj", 1, &ModelDescription::intermediate_size},
     {"lm_head", 0, &ModelDescription::vocab_size},
-    {.module = "q_norm", .by_head = true},
-    {.module = "k_norm", .by_head = true},
+    {.module = "q_norm", .units = &ModelDescription::num_heads, .by_head = true},
+    {.module = "k_norm", .units = &ModelDescription::num_kv_heads, .by_head = true},
 }};
 
 // Returns the rule of a parameter. Throws InternalError for an unknown module.

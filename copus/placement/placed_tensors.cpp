@@ -90,7 +90,7 @@ class StatePlacer {
     AxisPlacement placement{.axis = MeshAxis::tensor, .ranks = strategy_.tensor_parallel, .dimension = rule.dimension};
     const int64_t parts = rule.parts(model_, placement.ranks);
     COPUS_CHECK(placement.ranks % parts == 0, parameter.name, " in ", parts, " parts on ", placement.ranks, " ranks");
-    if (rule.units != nullptr) placement.segments = {{0, parameter.shape.at(rule.dimension), parts}};
+    if (rule.is_sharded(model_)) placement.segments = {{0, parameter.shape.at(rule.dimension), parts}};
     return placement;
   }
 

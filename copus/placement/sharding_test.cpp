@@ -113,13 +113,25 @@ TEST(Sharding, NormsArePartialWithSequenceParallelismAlone) {
 // Each rank normalises its own heads, whether or not it has all rows.
 TEST(Sharding, NormsOfHeadsArePartialWithAnyTensorParallelism) {
   ModelDescription model = sharded_model();
-  model.qk_norm = true;
+  model.qk_norm = QkNorm::head;
   for (const char* name : {"model.layers.1.self_attn.q_norm.weight", "model.layers.1.self_attn.k_norm.weight"}) {
     for (const bool sequence_parallel : {false, true}) {
       const ParallelStrategy four{.tensor_parallel = 4, .sequence_parallel = sequence_parallel};
       EXPECT_EQ(shard_by_name(model, four, name), (Sharding{.replicas = 4, .partial = true})) << name;
     }
     EXPECT_FALSE(shard_by_name(model, {}, name).partial) << name;
+  }
+}
+
+// Norms over projections are cut as the projections. Ranks with the same key heads see other queries.
+TEST(Sharding, NormsOfProjectionsAreCutByHeads) {
+  ModelDescription model = sharded_model();
+  model.qk_norm = QkNorm::projection;
+  for (const bool sequence_parallel : {false, true}) {
+    const ParallelStrategy four{.tensor_parallel = 4, .sequence_parallel = sequence_parallel};
+    EXPECT_EQ(shard_by_name(model, four, "model.layers.1.self_attn.q_norm.weight"), (Sharding{.parts = 4}));
+    EXPECT_EQ(shard_by_name(model, four, "model.layers.1.self_attn.k_norm.weight"),
+              (Sharding{.parts = 2, .replicas = 2, .partial = true}));
   }
 }
 

@@ -49,7 +49,7 @@ TEST(OtherSystems, TrainersKeepWhatTheirOwnLayersKept) {
 // counted.
 TEST(OtherSystems, MegatronKeepsWhatItsNormsOfHeadsKept) {
   ModelDescription model = measured_layer();
-  model.qk_norm = true;
+  model.qk_norm = QkNorm::head;
   MemoryModel memory(model, 256, megatron());
   for (const auto& [t, bytes] : {std::pair{1, 5285888.0}, {2, 2642944.0}, {4, 1321472.0}, {8, 627968.0}}) {
     const ParallelStrategy strategy{.tensor_parallel = t, .sequence_parallel = t > 1};

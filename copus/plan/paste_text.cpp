@@ -82,7 +82,7 @@ std::vector<std::string> megatron_model_flags(const ModelDescription& model) {
   flags.push_back(concat("--swiglu --normalization RMSNorm --norm-epsilon ", number(model.rms_norm_eps)));
   flags.push_back(concat("--disable-bias-linear", model.qkv_bias ? " --add-qkv-bias" : "",
                          model.tie_word_embeddings ? "" : " --untie-embeddings-and-output-weights"));
-  if (model.qk_norm) flags.back() += " --qk-layernorm";
+  if (model.qk_norm == QkNorm::head) flags.back() += " --qk-layernorm";
   flags.push_back(concat("--position-embedding-type rope --rotary-base ", number(model.rope_theta)));
   if (model.no_rope_interval > 0) flags.back() += concat(" --no-rope-freq ", layers_without_rope(model));
   if (model.rope_scaling) {

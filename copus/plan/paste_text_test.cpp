@@ -84,7 +84,7 @@ TEST(PasteText, MegatronIsToldWhatTheModelIs) {
 
 TEST(PasteText, MegatronIsToldOfNormedHeadsAndOfLayersWithoutRope) {
   PlanQuestion question = question_for(PlannedSystem::megatron);
-  question.model.qk_norm = true;
+  question.model.qk_norm = QkNorm::head;
   question.model.no_rope_interval = 4;
   const std::string text = paste_texts(question, {{.pipeline_parallel = 2}, 64, 1}).front().text;
   EXPECT_THAT(text, AllOf(HasSubstr(" --qk-layernorm \\\n"), HasSubstr("--rotary-base 10000 --no-rope-freq 4 \\\n")));

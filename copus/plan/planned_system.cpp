@@ -232,6 +232,13 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     return concat("plans do not cover sliding windows; use sequences of at most ", model.attention_window,
                   " tokens (sliding_window)");
   }
+  if (system != PlannedSystem::copus) {
+    if (model.block_norm == BlockNorm::output) {
+      return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2) for ",
+                    full_name(system));
+    }
+    if (model.qk_norm == QkNorm::projection) return lacks("norms over whole projections of queries and keys (OLMo 2)");
+  }
   switch (system) {
     case PlannedSystem::copus:
       break;
@@ -241,7 +248,7 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
       }
       break;
     case PlannedSystem::nanotron:
-      if (model.qk_norm) return lacks("norms of query and key heads");
+      if (model.qk_norm != QkNorm::none) return lacks("norms of query and key heads");
       if (model.no_rope_interval > 0) {
         return concat("Copus does not plan layers without rotary embeddings for ", full_name(system));
       }
@@ -249,7 +256,7 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
       break;
     case PlannedSystem::torchtitan:
     case PlannedSystem::torchtitan_0_3:
-      if (model.qk_norm) {
+      if (model.qk_norm != QkNorm::none) {
         return concat("Copus does not plan Qwen3 for ", full_name(system), ": its qwen3 was not measured");
       }
       if (model.no_rope_interval > 0) return lacks("SmolLM3");

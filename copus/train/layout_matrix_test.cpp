@@ -209,6 +209,18 @@ TEST_F(LayoutMatrix, FourSequenceParallelRanks) {
               {{ranks(1, 4, 1), recompute(Recompute::full)}, {ranks(1, 4, 2), gpipe}});
 }
 
+TEST_F(LayoutMatrix, NormalizedOutputsAndProjections) {
+  expect_same({normalized_outputs_and_projections, tied, kv_heads(1)},
+              {{ranks(1, 4, 1)},
+               {ranks(1, 4, 1), recompute(Recompute::full)},
+               {ranks(1, 4, 2), zb_h1},
+               {ranks(1, 4, 2), interleaved, recompute(Recompute::attention)}});
+  expect_same({normalized_outputs_and_projections, sequence_parallel, micro_batch(4)},
+              {{ranks(2, 2, 1), zero_1},
+               {ranks(2, 2, 1), zero_3, recompute(Recompute::full)},
+               {ranks(2, 2, 2), zero_2, zb_h1}});
+}
+
 TEST_F(LayoutMatrix, NormalizedHeads) {
   expect_same(
       {normalized_heads, tied, kv_heads(1)},

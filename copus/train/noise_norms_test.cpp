@@ -52,8 +52,10 @@ TEST_F(NoiseScaleTest, NormsOfPipelines) {
 }
 
 TEST_F(NoiseScaleTest, NormsWithTensorParallelism) {
-  for (const std::vector<Change>& base :
-       {std::vector<Change>{tied, kv_heads(1)}, {biases}, {kv_heads(4), normalized_heads}}) {
+  for (const std::vector<Change>& base : {std::vector<Change>{tied, kv_heads(1)},
+                                          {biases},
+                                          {kv_heads(4), normalized_heads},
+                                          {kv_heads(2), normalized_outputs_and_projections}}) {
     expect_norms(base, {{ranks(1, 2, 1), micro_batch(2)},
                         {ranks(1, 4, 1), micro_batch(1), zb_h1},
                         {ranks(2, 2, 1), whole_batch, zero_1},

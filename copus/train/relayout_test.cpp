@@ -137,6 +137,7 @@ TEST(Relayout, StateComesBackBitwiseFromAnySequenceOfLayouts) {
                                                  layouts::tied,
                                                  layouts::biases,
                                                  layouts::normalized_heads,
+                                                 layouts::normalized_outputs_and_projections,
                                                  layouts::kv_heads(1),
                                                  [](RunConfig& config) {
                                                    layouts::tied(config);

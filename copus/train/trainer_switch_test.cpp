@@ -50,8 +50,12 @@ TEST_F(TrainerSwitch, WhereOnlyTheOrderOfWorkChangesTheRunIsBitwiseTheSame) {
 }
 
 TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
-  for (const std::vector<Change>& base :
-       {std::vector<Change>{}, {messages}, {tied}, {biases, kv_heads(1)}, {normalized_heads}}) {
+  for (const std::vector<Change>& base : {std::vector<Change>{},
+                                          {messages},
+                                          {tied},
+                                          {biases, kv_heads(1)},
+                                          {normalized_heads},
+                                          {normalized_outputs_and_projections}}) {
     const RunConfig begin = config(join(base, {ranks(4, 2, 1), micro_batch(1)}));
     const History expected = run(begin, {}, 10);
     const History moved = run(begin,

@@ -115,6 +115,14 @@ def smollm3() -> transformers.SmolLM3Config:
     )
 
 
+def olmo2() -> transformers.Olmo2Config:
+    """Norms of both blocks' outputs, and of whole projections of queries and keys, which have other widths."""
+    rope = dict(rope_type="default", rope_theta=500000.0)
+    return transformers.Olmo2Config(
+        **SHAPE, num_attention_heads=4, num_key_value_heads=2, head_dim=24, rope_parameters=rope, pad_token_id=None
+    )
+
+
 class DoubleRMSNorm(torch.nn.Module):
     """RMSNorm without transformers' detour through float32."""
 
@@ -248,7 +256,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for seed, make_config in enumerate((llama, qwen2, mistral, mistral_window, qwen3, smollm3)):
+    for seed, make_config in enumerate((llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2)):
         write_reference(out / make_config.__name__, make_config(), seed)
         print(f"wrote {out / make_config.__name__}")
     stamp.write_text(wanted, encoding="utf-8")

@@ -121,6 +121,60 @@ void head_norm_backward(const HeadNormBackward<S>& a, int64_t begin, int64_t end
 }
 
 template <class S>
+void projection_sums(const ProjectionSums<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t part = 0, first = row * a.row(); part < 2; first += a.widths[part++]) {
+      const S* x = a.qkv + first;
+      Vector<C> sum = splat<C>(0);
+      for_vectors<C>(a.widths[part], [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        const Vector<C> v = load(x + i, n);
+        sum += a.gradient ? load(a.gradient + first + i, n) * load(a.weights[part] + i, n) * v : v * v;
+      });
+      a.sums[2 * row + part] = horizontal_sum<C>(sum);
+    }
+  }
+}
+
+template <class S>
+void projection_norm_forward(const ProjectionNorm<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t row = begin; row < end; ++row) {
+    int64_t first = row * a.row();
+    for (int64_t part = 0; part < 2; first += a.widths[part++]) {
+      const C rstd = C{1} / std::sqrt(a.squares[2 * row + part] / a.all_widths[part] + a.epsilon);
+      for_vectors<C>(a.widths[part], [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        store(a.normed + first + i, load(a.qkv + first + i, n) * rstd * load(a.weights[part] + i, n), n);
+      });
+    }
+    for_vectors<C>(a.widths[1], [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      store(a.normed + first + i, load(a.qkv + first + i, n), n);
+    });
+  }
+}
+
+template <class S>
+void projection_norm_backward(const ProjectionNorm<S>& a, int64_t begin, int64_t end) {
+  using C = Compute<S>;
+  for (int64_t part = 0; part < 2; ++part) {
+    for (int64_t i = 0; i < a.widths[part]; ++i) a.weight_gradients[part][i] = 0;
+  }
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t part = 0, first = row * a.row(); part < 2; first += a.widths[part++]) {
+      const C rstd = C{1} / std::sqrt(a.squares[2 * row + part] / a.all_widths[part] + a.epsilon);
+      const C projection = a.products[2 * row + part] / a.all_widths[part] * rstd * rstd;
+      C* weight_gradient = a.weight_gradients[part];
+      for_vectors<C>(a.widths[part], [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        const Vector<C> g = load(a.gradient + first + i, n);
+        const Vector<C> x = load(a.qkv + first + i, n);
+        store(weight_gradient + i, load(weight_gradient + i, n) + g * x * rstd, n);
+        store(a.gradient + first + i, (g * load(a.weights[part] + i, n) - x * projection) * rstd, n);
+      });
+    }
+  }
+}
+
+template <class S>
 void rotary(const Rotary<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
   const int64_t half = a.head_dim / 2;

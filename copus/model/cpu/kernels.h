@@ -80,6 +80,41 @@ struct HeadNormBackward {
   Compute<S>*query_weight_gradient, *key_weight_gradient;  // [head_dim], over this range
 };
 
+// Normalises all queries of a row together, and all its keys, and copies its values. Ranks that hold other heads of the
+// same rows add up their sums in between, so that each direction has two kernels. Arrays of two are of queries and of
+// keys.
+template <class S>
+struct ProjectionNorm {
+  int64_t widths[2];         // of the heads that are here
+  Compute<S> all_widths[2];  // of those of all ranks
+  Compute<S> epsilon;
+  const S* qkv;               // [rows, widths[0] + 2 widths[1]]
+  const S* weights[2];        // [widths[i]]
+  const Compute<S>* squares;  // [rows, 2], over all ranks
+  S* normed = nullptr;        // [rows, widths[0] + 2 widths[1]]
+  // Backward works in place: the gradient of `normed` becomes that of `qkv`. The weights' gradients over the rows of
+  // the range are written.
+  S* gradient = nullptr;
+  const Compute<S>* products = nullptr;  // [rows, 2], over all ranks
+  Compute<S>* weight_gradients[2] = {};  // [widths[i]], over this range
+
+  int64_t row() const { return widths[0] + 2 * widths[1]; }
+};
+
+// The sums, [rows, 2], over the heads that are here: of the squares of `qkv`, or where there is a `gradient` of
+// gradient
+// * weight * qkv.
+template <class S>
+struct ProjectionSums {
+  int64_t widths[2];
+  const S* qkv;
+  const S* gradient;    // null: sums of squares
+  const S* weights[2];  // only where there is a gradient
+  Compute<S>* sums;
+
+  int64_t row() const { return widths[0] + 2 * widths[1]; }
+};
+
 // Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or by
 // its negative (the backward of the rotation).
 template <class S>
@@ -180,6 +215,9 @@ struct Kernels {
   void (*rms_norm_backward)(const RmsNormBackward<S>&, int64_t begin, int64_t end);
   void (*head_norm_forward)(const HeadNormForward<S>&, int64_t begin, int64_t end);
   void (*head_norm_backward)(const HeadNormBackward<S>&, int64_t begin, int64_t end);
+  void (*projection_sums)(const ProjectionSums<S>&, int64_t begin, int64_t end);
+  void (*projection_norm_forward)(const ProjectionNorm<S>&, int64_t begin, int64_t end);
+  void (*projection_norm_backward)(const ProjectionNorm<S>&, int64_t begin, int64_t end);
   void (*rotary)(const Rotary<S>&, int64_t begin, int64_t end);
   void (*swiglu_forward)(const SwigluForward<S>&, int64_t begin, int64_t end);
   void (*swiglu_backward)(const SwigluBackward<S>&, int64_t begin, int64_t end);

@@ -58,24 +58,33 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     const auto weight = [&](const std::string& name) { return weights.at(prefix + name); };
-    const at::Tensor attention_input = rms_norm(x, weight("input_layernorm.weight"), model.rms_norm_eps);
+    const bool of_outputs = model.block_norm == BlockNorm::output;
+    const auto norm = [&](const at::Tensor& y, const std::string& name) {
+      return rms_norm(y, weight(name + ".weight"), model.rms_norm_eps);
+    };
+    const at::Tensor attention_input = of_outputs ? x : norm(x, "input_layernorm");
     const auto heads = [&](const std::string& name, int64_t count) {
       at::Tensor y = at::matmul(attention_input, weight("self_attn." + name + ".weight").t());
       if (model.qkv_bias) y = y + weight("self_attn." + name + ".bias");
+      if (model.qk_norm == QkNorm::projection && name != "v_proj")
+        y = norm(y, "self_attn." + name.substr(0, 1) + "_norm");
       return y.view({tokens.size(0), tokens.size(1), count, model.head_dim}).transpose(1, 2);
     };
     const auto compared = [&](const std::string& name, int64_t count) {
       at::Tensor y = heads(name + "_proj", count);
-      if (model.qk_norm) y = rms_norm(y, weight("self_attn." + name + "_norm.weight"), model.rms_norm_eps);
+      if (model.qk_norm == QkNorm::head) y = norm(y, "self_attn." + name + "_norm");
       return model.has_rope(layer) ? rotate(y, cosine, sine) : y;
     };
     const at::Tensor attended = attention(compared("q", model.num_heads), compared("k", model.num_kv_heads),
                                           heads("v_proj", model.num_kv_heads), model.attention_window);
-    x = x + at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t());
-    const at::Tensor y = rms_norm(x, weight("post_attention_layernorm.weight"), model.rms_norm_eps);
+    const at::Tensor attention_output =
+        at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t());
+    x = x + (of_outputs ? norm(attention_output, "post_attention_layernorm") : attention_output);
+    const at::Tensor y = of_outputs ? x : norm(x, "post_attention_layernorm");
     const at::Tensor activation =
         at::silu(at::matmul(y, weight("mlp.gate_proj.weight").t())) * at::matmul(y, weight("mlp.up_proj.weight").t());
-    x = x + at::matmul(activation, weight("mlp.down_proj.weight").t());
+    const at::Tensor output = at::matmul(activation, weight("mlp.down_proj.weight").t());
+    x = x + (of_outputs ? norm(output, "post_feedforward_layernorm") : output);
   }
   x = rms_norm(x, weights.at("model.norm.weight"), model.rms_norm_eps);
   return at::matmul(x, weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight").t());

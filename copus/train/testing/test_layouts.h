@@ -59,7 +59,12 @@ inline const Change biases = [](RunConfig& config) {
 };
 inline const Change normalized_heads = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen3;
-  config.model.qk_norm = true;
+  config.model.qk_norm = QkNorm::head;
+};
+inline const Change normalized_outputs_and_projections = [](RunConfig& config) {
+  config.model.architecture = Architecture::olmo2;
+  config.model.qk_norm = QkNorm::projection;
+  config.model.block_norm = BlockNorm::output;
 };
 inline const Change within_a_window = [](RunConfig& config) {
   config.model.architecture = Architecture::mistral;

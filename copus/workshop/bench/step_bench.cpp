@@ -46,11 +46,13 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  const double norms = 2 * (4 + 4) * hidden;  // forward: two in, two out; backward: three in, one out
-  const double rotary = 2 * 2 * rotated;      // in place, forward and backward
+  // Of inputs, forward: two in, two out; backward: three in, one out. Of outputs, a norm and a sum each way: one in,
+  // one out, then two in, one out; then two in, one out, twice.
+  const double norms = 2 * (m.block_norm == BlockNorm::input ? 4 + 4 : 5 + 6) * hidden;
+  const double rotary = 2 * 2 * rotated;  // in place, forward and backward
   // Forward and once more in the backward pass: one in, one out, values too; then two in, one out.
   const double values = static_cast<double>(m.num_kv_heads * m.head_dim);
-  const double normed_heads = m.qk_norm ? 2 * 2 * (rotated + values) + 3 * rotated : 0;
+  const double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
   const double swiglu = (3 + 6) * feed_forward;  // forward: two in, one out; backward: three in, three out
   // Embedding and its gradient, final norm (no residual comes back to it), loss; the first norm has nothing to add.
   const double ends = (2 + 2 + 4 + 3 - 2) * hidden + 2 * static_cast<double>(m.vocab_size);

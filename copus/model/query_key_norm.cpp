@@ -1,0 +1,67 @@
+#include "copus/model/query_key_norm.h"
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+QueryKeyNorm::QueryKeyNorm(const ParameterStore& parameters, const std::string& prefix,
+                           const TensorParallel& tensor_parallel)
+    : tensor_parallel_(tensor_parallel), kind_(parameters.model().qk_norm), counts_keys_(true) {
+  if (kind_ == QkNorm::none) return;
+  const ModelDescription& model = parameters.model();
+  const Parameter& query = parameters.find(prefix + "q_norm.weight");
+  const Parameter& key = parameters.find(prefix + "k_norm.weight");
+  norm_ = {.query_weight = query.weight,
+           .key_weight = key.weight,
+           .query_width = model.num_heads * model.head_dim,
+           .key_width = model.num_kv_heads * model.head_dim,
+           .epsilon = model.rms_norm_eps};
+  query_gradient_ = query.gradient;
+  key_gradient_ = key.gradient;
+  counts_keys_ = tensor_parallel_.rank() % key.sharding.replicas == 0;
+}
+
+void QueryKeyNorm::leave_keys_to_first_replica(const at::Tensor& sums) const {
+  if (!counts_keys_) sums.select(1, 1).zero_();
+}
+
+at::Tensor QueryKeyNorm::statistics(const at::Tensor& qkv, const kernels::AttentionShape& shape) const {
+  if (kind_ != QkNorm::projection) return {};
+  at::Tensor squares = kernels::projection_squares(qkv, shape);
+  leave_keys_to_first_replica(squares);
+  tensor_parallel_.add_up(squares);
+  return squares;
+}
+
+at::Tensor QueryKeyNorm::forward(const at::Tensor& qkv, const kernels::AttentionShape& shape,
+                                 const at::Tensor& statistics) const {
+  switch (kind_) {
+    case QkNorm::none:
+      return qkv;
+    case QkNorm::head:
+      return kernels::normalize_heads(qkv, shape, norm_.query_weight, norm_.key_weight, norm_.epsilon);
+    case QkNorm::projection:
+      return kernels::normalize_projections(qkv, shape, norm_, statistics);
+  }
+  fail_check("known norm", __FILE__, __LINE__, "");
+}
+
+void QueryKeyNorm::backward_(const at::Tensor& gradient, const at::Tensor& qkv, const kernels::AttentionShape& shape,
+                             const at::Tensor& statistics, WeightGradients& weight_gradients) const {
+  if (kind_ == QkNorm::none) return;
+  const at::Tensor of_query = weight_gradients.add_norm(query_gradient_);
+  const at::Tensor of_key = weight_gradients.add_norm(key_gradient_);
+  if (kind_ == QkNorm::head) {
+    kernels::normalize_heads_backward_(gradient, qkv, shape, norm_.query_weight, norm_.key_weight, norm_.epsilon,
+                                       of_query, of_key);
+    return;
+  }
+  // Ranks that hold the same key heads have each a term of their gradient, so all of them count in the products. The
+  // gradient's part along the keys belongs to the sum of the terms: the first rank's term takes it whole.
+  const at::Tensor products = kernels::projection_products(gradient, qkv, shape, norm_);
+  tensor_parallel_.add_up(products);
+  leave_keys_to_first_replica(products);
+  kernels::normalize_projections_backward_(gradient, qkv, shape, norm_, statistics, products, of_query, of_key);
+}
+
+}  // namespace copus

@@ -1,0 +1,44 @@
+// RMSNorm of queries and keys before they are rotated, of each head or of whole projections (QkNorm).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "copus/model/kernels.h"
+#include "copus/model/parameters.h"
+#include "copus/model/tensor_parallel.h"
+#include "copus/model/weight_gradients.h"
+
+namespace copus {
+
+class QueryKeyNorm {
+ public:
+  // Takes the weights of the layer whose attention's names begin with `prefix`.
+  QueryKeyNorm(const ParameterStore& parameters, const std::string& prefix, const TensorParallel& tensor_parallel);
+
+  bool is_there() const { return kind_ != QkNorm::none; }
+
+  // Returns what forward and backward_ need of all ranks' heads: each row's sums of squares, [rows, 2], where norms are
+  // of whole projections, undefined elsewhere. A collective of the tensor-parallel ranks.
+  at::Tensor statistics(const at::Tensor& qkv, const kernels::AttentionShape& shape) const;
+
+  // Returns `qkv` with normalised queries and keys; `qkv` itself where there is no norm.
+  at::Tensor forward(const at::Tensor& qkv, const kernels::AttentionShape& shape, const at::Tensor& statistics) const;
+
+  // Turns the gradient of forward's result into that of `qkv`, in place. A collective likewise.
+  void backward_(const at::Tensor& gradient, const at::Tensor& qkv, const kernels::AttentionShape& shape,
+                 const at::Tensor& statistics, WeightGradients& weight_gradients) const;
+
+ private:
+  // Of the ranks that hold the same key heads, the first one counts them.
+  void leave_keys_to_first_replica(const at::Tensor& sums) const;
+
+  TensorParallel tensor_parallel_;
+  QkNorm kind_;
+  kernels::ProjectionNorm norm_;  // weights alone, and epsilon, where norms are of heads
+  at::Tensor query_gradient_, key_gradient_;
+  bool counts_keys_;
+};
+
+}  // namespace copus
