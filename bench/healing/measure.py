@@ -506,9 +506,55 @@ def tell_alarms(content: dict) -> None:
         print(f"  {text}")
 
 
+# ---- beside another program -----------------------------------------------------------------------------------------
+
+
+def heal_once(options: argparse.Namespace, program: pathlib.Path) -> dict:
+    """A run that is ready to heal, and loses a rank after half of its steps."""
+    with Job(argparse.Namespace(**{**vars(options), "copus": program}), heals=True) as job:
+        if not job.wait_until(lambda: len(job.steps) >= options.steps):
+            sys.exit("the run does not begin:\n" + job.messages())
+        steps = [step.seconds for step in job.steps[options.warm_up:]]
+        memory = memory_of(job.rank_pids())
+        os.kill(job.rank_pids()[1], signal.SIGKILL)
+        found: dict = {}
+
+        def is_healed() -> bool:
+            lost = first_after(job.output, 0, r"failed .* ranks; pause")
+            come = first_after(job.output, 0, r"ranks have come; .* ranks; pause")
+            found.update(lost=pause_of(lost), come=pause_of(come))
+            return come is not None
+
+        if not job.wait_until(is_healed):
+            sys.exit("the run does not heal:\n" + job.messages())
+        job.stop()
+        return {"seconds": steps, "memory": memory, **found}
+
+
+def beside(options: argparse.Namespace) -> None:
+    results = Results(options.output, {"steps": options.steps, "warm_up": options.warm_up, "set": options.settings})
+    sides = [("new", options.copus), ("old", options.old)]
+    for number in range(options.rounds):
+        if not results.find(round=number):
+            runs = {side: heal_once(options, program) for side, program in (sides if number % 2 == 0 else sides[::-1])}
+            results.add({"round": number, **runs})
+    tell_beside(results.content)
+
+
+def tell_beside(content: dict) -> None:
+    rounds = content["rounds"]
+    ratios = [statistics.median(one["new"]["seconds"]) / statistics.median(one["old"]["seconds"]) for one in rounds]
+    print(f"step, new over old: {spread(ratios)}")
+    for side in ("new", "old"):
+        together = [one[side]["memory"]["together"] / (1 << 20) / RANKS for one in rounds]
+        print(f"  {side}: step {spread([statistics.median(one[side]['seconds']) for one in rounds])} s; pause where a "
+              f"rank is lost {spread([one[side]['lost'] for one in rounds])} s, where another one comes "
+              f"{spread([one[side]['come'] for one in rounds])} s; {spread(together, '.2f')} MiB by rank")
+
+
 # ---- the command ----------------------------------------------------------------------------------------------------
 
-TELL = {"readiness": tell_readiness, "faults": tell_faults, "alarms": tell_alarms}
+TELL = {"readiness": tell_readiness, "faults": tell_faults, "alarms": tell_alarms, "beside": tell_beside}
 
 
 def table(options: argparse.Namespace) -> None:
@@ -553,6 +599,12 @@ def main() -> None:
     one.add_argument("--runs", type=int, default=6)
     one.add_argument("--minutes", type=float, default=10)
     one.add_argument("--burners", type=int, default=4, help="busy processes")
+
+    one = command("beside", beside, "steps, memory and pauses of one loss beside those of another program, in turns")
+    one.add_argument("--old", type=lambda path: pathlib.Path(path).resolve(), required=True, help="the other program")
+    one.add_argument("--rounds", type=int, default=5)
+    one.add_argument("--steps", type=int, default=40, help="before the loss")
+    one.add_argument("--warm-up", type=int, default=5, help="steps that do not count")
 
     one = commands.add_parser("table", help="what was found")
     one.set_defaults(function=table)
