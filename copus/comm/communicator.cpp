@@ -55,6 +55,24 @@ void Communicator::check(const Operation& operation) const {
   }
 }
 
+Work Communicator::run_in_wait(const Operation& operation) {
+  class Later final : public Work::State {
+   public:
+    Later(Communicator& group, const Operation& operation) : group_(group), operation_(operation) {}
+    void wait() override {
+      if (!is_done_) group_.do_run(operation_);
+      is_done_ = true;
+    }
+    bool done() override { return is_done_; }
+
+   private:
+    Communicator& group_;
+    const Operation operation_;
+    bool is_done_ = false;
+  };
+  return Work(std::make_shared<Later>(*this, operation));
+}
+
 void Communicator::exchange_one_by_one(const Operation& operation) {
   std::vector<Work> sends;
   for (const Message& message : operation.outgoing) {

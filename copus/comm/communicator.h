@@ -56,7 +56,8 @@ class Communicator {
   int64_t rank() const { return rank_; }
   int64_t size() const { return std::ssize(ranks_); }
 
-  // Starts an operation: all_reduce, reduce_scatter, all_gather, broadcast or send. The value may go once this returns.
+  // Starts an operation: all_reduce, reduce_scatter, all_gather, broadcast, send or receive. The value may go once this
+  // returns.
   Work start(const Operation& operation);
   // Returns when an operation, of any kind, is done. Both throw InternalError for counts and members that do not fit
   // the group.
@@ -102,6 +103,10 @@ class Communicator {
     return start(Operation::send(data, count, type, to, route));
   }
   void send(const void* data, int64_t count, DataType type, int64_t to) { run(Operation::send(data, count, type, to)); }
+  // The message may be taken as late as in wait(), so whoever starts several receives waits for them in order.
+  Work start_receive(void* data, int64_t count, DataType type, int64_t from, Route route = {}) {
+    return start(Operation::receive(data, count, type, from, route));
+  }
   void receive(void* data, int64_t count, DataType type, int64_t from, Route route = {}) {
     run(Operation::receive(data, count, type, from, route));
   }
@@ -116,6 +121,8 @@ class Communicator {
  protected:
   Communicator(std::vector<int64_t> ranks, int64_t rank);
 
+  // An operation that runs when it is waited for, before this communicator ends.
+  Work run_in_wait(const Operation& operation);
   // An exchange as single messages of this communicator: all sends are started before the first message is received.
   void exchange_one_by_one(const Operation& operation);
 

@@ -55,9 +55,9 @@ bool Operation::can_be_started() const {
     case OperationKind::all_gather:
     case OperationKind::broadcast:
     case OperationKind::send:
+    case OperationKind::receive:
       return true;
     case OperationKind::barrier:
-    case OperationKind::receive:
     case OperationKind::exchange:
       return false;
   }

@@ -16,6 +16,7 @@ QueuedCommunicator::QueuedCommunicator(std::vector<int64_t> ranks, int64_t membe
 }
 
 Work QueuedCommunicator::do_start(const Operation& operation) {
+  if (operation.kind == OperationKind::receive) return run_in_wait(operation);
   const bool is_send = operation.kind == OperationKind::send;
   TaskQueue& queue = is_send ? sends_[operation.peer] : collectives_;
   if (is_send && queue.idle() && transport_->try_send(operation.input, operation.bytes(), operation.peer)) return {};

@@ -110,9 +110,13 @@ class ConfigurationMemory {
     return strategy_.sequence_parallel ? layer_bytes({.gathered = use_.gathered_working}) : 0;
   }
 
-  // Messages need four buffers: for an activation and a gradient that arrive, and for one of each that leaves.
+  // Messages need four buffers: for an activation and a gradient that arrive, and for one of each that leaves. With
+  // several chunks the next one arrives while one is in use.
   double message_bytes() const {
-    return strategy_.pipeline_parallel > 1 ? 4 * system_.activation_bytes * hidden() * local_rows() : 0;
+    const int64_t buffers = strategy_.virtual_stages > 1 ? 5 : 4;
+    return strategy_.pipeline_parallel > 1
+               ? static_cast<double>(buffers) * system_.activation_bytes * hidden() * local_rows()
+               : 0;
   }
 
   double head_bytes() const {

@@ -4,6 +4,7 @@
 #include "copus/schedule/schedule.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -123,6 +124,22 @@ bool joins_receive(const Schedule& schedule, const Action& send, const Action& n
   if (schedule.virtual_stages > 1) return false;
   return (send.kind == ActionKind::send_activation && next.kind == ActionKind::receive_gradient) ||
          (send.kind == ActionKind::send_gradient && next.kind == ActionKind::receive_activation);
+}
+
+std::vector<Action> in_order_of_start(const Schedule& schedule, int64_t rank) {
+  const std::vector<Action>& actions = schedule.ranks[rank];
+  if (schedule.virtual_stages == 1) return actions;
+  std::vector<Action> order;
+  size_t latest_pass = 0;  // where the latest F, or B with its W, begins
+  for (const Action& action : actions) {
+    if (is_receive(action.kind)) {
+      order.insert(order.begin() + static_cast<std::ptrdiff_t>(latest_pass++), action);
+      continue;
+    }
+    if (action.kind == ActionKind::forward || action.kind == ActionKind::backward_input) latest_pass = order.size();
+    order.push_back(action);
+  }
+  return order;
 }
 
 int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank) {

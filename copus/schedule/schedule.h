@@ -14,10 +14,14 @@ enum class ActionKind {
   backward_input,      // B: gradient of the chunk's input
   backward_weight,     // W: gradients of its weights
   send_activation,     // to the next stage; does not wait for the receiver
-  receive_activation,  // from the previous stage; waits
+  receive_activation,  // from the previous stage; F waits for it
   send_gradient,       // to the previous stage
-  receive_gradient,    // from the next stage
+  receive_gradient,    // from the next stage; B waits for it
 };
+
+inline bool is_receive(ActionKind kind) {
+  return kind == ActionKind::receive_activation || kind == ActionKind::receive_gradient;
+}
 
 struct Action {
   ActionKind kind;
@@ -55,8 +59,14 @@ Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t
 // device (Route in comm/operation.h): with one chunk a rank, if that is a receive from the same neighbour. Neighbours
 // then have one communicator. With several chunks they have one for each direction, and nothing is joined, since some
 // joined operations would wait for each other. Then no schedule waits in a circle even if a device begins its
-// operations in the order of issue, and has room for one message at a time, or with several chunks for three.
+// operations in the order of issue, and has room for one message at a time, or with several chunks for two.
 bool joins_receive(const Schedule& schedule, const Action& send, const Action& next);
+
+// Returns the actions of a rank in the order in which it starts them. With several chunks a receive is started one F or
+// B before the one that needs it, so that its message travels meanwhile (as with Megatron-LM's overlap_p2p_comm); the
+// list of the schedule says when it is waited for. With one chunk the two orders are the same: there a receive would
+// overtake the send that it is joined with.
+std::vector<Action> in_order_of_start(const Schedule& schedule, int64_t rank);
 
 // Returns the most micro-batches whose activations a rank holds at once (F done, B not finished), summed over its
 // chunks: m for gpipe, p - rank for 1f1b and zb-h1 (at most m), for interleaved its warm-up count + 1 (at most v

@@ -9,6 +9,7 @@
 #include "copus/base/error.h"
 #include "copus/schedule/testing/check_messages.h"
 #include "copus/schedule/testing/check_schedule.h"
+#include "copus/schedule/testing/message_times.h"
 #include "copus/schedule/testing/schedule_test_support.h"
 
 namespace copus {
@@ -54,7 +55,7 @@ TEST(Schedule, DrawnOnesOfLongPipelinesPassTheirCheckWithinTheirBound) {
 
 TEST(Schedule, MessagesEndOnDevicesThatHoldThemUntilTheyAreReceived) {
   for_every_schedule([](PipelineSchedule, const Schedule& schedule) {
-    EXPECT_TRUE(messages_end(schedule, {.messages_at_once = schedule.virtual_stages > 1 ? 3 : 1}));
+    EXPECT_TRUE(messages_end(schedule, {.messages_at_once = schedule.virtual_stages > 1 ? 2 : 1}));
   });
 }
 
@@ -62,7 +63,65 @@ TEST(Schedule, MessagesOfNeighboursThatBothSendFirstHaveToBeJoined) {
   for (const auto kind : {PipelineSchedule::one_f_one_b, PipelineSchedule::zb_h1}) {
     EXPECT_FALSE(messages_end(make_schedule(kind, 4, 1, 8), {.messages_at_once = 16, .joins = false}));
   }
-  EXPECT_FALSE(messages_end(make_schedule(PipelineSchedule::interleaved_1f1b, 4, 2, 8), {.messages_at_once = 2}));
+  EXPECT_FALSE(messages_end(make_schedule(PipelineSchedule::interleaved_1f1b, 4, 2, 8), {.messages_at_once = 1}));
+}
+
+TEST(Schedule, InterleavedReceivesStartOnePassEarly) {
+  const std::vector<Action> expected = {
+      {forward, 0, 0},
+      {send_activation, 0, 0},  //
+      {receive_activation, 1, 0},
+      {forward, 0, 1},
+      {send_activation, 0, 1},  //
+      {receive_activation, 1, 1},
+      {forward, 1, 0},
+      {send_activation, 1, 0},  //
+      {receive_gradient, 1, 0},
+      {forward, 1, 1},
+      {send_activation, 1, 1},  //
+      {receive_gradient, 1, 1},
+      {backward_input, 1, 0},
+      {backward_weight, 1, 0},
+      {send_gradient, 1, 0},  //
+      {receive_gradient, 0, 0},
+      {backward_input, 1, 1},
+      {backward_weight, 1, 1},
+      {send_gradient, 1, 1},  //
+      {receive_gradient, 0, 1},
+      {backward_input, 0, 0},
+      {backward_weight, 0, 0},  //
+      {backward_input, 0, 1},
+      {backward_weight, 0, 1},
+  };
+  const Schedule schedule = make_schedule(PipelineSchedule::interleaved_1f1b, 2, 2, 2);
+  EXPECT_EQ(in_order_of_start(schedule, 0), expected);
+}
+
+// The figures are those of docs/decisions/comm.md.
+TEST(Schedule, StartingReceivesEarlySavesMessagesOfInterleavedSchedules) {
+  using enum PipelineSchedule;
+  const auto saved = [](PipelineSchedule kind, int64_t p, int64_t v, int64_t m, double message) {
+    const Schedule schedule = make_schedule(kind, p, v, m);
+    const ActionLists early = start_receives_early(schedule);
+    for (int64_t rank = 0; v > 1 && rank < p; ++rank) EXPECT_EQ(in_order_of_start(schedule, rank), early[rank]);
+    return 1 - step_time(schedule, early, message) / step_time(schedule, schedule.ranks, message);
+  };
+  EXPECT_NEAR(saved(interleaved_1f1b, 4, 2, 16, 0.01), 0.007, 5e-4);
+  EXPECT_NEAR(saved(interleaved_1f1b, 4, 2, 16, 0.05), 0.035, 5e-4);
+  EXPECT_NEAR(saved(interleaved_1f1b, 4, 4, 16, 0.01), 0.017, 5e-4);
+  EXPECT_NEAR(saved(interleaved_1f1b, 4, 4, 16, 0.05), 0.080, 5e-4);
+  EXPECT_NEAR(saved(gpipe, 8, 1, 32, 0.05), 0.026, 5e-4);
+  EXPECT_NEAR(saved(zb_h1, 8, 1, 32, 0.05), 0.014, 5e-4);
+  EXPECT_EQ(saved(one_f_one_b, 8, 1, 32, 0.05), 0);
+}
+
+TEST(Schedule, OneChunkStartsItsActionsInTheOrderOfTheList) {
+  for_every_schedule([](PipelineSchedule, const Schedule& schedule) {
+    if (schedule.virtual_stages > 1) return;
+    for (int64_t rank = 0; rank < schedule.pipeline_parallel; ++rank) {
+      EXPECT_EQ(in_order_of_start(schedule, rank), schedule.ranks[rank]);
+    }
+  });
 }
 
 TEST(Schedule, EveryBoundIsReached) {

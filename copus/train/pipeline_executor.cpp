@@ -17,7 +17,7 @@ class PipelineExecutor::Pass : private BucketUse {
        GradientReduction& reduction, GradientProbe& probe, StepRecorder& recorder)
       : executor_(executor),
         schedule_(schedule),
-        actions_(schedule.ranks[executor.groups_.here().pipeline]),
+        actions_(in_order_of_start(schedule, executor.groups_.here().pipeline)),
         micro_batches_(micro_batches),
         reduction_(reduction),
         probe_(probe),
@@ -49,6 +49,7 @@ class PipelineExecutor::Pass : private BucketUse {
   struct Slot {
     at::Tensor input, output;                    // of F: received from the stage before, for the stage after
     at::Tensor output_gradient, input_gradient;  // of B: received from the stage after, for the stage before
+    Work receive;                                // of the one that is received
     ChunkActivations activations;
     std::optional<WeightGradients> deferred;  // work that B has left to W
   };
@@ -61,12 +62,14 @@ class PipelineExecutor::Pass : private BucketUse {
     Slot& slot = slots_[action.chunk][action.micro_batch];
     switch (action.kind) {
       case ActionKind::forward:
+        if (!chunk.is_first()) wait_for(slot, "activations", action);
         compute(StepPart::forward, "F", "forward", action);
         begin_work(action, flops(action, action.kind), /*is_whole_backward=*/false);
         slot.output = chunk.forward(micro_batch, std::exchange(slot.input, {}), slot.activations, this);
         executor_.clock().charge(left_.total());
         break;
       case ActionKind::backward_input:
+        if (!chunk.is_last()) wait_for(slot, "gradients", action);
         compute(StepPart::backward, weight_pass_follows ? "B+W" : "B", "backward", action);
         backward(action, weight_pass_follows, chunk, slot);
         break;
@@ -86,17 +89,20 @@ class PipelineExecutor::Pass : private BucketUse {
         executor_.send(std::exchange(slot.input_gradient, {}), -1, joins);
         break;
       case ActionKind::receive_activation:
-        recorder_.wait_at(concat("activations of micro-batch ", action.micro_batch));
         slot.input = chunk.empty_stream(micro_batch);
-        executor_.receive(slot.input, -1);
+        slot.receive = executor_.start_receive(slot.input, -1);
         break;
       case ActionKind::receive_gradient:
-        recorder_.wait_at(concat("gradients of micro-batch ", action.micro_batch));
         slot.output_gradient = chunk.empty_stream(micro_batch);
-        executor_.receive(slot.output_gradient, 1);
+        slot.receive = executor_.start_receive(slot.output_gradient, 1);
         break;
     }
     recorder_.end();
+  }
+
+  void wait_for(Slot& slot, const char* message, const Action& action) {
+    recorder_.wait_at(concat(message, " of micro-batch ", action.micro_batch));
+    std::exchange(slot.receive, {}).wait();
   }
 
   // Tells the probe of the first micro-batch's gradients. A W that ran together with its B is still an action of its
@@ -191,7 +197,7 @@ class PipelineExecutor::Pass : private BucketUse {
 
   PipelineExecutor& executor_;
   const Schedule& schedule_;
-  const std::vector<Action>& actions_;
+  const std::vector<Action> actions_;
   const std::vector<MicroBatch>& micro_batches_;
   GradientReduction& reduction_;
   GradientProbe& probe_;
@@ -256,7 +262,7 @@ ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
     at::Tensor input, loss_sum;
     if (!chunk.is_first()) {
       input = chunk.empty_stream(micro_batch);
-      receive(input, -1);
+      start_receive(input, -1).wait();
     }
     if (chunk.is_last()) loss_sum = kernels::zeros({}, at::kDouble, micro_batch.tokens.device());
     const at::Tensor output = chunk.evaluate(micro_batch, input, loss_sum, &use);
@@ -287,9 +293,9 @@ void PipelineExecutor::send(const at::Tensor& tensor, int64_t distance, bool wit
                                                           neighbour(distance), route)});
 }
 
-void PipelineExecutor::receive(const at::Tensor& tensor, int64_t distance) {
-  groups_.pipeline().receive(tensor.data_ptr(), tensor.numel(), data_type_of(tensor), neighbour(distance),
-                             {.link = link_to(distance, -distance)});
+Work PipelineExecutor::start_receive(const at::Tensor& tensor, int64_t distance) {
+  return groups_.pipeline().start_receive(tensor.data_ptr(), tensor.numel(), data_type_of(tensor), neighbour(distance),
+                                          {.link = link_to(distance, -distance)});
 }
 
 // Rank of a neighbouring stage. Stages go round the pipeline's ranks: with several chunks a rank the last rank's

@@ -57,7 +57,7 @@ class PipelineExecutor {
   // Starts to send to another stage. `distance`: 1 to the next stage, -1 to the previous one. `with_next_receive`: what
   // comes next is a receive from that stage.
   void send(const at::Tensor& tensor, int64_t distance, bool with_next_receive = false);
-  void receive(const at::Tensor& tensor, int64_t distance);
+  Work start_receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
   // The link to another stage (Route). `direction`: 1 for messages to later stages, -1 to earlier ones. The two share a
   // link, unless a rank has several chunks (joins_receive).

@@ -318,6 +318,25 @@ TEST(NcclWorld, ARingThatSendsBeforeItReceivesNeedsOneQueueOfTheDevice) {
   }
 }
 
+TEST(NcclWorld, AMessageArrivesBeforeItsStartedReceiveIsWaitedFor) {
+  run_over_nccl(2, [](NcclRank& rank) {
+    rank.world.require({{.ranks = {0, 1}, .collectives = false, .messages = GroupUse::Messages::line}});
+    Communicator& pair = rank.world.everyone();
+    const Bytes content = make_data(20, DataType::bfloat16, 3);
+    const DeviceBytes data(rank, rank.rank() == 0 ? content : Bytes(40));
+    if (rank.rank() == 0) {
+      pair.start_send(data.data(), 20, DataType::bfloat16, 1).wait();
+      rank.device.synchronize(rank.device.current_stream());
+      pair.barrier();
+    } else {
+      const Work receive = pair.start_receive(data.data(), 20, DataType::bfloat16, 0);
+      pair.barrier();
+      receive.wait();
+      EXPECT_EQ(data.read(), content);
+    }
+  });
+}
+
 // A layout of eight ranks with d, t and p, as train/rank_groups.h lists its groups.
 std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
   std::vector<GroupUse> groups = {{.ranks = {0, 1, 2, 3, 4, 5, 6, 7}, .collectives = false, .exchanges = true}};

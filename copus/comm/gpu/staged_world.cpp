@@ -91,6 +91,7 @@ class StagedCommunicator final : public WrappedCommunicator {
 
  private:
   Work do_start(const Operation& operation) override {
+    if (operation.kind == OperationKind::receive) return run_in_wait(operation);
     const int64_t bytes = bytes_to_stage(operation);
     if (bytes == 0) return group().start(operation);
     return stage(operation, bytes, [&](const Operation& on_host) { return group().start(on_host); });

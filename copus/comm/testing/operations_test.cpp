@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <functional>
 #include <numeric>
@@ -253,6 +254,34 @@ TEST_P(Messages, that_fit_need_no_receiver) {
     std::vector<float> received(activations.size());
     everyone.receive(received.data(), std::ssize(received), DataType::float32, other);
     EXPECT_EQ(received, activations);
+  });
+}
+
+TEST_P(Messages, are_received_later_than_the_receives_are_started) {
+  run_ranks(GetParam(), 2, [](World& world) {
+    Communicator& everyone = world.everyone();
+    const auto content = [](int64_t from, uint64_t number) {
+      return make_data(1000, DataType::byte, 10 * static_cast<uint64_t>(from) + number);
+    };
+    const int64_t other = 1 - world.rank();
+    std::array<Bytes, 2> sent, received;
+    std::vector<Work> receives, sends;
+    for (Bytes& one : received) {
+      one = Bytes(1000);
+      receives.push_back(everyone.start_receive(one.data(), 1000, DataType::byte, other));
+    }
+    everyone.barrier();
+    for (uint64_t i = 0; i < sent.size(); ++i) {
+      sent.at(i) = content(world.rank(), i);
+      sends.push_back(everyone.start_send(sent.at(i).data(), 1000, DataType::byte, other));
+    }
+    for (uint64_t i = 0; i < receives.size(); ++i) {
+      receives[i].wait();
+      receives[i].wait();  // does nothing
+      EXPECT_TRUE(receives[i].done());
+      EXPECT_TRUE(received.at(i) == content(other, i)) << "message " << i;
+    }
+    for (const Work& send : sends) send.wait();
   });
 }
 

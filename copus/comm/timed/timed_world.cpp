@@ -108,6 +108,7 @@ class TimedCommunicator final : public WrappedCommunicator {
   };
 
   Work do_start(const Operation& operation) override {
+    if (operation.kind == OperationKind::receive) return run_in_wait(operation);
     if (operation.is_message()) return start_message(operation);
     auto collective = std::make_shared<Collective>(*this, operation);
     const Communicating communicating(clock_);

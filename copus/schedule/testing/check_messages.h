@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,25 +19,33 @@ struct NarrowDevices {
   bool joins = true;  // whether sends and receives are one operation where they may be
 };
 
-// Returns whether the step ends. Operations of one link end in the order of issue, and what follows a receive begins
-// when the operation of the receive is done. Neighbouring stages' ranks have one link, or with several chunks one for
-// each direction.
+// Returns whether the step ends. Operations of one link end in the order of issue. A pass that needs a message waits
+// for its receive, and what is issued after the pass begins after it. Neighbouring stages' ranks have one link, or with
+// several chunks one for each direction.
 inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices) {
   struct Operation {
     int64_t link;
-    int64_t sends = 0, receives = 0;  // that are not done
+    int64_t sends = 0, receives = 0;                          // that are not done
+    int64_t held_from = std::numeric_limits<int64_t>::max();  // the first operation behind a pass that needs it
     bool begun = false;
-    bool is_receive = false;
     bool done() const { return begun && sends == 0 && receives == 0; }
   };
   const int64_t ranks = schedule.pipeline_parallel;
   std::vector<std::vector<Operation>> operations(ranks);
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    const std::vector<Action>& actions = schedule.ranks[rank];
+    const std::vector<Action> actions = in_order_of_start(schedule, rank);
+    std::map<std::tuple<ActionKind, int64_t, int64_t>, size_t> receives;  // by action: its operation
     for (size_t i = 0; i < actions.size(); ++i) {
-      const ActionKind kind = actions[i].kind;
+      const auto [kind, chunk, micro_batch] = actions[i];
       const bool sends = kind == ActionKind::send_activation || kind == ActionKind::send_gradient;
-      if (!sends && kind != ActionKind::receive_activation && kind != ActionKind::receive_gradient) continue;
+      if (!sends && !is_receive(kind)) {
+        const auto needed = kind == ActionKind::forward ? ActionKind::receive_activation : ActionKind::receive_gradient;
+        const auto receive = receives.find({needed, chunk, micro_batch});
+        if (receive == receives.end()) continue;
+        int64_t& held_from = operations[rank][receive->second].held_from;
+        held_from = std::min(held_from, std::ssize(operations[rank]));
+        continue;
+      }
       const bool to_next = kind == ActionKind::send_activation || kind == ActionKind::receive_gradient;
       const bool is_backward = kind == ActionKind::send_gradient || kind == ActionKind::receive_gradient;
       const int64_t link =
@@ -44,7 +55,7 @@ inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices)
       }
       Operation& operation = operations[rank].back();
       (sends ? operation.sends : operation.receives) += 1;
-      operation.is_receive = operation.is_receive || !sends;
+      if (!sends) receives[{kind, chunk, micro_batch}] = operations[rank].size() - 1;
     }
   }
   // The first operation of the link on a rank that is not done, if it has begun.
@@ -61,7 +72,8 @@ inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices)
       for (auto operation = of_rank.begin(); operation != of_rank.end(); ++operation) {
         if (!operation->begun) {
           const bool is_held = std::any_of(of_rank.begin(), operation, [&](const Operation& before) {
-            return !before.done() && (before.is_receive || before.link == operation->link);
+            return !before.done() &&
+                   (before.held_from <= operation - of_rank.begin() || before.link == operation->link);
           });
           if (is_held || under_way == devices.messages_at_once) break;
           operation->begun = progress = true;

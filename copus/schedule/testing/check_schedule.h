@@ -28,9 +28,6 @@ inline std::string describe(const Action& action) {
 inline bool is_send(ActionKind kind) {
   return kind == ActionKind::send_activation || kind == ActionKind::send_gradient;
 }
-inline bool is_receive(ActionKind kind) {
-  return kind == ActionKind::receive_activation || kind == ActionKind::receive_gradient;
-}
 
 // The position of every action in a rank's list.
 class Positions {
