@@ -275,8 +275,7 @@ bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) 
 // head are one bucket each, reduced in turn: each when the last backward pass has left it and the bucket before it is
 // done. The rest of that when the backward pass of the pipeline's first rank ends is exposed. Pipeline rank r has ended
 // its own backward pass as much earlier as the ranks before it still need for the last micro-batch. Tied embeddings
-// come last, then the sums over the copies of what is shared out. Then ZeRO-1 and 2 gather the weights, bucket by
-// bucket.
+// come last, then the sums over the copies of what is shared out. Then ZeRO-1 and 2 gather the weights.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -309,23 +308,55 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
     exposed = std::max(exposed, left + tied - (is_deferred ? 0 : ended_earlier));
     ended_earlier += costs.costs[rank].backward().total();
   }
-  return exposed + end_of_step(strategy, buckets);
+  return exposed + end_of_step(strategy, costs, buckets);
 }
 
-// Returns the seconds of the collectives when all gradients are reduced: the sums of shares over the copies of what is
-// shared out, and the gathering of updated weights.
-double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const BucketCosts& buckets) {
+// Returns the exposed seconds of the collectives when all gradients are reduced: the sums of shares over the copies of
+// what is shared out, and the gathering of updated weights.
+double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets) {
   double adding = 0, gathering = 0;
   for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
     double added = 0, gathered = 0;
     visit_buckets(strategy, rank, buckets, [&](const BucketCosts::Bucket& bucket) {
       added += bucket.reduce_replicas;
-      if (!strategy.cuts_weights()) gathered += bucket.gather;
+      gathered += bucket.gather;
     });
     adding = std::max(adding, added);
     gathering = std::max(gathering, gathered);
   }
-  return adding + gathering;
+  if (strategy.cuts_weights()) return adding;
+  const bool overlaps = system_.overlaps_gathers && overlaps_reduction(strategy);
+  return adding + (overlaps ? exposed_gathers(strategy, costs, buckets) : gathering);
+}
+
+// Returns how much later the first micro-batch leaves its forward pass through all stages, since each bucket waits
+// until its weights are gathered. All gathers start with the step, on every rank in the order of use; the head is used
+// last.
+double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const Stages& costs,
+                                      const BucketCosts& buckets) {
+  const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
+  std::vector<double> gathered(p, 0);  // by pipeline rank: when the bucket of its latest use was
+  double now = 0, without_waits = 0;
+  const auto pass = [&](double seconds) {
+    now += seconds;
+    without_waits += seconds;
+  };
+  for (int64_t stage = 0; stage < num_stages; ++stage) {
+    const auto use = [&](const BucketCosts::Bucket& bucket, double seconds) {
+      double& whole = gathered[stage % p];
+      whole += bucket.gather;
+      now = std::max(now, whole);
+      pass(seconds);
+    };
+    const bool is_last = stage + 1 == num_stages;
+    if (stage == 0) use(buckets.embedding, costs.blocks.embedding.forward.total());
+    for (int64_t layer = costs.ranges[stage].begin; layer < costs.ranges[stage].end; ++layer) {
+      use(buckets.layer, costs.blocks.layer.forward.total());
+    }
+    if (!is_last) pass(costs.seconds[stage].send);
+    if (is_last && (!model_.tie_word_embeddings || p > 1)) use(buckets.embedding, 0);
+  }
+  return now - without_waits;
 }
 
 // Returns the seconds of gathering and reducing beside those that every micro-batch waits for: what the first one waits
@@ -343,7 +374,7 @@ double StepTimeModel::shared_communication(const Configuration& configuration, c
     exposed = std::max(exposed, left + tied - ended_earlier);
     ended_earlier += costs.costs[rank].backward().total() + waits.backward_input + waits.backward_weight;
   }
-  return first + exposed + end_of_step(strategy, buckets);
+  return first + exposed + end_of_step(strategy, costs, buckets);
 }
 
 // Returns the seconds of the optimizer; none where a virtual clock charges operations, since it leaves out the

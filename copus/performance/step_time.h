@@ -70,7 +70,8 @@ class StepTimeModel {
   bool overlaps_reduction(const ParallelStrategy& strategy) const;
   bool reduces_tied_at_the_end(const Configuration& configuration) const;
   double bucket_communication(const Configuration& configuration, const Stages& costs);
-  double end_of_step(const ParallelStrategy& strategy, const BucketCosts& buckets);
+  double end_of_step(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets);
+  double exposed_gathers(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets);
   double shared_communication(const Configuration& configuration, const Stages& costs);
   double optimizer(const ParallelStrategy& strategy);
   double held_parameters(const ParallelStrategy& strategy, int64_t pipeline_rank);

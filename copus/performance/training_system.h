@@ -129,6 +129,8 @@ struct TrainingSystem {
   };
   Reduction reduction_without_zero = {};
   Reduction reduction_with_zero = {};
+  // Whether ZeRO-1 and 2 gather updated weights beside the next step's first forward pass.
+  bool overlaps_gathers = true;
   bool scatters_gradients = true;  // whether ZeRO-1 reduces by a reduce-scatter; otherwise by an all-reduce
   // Launches by the host, for each layer and rank that shares its weights, to put gathered weights in their place.
   double gather_launches = 0;

@@ -52,6 +52,7 @@ TrainingSystem eager_pytorch() {
   system.backward = {.stream = 12, .attention = 8, .feed_forward = 13, .launches = 240};
   system.logit_bytes = 30;  // the loss is computed in fp32, in several kernels
   system.overlaps_tensor_backward = false;
+  system.overlaps_gathers = false;  // PyTorch's ZeroRedundancyOptimizer; Megatron-LM without --overlap-param-gather
   system.gathers_after_recompute = true;
   system.recomputes_down_projection = true;
   return system;
@@ -119,6 +120,7 @@ TrainingSystem torchtitan(TorchtitanVersion version) {
   system.name = "torchtitan";
   system.stage_cut = StageCut::ends_count;
   system.optimizer_bytes = fsdp_optimizer_bytes;
+  system.overlaps_gathers = false;
   system.frees_after_backward = true;  // FSDP2's set_reshard_after_backward
   system.memory = megatron_memory();
   system.memory.kept = {.hidden = 2, .gathered = 2, .query = 2, .key_value = 2, .feed_forward = 3};

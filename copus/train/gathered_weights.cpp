@@ -1,5 +1,6 @@
 #include "copus/train/gathered_weights.h"
 
+#include <exception>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -8,13 +9,37 @@
 
 namespace copus {
 
-Work start_gather(const Bucket& bucket, Communicator& group) {
-  return group.start_all_gather(bucket.weight_shard.data_ptr(), bucket.weight.data_ptr(),
-                                shard_sizes(bucket.size(), group.size()), data_type_of(bucket.weight));
+GatheredWeights::GatheredWeights(const ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder)
+    : parameters_(parameters),
+      group_(groups.shards()),
+      recorder_(recorder),
+      is_cut_(parameters.placement().strategy.cuts_weights()) {}
+
+GatheredWeights::~GatheredWeights() {
+  for (const auto& [bucket, work] : gathered_) {
+    try {
+      work.wait();
+    } catch (const std::exception&) {
+      // It is not under way any more. Whoever goes on from the shares gathers them again.
+    }
+  }
 }
 
-GatheredWeights::GatheredWeights(const ParameterStore& parameters, RankGroups& groups)
-    : parameters_(parameters), group_(groups.shards()), is_cut_(parameters.placement().strategy.cuts_weights()) {}
+void GatheredWeights::start() {
+  if (!parameters_.placement().strategy.cuts_optimizer() || is_cut_) return;
+  finish();
+  const std::vector<Bucket>& buckets = parameters_.buckets();
+  for (int64_t b = 0; b < std::ssize(buckets); ++b) {
+    // A tied head has none where its embedding lies here too.
+    if (buckets[b].weight.defined()) gathered_[b] = start_gather(buckets[b]);
+  }
+}
+
+void GatheredWeights::finish() {
+  COPUS_CHECK(!is_cut_ || gathered_.empty(), "weights are in use");
+  for (const auto& [bucket, work] : gathered_) work.wait();
+  gathered_.clear();
+}
 
 void GatheredWeights::begin(std::vector<int64_t> uses, bool keeps) {
   COPUS_CHECK(is_cut_, "weights that are whole need no pass");
@@ -29,7 +54,13 @@ void GatheredWeights::begin(std::vector<int64_t> uses, bool keeps) {
 }
 
 void GatheredWeights::use(int64_t bucket) {
-  if (!is_cut_) return;
+  if (!is_cut_) {
+    const auto under_way = gathered_.find(bucket);
+    if (under_way == gathered_.end()) return;
+    recorder_.wait_aside("gathering the weights", [&] { under_way->second.wait(); });
+    gathered_.erase(under_way);
+    return;
+  }
   COPUS_CHECK(next_ < uses_.size() && uses_[next_] == bucket, "bucket ", bucket, " is not the next to be used");
   ++next_;
   --uses_left_[bucket];
@@ -52,10 +83,15 @@ void GatheredWeights::end() {
               uses_.size() - next_, " uses undone");
 }
 
+Work GatheredWeights::start_gather(const Bucket& bucket) {
+  return group_.start_all_gather(bucket.weight_shard.data_ptr(), bucket.weight.data_ptr(),
+                                 shard_sizes(bucket.size(), group_.size()), data_type_of(bucket.weight));
+}
+
 void GatheredWeights::gather(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
   give_memory(b.weight);
-  gathered_[bucket] = start_gather(b, group_);
+  gathered_[bucket] = start_gather(b);
 }
 
 // Starts to gather what is used next and not there yet, if there is room for it.

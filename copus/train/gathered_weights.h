@@ -1,5 +1,6 @@
-// Whole weights of a rank that keeps only its share of them (ZeRO-3): gathered bucket by bucket for as long as they are
-// in use, the next one while the one in use is computed with.
+// Whole weights of a rank that updates only its share of them. With ZeRO-1 and 2 the weights stay whole: an update
+// starts to gather all buckets, and each is waited for where it is used first. With ZeRO-3 a bucket is gathered for as
+// long as it is in use, the next one while the one in use is computed with.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +10,36 @@
 #include "copus/comm/communicator.h"
 #include "copus/model/parameters.h"
 #include "copus/train/rank_groups.h"
+#include "copus/train/step_recorder.h"
 
 namespace copus {
 
-// Starts to gather a bucket's whole weights from the shards of the ranks of `group`, which share it.
-Work start_gather(const Bucket& bucket, Communicator& group);
-
-// Where weights are not cut it does nothing: they are always there.
+// Without ZeRO it does nothing: weights are whole and everybody's own.
 class GatheredWeights {
  public:
-  // Refers to both for its whole life.
-  GatheredWeights(const ParameterStore& parameters, RankGroups& groups);
+  // Refers to all three for its whole life.
+  GatheredWeights(const ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder);
+  // Waits for what is under way, or until it has failed.
+  ~GatheredWeights();
+  GatheredWeights(const GatheredWeights&) = delete;
+  GatheredWeights& operator=(const GatheredWeights&) = delete;
 
-  // Tells whether there is anything to gather. Where not, passes need not be begun.
-  bool is_needed() const { return is_cut_; }
+  // Starts to gather all buckets with ZeRO-1 and 2, in the order in which a forward pass uses them. Call on all ranks
+  // that share the weights, when their shares have changed. Until finish(), only use() says when a bucket may be read.
+  void start();
+
+  // Waits until nothing is under way: the weights are whole with ZeRO-1 and 2.
+  void finish();
+
+  // Tells whether weights are used in passes: with ZeRO-3. Else passes need not be begun.
+  bool needs_passes() const { return is_cut_; }
 
   // Begins a pass that uses the weights of these buckets in this order, and the gather of the first. With `keeps` a
   // bucket stays until its last use (as with reshard_after_forward = false), otherwise at most one is there beside
   // those in use: the next. All ranks that share the weights begin the same passes.
   void begin(std::vector<int64_t> uses, bool keeps);
 
-  // The bucket's whole weights are there from the one to the other. The bucket is the next of the pass.
+  // The bucket's whole weights are there from the one to the other. In a pass it is the next one.
   void use(int64_t bucket);
   void release(int64_t bucket);
 
@@ -37,18 +47,20 @@ class GatheredWeights {
   void end();
 
  private:
+  Work start_gather(const Bucket& bucket);
   void gather(int64_t bucket);
   void gather_next();
 
   const ParameterStore& parameters_;
   Communicator& group_;
+  StepRecorder& recorder_;
   const bool is_cut_;
   bool keeps_ = false;
   std::vector<int64_t> uses_;
   size_t next_ = 0;                       // the first use that has not begun
   size_t next_gather_ = 0;                // where buckets stay: the first use whose bucket may not be there
   std::map<int64_t, int64_t> uses_left_;  // by bucket
-  std::map<int64_t, Work> gathered_;      // by bucket, under way or done
+  std::map<int64_t, Work> gathered_;      // by bucket, under way or done; with ZeRO-1 and 2 those not waited for yet
   int64_t in_use_ = 0;
 };
 

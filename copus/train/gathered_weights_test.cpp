@@ -1,5 +1,5 @@
 // Tests how many whole buckets a rank holds at once with ZeRO-2 and 3, and that what is gathered is what the ranks
-// keep.
+// keep, once it is waited for.
 #include "copus/train/gathered_weights.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,8 @@ namespace {
 using namespace layouts;
 
 // A model of six layers over so many ranks, on each of them.
-void on_every_rank(const ParallelStrategy& strategy, const std::function<void(RankModel&)>& body) {
+void on_every_rank(const ParallelStrategy& strategy, const std::function<void(RankModel&)>& body,
+                   const Connect& connect = on_test_device) {
   RunConfig config = small_run("");
   config.model.hidden_size = 16;
   config.model.intermediate_size = 40;
@@ -28,7 +29,7 @@ void on_every_rank(const ParallelStrategy& strategy, const std::function<void(Ra
   config.train.sequence_length = 8;
   run_ranks_as_threads(strategy.world_size(), [&](World& plain) {
     kernels::set_num_threads(1);
-    const auto world = on_test_device(plain);
+    const auto world = connect(plain);
     world->require(groups_of(config.model, strategy, config.train.sequence_length));
     StepRecorder recorder(*world);
     const Placement placement = place(config.model, strategy, config.train.sequence_length, world->rank());
@@ -53,7 +54,7 @@ TEST(GatheredWeights, OneBucketBesideTheOneInUse) {
     const ParameterStore& parameters = model.parameters;
     ParameterStore whole(parameters.model(), at::kFloat, test_device());
     whole.initialize(5);
-    GatheredWeights weights(parameters, model.groups);
+    GatheredWeights& weights = model.weights;
     for (int pass = 0; pass < 2; ++pass) {
       weights.begin(there_and_back, false);
       for (const int64_t bucket : there_and_back) {
@@ -72,7 +73,7 @@ TEST(GatheredWeights, OneBucketBesideTheOneInUse) {
 
 TEST(GatheredWeights, WithoutReshardingABucketIsGatheredOnceAndStaysUntilItsLastUse) {
   on_every_rank({.data_parallel = 2, .zero_stage = 3, .reshard_after_forward = false}, [](RankModel& model) {
-    GatheredWeights weights(model.parameters, model.groups);
+    GatheredWeights& weights = model.weights;
     weights.begin(there_and_back, true);
     std::vector<const void*> addresses(7);
     for (size_t i = 0; i < there_and_back.size(); ++i) {
@@ -91,13 +92,39 @@ TEST(GatheredWeights, WithoutReshardingABucketIsGatheredOnceAndStaysUntilItsLast
 
 TEST(GatheredWeights, UsesComeInTheirOrder) {
   on_every_rank({.data_parallel = 2, .zero_stage = 3}, [](RankModel& model) {
-    GatheredWeights weights(model.parameters, model.groups);
+    GatheredWeights& weights = model.weights;
     weights.begin({1}, false);
     EXPECT_THROW(weights.use(2), InternalError);
     weights.use(1);
     weights.release(1);
     weights.end();
   });
+}
+
+// Memory travels as a device's does, which has what is gathered only once somebody waits for it.
+TEST(GatheredWeights, WithZeroOneABucketIsWholeWhenItIsUsedAndAllAreInTheEnd) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
+  const auto check = [](RankModel& model) {
+    const ParameterStore& parameters = model.parameters;
+    ParameterStore whole(parameters.model(), at::kFloat, at::kCPU);
+    whole.initialize(5);
+    const auto is_whole = [&](size_t bucket) {
+      const at::Tensor& expected = whole.buckets()[bucket].weight;
+      return parameters.buckets()[bucket].weight.narrow(0, 0, expected.numel()).equal(expected);  // without padding
+    };
+    model.weights.start();
+    model.weights.use(0);
+    model.weights.release(0);
+    EXPECT_TRUE(is_whole(0));
+    EXPECT_FALSE(is_whole(1)) << "somebody waits for what is not used";
+    model.weights.use(1);
+    EXPECT_TRUE(is_whole(1));
+    model.weights.use(1);  // again, when nothing is under way
+    model.weights.finish();
+    for (size_t bucket = 0; bucket < parameters.buckets().size(); ++bucket) EXPECT_TRUE(is_whole(bucket));
+    model.weights.start();  // and left under way
+  };
+  on_every_rank({.data_parallel = 2, .zero_stage = 1}, check, as_on_a_device);
 }
 
 // Gradients of bucket b in micro-batch m are (m + 1) (b + 1) on every rank, so that a share of two ranks and three

@@ -7,7 +7,6 @@
 #include "copus/model/flat_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/tensor_messages.h"
-#include "copus/train/gathered_weights.h"
 
 namespace copus {
 
@@ -186,18 +185,6 @@ void add_tied_gradient(const ParameterStore& parameters) {
   const Parameter* head = parameters.find_tied_copy();
   if (head == nullptr || parameters.buckets()[head->bucket].weight.defined()) return;
   parameters.find(head->info.name).gradient.add_(head->gradient);
-}
-
-void gather_weights(const ParameterStore& parameters, RankGroups& groups) {
-  const ParallelStrategy& strategy = parameters.placement().strategy;
-  if (!strategy.cuts_optimizer() || strategy.cuts_weights()) return;
-  Communicator& group = groups.shards();
-  std::vector<Work> works;
-  for (const Bucket& bucket : parameters.buckets()) {
-    if (!bucket.weight.defined()) continue;  // a tied head whose embedding lies here too
-    works.push_back(start_gather(bucket, group));
-  }
-  for (const Work& work : works) work.wait();
 }
 
 }  // namespace copus

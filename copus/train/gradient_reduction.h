@@ -1,5 +1,5 @@
 // Exchange in a step between the ranks that hold the same parameters: gradients are added up bucket by bucket while the
-// backward pass goes on, and with ZeRO-1 and 2 each rank's updated weights are gathered afterwards.
+// backward pass goes on.
 #pragma once
 
 #include <cstdint>
@@ -96,9 +96,5 @@ class GradientReduction {
 
 // Adds the gradient of a tied head to that of the embedding beside it; nothing where there are no two copies.
 void add_tied_gradient(const ParameterStore& parameters);
-
-// Gathers the compute weights with ZeRO-1 and 2: every data-parallel rank's share goes to all of them. Call when shares
-// have changed.
-void gather_weights(const ParameterStore& parameters, RankGroups& groups);
 
 }  // namespace copus

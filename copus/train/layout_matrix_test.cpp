@@ -446,6 +446,26 @@ TEST_F(LayoutMatrix, TrainsTheSameWhereMemoryTravelsAsADevicesDoes) {
   }
 }
 
+// After a step whole weights are still being gathered.
+TEST_F(LayoutMatrix, WeightsAreWholeForWhoeverReadsThemAfterAStep) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
+  std::vector<at::Tensor> first;
+  train(
+      config({ranks(2, 1, 1), zero_1}),
+      [&](Trainer& trainer, World& world) {
+        trainer.step();
+        EXPECT_NO_THROW(trainer.check_state(std::nullopt));
+        trainer.step();
+        std::vector<at::Tensor> weights;
+        for (const Bucket& bucket : trainer.parameters().buckets()) weights.push_back(bucket.weight.clone());
+        if (world.rank() == 0) first = weights;
+        world.everyone().barrier();
+        for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(weights[i].equal(first[i])) << "bucket " << i;
+        world.everyone().barrier();
+      },
+      as_on_a_device);
+}
+
 TEST_F(LayoutMatrix, TracedStepsAreRecordedOnEveryRank) {
   train(config({ranks(2, 1, 2), zb_h1}), [](Trainer& trainer, World&) {
     trainer.step();

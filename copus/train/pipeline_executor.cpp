@@ -30,7 +30,7 @@ class PipelineExecutor::Pass : private BucketUse {
 
   at::Tensor run() {
     reduction_.begin(std::ssize(micro_batches_));
-    if (executor_.weights_.is_needed()) {
+    if (executor_.weights_.needs_passes()) {
       executor_.weights_.begin(weights_in_order(), !executor_.strategy().reshard_after_forward);
     }
     for (size_t i = 0; i < actions_.size(); ++i) {
@@ -212,8 +212,8 @@ class PipelineExecutor::Pass : private BucketUse {
   bool reduces_ = false;
 };
 
-PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& groups)
-    : parameters_(parameters), groups_(groups), weights_(parameters, groups) {
+PipelineExecutor::PipelineExecutor(ParameterStore& parameters, RankGroups& groups, GatheredWeights& weights)
+    : parameters_(parameters), groups_(groups), weights_(weights) {
   const TensorParallel tensor_parallel = strategy().tensor_parallel == 1
                                              ? TensorParallel()
                                              : TensorParallel(groups.tensor(), strategy().sequence_parallel);
@@ -247,7 +247,7 @@ class WeightUse final : public BucketUse {
 }  // namespace
 
 ExactSum PipelineExecutor::evaluate(const MicroBatch& micro_batch) {
-  if (weights_.is_needed()) {
+  if (weights_.needs_passes()) {
     std::vector<int64_t> uses;
     for (const ModelChunk& chunk : chunks_) {
       const std::vector<int64_t> used = chunk.weights_of_evaluation();

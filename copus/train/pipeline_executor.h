@@ -22,8 +22,8 @@ namespace copus {
 
 class PipelineExecutor {
  public:
-  // Refers to `parameters` and `groups` for its whole life.
-  PipelineExecutor(ParameterStore& parameters, RankGroups& groups);
+  // Refers to all three for its whole life.
+  PipelineExecutor(ParameterStore& parameters, RankGroups& groups, GatheredWeights& weights);
 
   // Runs forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the
   // main gradients. Tells `reduction` (not begun) of each bucket as soon as its gradient is complete, while the rest
@@ -72,8 +72,8 @@ class PipelineExecutor {
 
   ParameterStore& parameters_;
   RankGroups& groups_;
+  GatheredWeights& weights_;
   std::vector<ModelChunk> chunks_;
-  GatheredWeights weights_;
   std::vector<Message> sends_;  // messages under way
 };
 

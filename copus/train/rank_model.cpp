@@ -9,14 +9,20 @@ RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, 
     : groups(world, strategy, recorder),
       parameters(config.model, compute_dtype(config.execution.precision),
                  place(config.model, strategy, config.train.sequence_length, world.rank()), state),
-      executor(parameters, groups),
+      weights(parameters, groups, recorder),
+      executor(parameters, groups, weights),
       probe(parameters, groups, recorder),
       reduction(parameters, groups, probe),
       optimizer(make_optimizer(parameters, config.optimizer, state)) {}
 
 void RankModel::publish_weights() {
   parameters.publish_weights();
-  gather_weights(parameters, groups);
+  gather_weights();
+}
+
+void RankModel::gather_weights() {
+  weights.start();
+  weights.finish();
 }
 
 }  // namespace copus

@@ -10,6 +10,7 @@
 #include "copus/description/parallel_strategy.h"
 #include "copus/model/parameters.h"
 #include "copus/model/state_memory.h"
+#include "copus/train/gathered_weights.h"
 #include "copus/train/gradient_probe.h"
 #include "copus/train/gradient_reduction.h"
 #include "copus/train/optimizer.h"
@@ -36,9 +37,12 @@ class RankModel {
 
   // Publishes changed master weights as the compute weights of all data-parallel ranks. They all call it.
   void publish_weights();
+  // The same where this rank's compute weights have been made from its masters already.
+  void gather_weights();
 
   RankGroups groups;
   ParameterStore parameters;
+  GatheredWeights weights;
   PipelineExecutor executor;
   GradientProbe probe;
   GradientReduction reduction;

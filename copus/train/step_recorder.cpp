@@ -1,6 +1,5 @@
 #include "copus/train/step_recorder.h"
 
-#include "copus/base/error.h"
 #include "copus/comm/gpu/profiler_range.h"
 
 namespace copus {
@@ -19,7 +18,12 @@ void StepRecorder::begin(const Computation& computation, const std::string& plac
 void StepRecorder::wait_at(const std::string& place) {
   end();
   place_ = place;
-  world_.health().set_place(concat("step ", step_, ", ", place));
+  be_at(concat("step ", step_, ", ", place));
+}
+
+void StepRecorder::be_at(const std::string& place) {
+  told_ = place;
+  world_.health().set_place(place);
 }
 
 void StepRecorder::end() {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "copus/base/error.h"
 #include "copus/comm/world.h"
 #include "copus/performance/stragglers.h"
 #include "copus/report/timeline.h"
@@ -53,6 +54,18 @@ class StepRecorder {
   // Notes that the rank only waits from here, at `place`.
   void wait_at(const std::string& place);
 
+  // Runs `wait`, at `place`. What it interrupts goes on after it, as the same event.
+  template <class Wait>
+  void wait_aside(const std::string& place, const Wait& wait) {
+    const std::string told_before = told_;
+    be_at(concat("step ", step_, ", ", place));
+    wait();
+    be_at(told_before);
+  }
+
+  // Tells others that the rank is at `place`, which names the step or what is done between two steps.
+  void be_at(const std::string& place);
+
   // Notes that a communication that began at `begin` has ended, after the rank has waited for it since `waiting_since`.
   void add_communication(const char* category, const std::string& name, double begin, double waiting_since);
 
@@ -65,7 +78,8 @@ class StepRecorder {
   World& world_;
   int64_t step_ = 0;
   bool trace_ = false;
-  std::string place_;
+  std::string place_;  // within the step
+  std::string told_;
   struct Open {
     Computation computation;
     double begin;

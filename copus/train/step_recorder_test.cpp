@@ -48,5 +48,19 @@ TEST(StepRecorder, WhatIsDoneInBetweenLeavesPartsAndPlacesAsTheyWere) {
   EXPECT_THAT(names, ElementsAre("B", "norm", "B", "norm"));
 }
 
+TEST(StepRecorder, AWaitIsToldAndLeavesTheEventWhole) {
+  ObservedWorld world;
+  StepRecorder recorder(world);
+  recorder.begin_step(3, true);
+  recorder.begin({.category = "pipeline", .name = "F", .part = StepPart::forward}, "forward of micro-batch 0");
+  recorder.wait_aside("gathering the weights", [&] { EXPECT_EQ(world.place(), "step 3, gathering the weights"); });
+  EXPECT_EQ(world.place(), "step 3, forward of micro-batch 0");
+  recorder.be_at("evaluation after step 3");
+  recorder.wait_aside("gathering the weights", [] {});
+  EXPECT_EQ(world.place(), "evaluation after step 3");
+  recorder.end();
+  EXPECT_EQ(recorder.events().size(), 1);
+}
+
 }  // namespace
 }  // namespace copus

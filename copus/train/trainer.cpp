@@ -148,7 +148,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   settle(model_->state(), processes.empty() ? ranks_as_processes(world) : processes);
   if (survives_) survives_->at_rest.all = mover_.state_in_arenas();
   model_->parameters.initialize(config.execution.seed);
-  gather_weights(model_->parameters, model_->groups);
+  model_->gather_weights();
   state_.seed = config.execution.seed;
   state_.sequence_length = config.train.sequence_length;
   state_.byte_tokens = dataset.bytes();
@@ -189,6 +189,11 @@ void Trainer::publish_weights() {
   if (model_->parameters.compute_dtype() != model_->parameters.master_dtype()) model_->publish_weights();
 }
 
+ParameterStore& Trainer::whole_parameters() const {
+  model_->weights.finish();
+  return model_->parameters;
+}
+
 void Trainer::keep_record(int64_t epoch) {
   if (!survives_) return;
   survives_->loaded_in = epoch;
@@ -218,8 +223,8 @@ void Trainer::plan_steps() {
 }
 
 void Trainer::load(const std::map<std::string, TensorView, std::less<>>& weights) {
-  load_weights(model_->parameters, weights);
-  gather_weights(model_->parameters, model_->groups);
+  load_weights(whole_parameters(), weights);
+  model_->gather_weights();
 }
 
 void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
@@ -234,7 +239,7 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
   }
   state.held_out_fingerprint = state_.held_out_fingerprint;
   check_known(checkpoint, config_);
-  const ParameterStore& parameters = model_->parameters;
+  const ParameterStore& parameters = whole_parameters();
   Optimizer& optimizer = *model_->optimizer;
   load_state(parameters, master_weights(parameters),
              [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
@@ -311,7 +316,7 @@ void Trainer::update_weights(const WeightUpdate& update) {
     model_->optimizer->step(update);
   }
   recorder_.wait_at("gathering the weights");
-  gather_weights(model_->parameters, model_->groups);
+  model_->weights.start();  // the next forward pass waits for them
 }
 
 // Leaves the gradient of the mean loss over the global batch in the store's main gradients. Returns the ranks'
@@ -389,7 +394,7 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
 
 // Evaluates the held-out data. A micro-batch is of one source. They are dealt to the data-parallel ranks in rounds.
 std::optional<HeldOutLoss> Trainer::evaluate(const StopQuestion& stop) {
-  world_.health().set_place(concat("evaluation after step ", state_.step));
+  recorder_.be_at(concat("evaluation after step ", state_.step));
   const ParallelStrategy& strategy = executed_.strategy;
   RankGroups& groups = model_->groups;
   const std::vector<HeldOutPart> parts = dataset_.held_out_parts(samples_of_evaluation(config_, dataset_));
@@ -426,6 +431,7 @@ CheckpointPlan Trainer::plan_checkpoint(const CheckpointLimits& limits) const {
 }
 
 void Trainer::hand_over_state(const CheckpointPlan& plan, const TensorSink& sink) {
+  model_->weights.finish();
   world_.health().set_place(concat("checkpoint after step ", state_.step));
   copus::hand_over_state(*model_, plan, sink);
 }

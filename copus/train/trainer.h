@@ -159,8 +159,9 @@ class Trainer {
   const TrainingState& state() const { return state_; }
   // The record of the latest step, where the training state survives failures and there was one since the run began.
   std::optional<StepRecord> latest_record() const { return survives_ ? survives_->record : std::nullopt; }
-  const ParameterStore& parameters() const { return model_->parameters; }
-  ParameterStore& parameters() { return model_->parameters; }
+  // Whole weights, once those that the latest step's update has changed are gathered. Every rank calls it.
+  const ParameterStore& parameters() const { return whole_parameters(); }
+  ParameterStore& parameters() { return whole_parameters(); }
 
  private:
   // A switch that all ranks know of.
@@ -178,6 +179,7 @@ class Trainer {
     ExactSum small_squared_norms;
   };
 
+  ParameterStore& whole_parameters() const;
   void plan_steps();
   void prepare_switch(const SwitchIntent& intent);
   std::optional<Obstacle> obstacle_to(const Configuration& configuration);

@@ -206,6 +206,8 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   phases.add("building groups", pending.opening_seconds);
   double begin = arrived;
   if (pending.preparation.valid()) {
+    // Behind the barrier ranks may read each other's whole weights.
+    model_->weights.finish();
     // The pause begins when the last rank has ended the step: the others would have to wait for it in any case.
     phases.wait_for_all_ranks();
     gather_seconds_now();
@@ -343,6 +345,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
 
 StateHash Trainer::hash_of_state() const {
   StateHash hash(config_.model, optimizer_slots(config_.optimizer));
+  model_->weights.finish();
   hash.add_rank(model_->parameters.placement(), model_->state(), /*has_compute_weights=*/true);
   hash.add_counters(state_, model_->optimizer->steps(), world_.rank(), world_.size());
   hash.add_up(world_.everyone());

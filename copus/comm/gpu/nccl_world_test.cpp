@@ -358,6 +358,50 @@ std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
   return groups;
 }
 
+// With ZeRO-1 and 2 an update starts to gather all weights, and the next step's forward pass begins beside that.
+TEST(NcclWorld, AStepBeginsBesideTheGathersOfTheUpdateBeforeIt) {
+  constexpr int64_t buckets = 3, count = 6;
+  run_over_nccl(
+      8,
+      [&](NcclRank& rank) {
+        rank.world.require(layout(2, 2, 2));
+        const int64_t here = rank.rank(), stage = here / 4, tensor = here % 2;
+        Communicator& shards = rank.world.group({4 * stage + tensor, 4 * stage + 2 + tensor});
+        Communicator& neighbours = rank.world.group({here - tensor, here - tensor + 1});
+        Communicator& pipeline = rank.world.group({here % 4, 4 + here % 4});
+        for (uint64_t step = 0; step < 3; ++step) {
+          const std::vector<Bytes> sums = make_inputs(2, count, DataType::float64, 10 + step);
+          const Bytes activation = make_data(count, DataType::float64, 20 + step);
+          DeviceBytes data(rank, sums[neighbours.rank()]);
+          const DeviceBytes message(rank, stage == 0 ? activation : Bytes(activation.size()));
+          std::vector<DeviceBytes> shares, weights;
+          std::vector<Work> gathers;
+          for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+            shares.emplace_back(rank, make_data(count, DataType::float64, step + shards.rank()));
+            weights.emplace_back(rank, Bytes(2 * 8 * count));
+          }
+          for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+            gathers.push_back(shards.start_all_gather(shares[bucket].data(), weights[bucket].data(),
+                                                      std::vector<int64_t>{count, count}, DataType::float64));
+          }
+          if (stage == 1) pipeline.receive(message.data(), count, DataType::float64, 0);
+          for (const Work& gather : gathers) {
+            gather.wait();
+            data.write(sums[neighbours.rank()]);
+            neighbours.all_reduce(data.data(), count, DataType::float64);
+          }
+          if (stage == 0) pipeline.start_send(message.data(), count, DataType::float64, 1).wait();
+          Bytes whole = make_data(count, DataType::float64, step);
+          const Bytes second = make_data(count, DataType::float64, step + 1);
+          whole.insert(whole.end(), second.begin(), second.end());
+          for (const DeviceBytes& weight : weights) EXPECT_EQ(weight.read(), whole);
+          EXPECT_EQ(data.read(), reduce_reference(sums, DataType::float64, Reduction::sum));
+          EXPECT_EQ(message.read(), activation);
+        }
+      },
+      narrow_device());
+}
+
 // Uses every group of this rank as a step does: exchanges come between steps, and connect there.
 void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
   std::set<std::pair<Ranks, bool>> used;
