@@ -275,50 +275,76 @@ bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) 
 // head are one bucket each, reduced in turn: each when the last backward pass has left it and the bucket before it is
 // done. The rest of that when the backward pass of the pipeline's first rank ends is exposed. Pipeline rank r has ended
 // its own backward pass as much earlier as the ranks before it still need for the last micro-batch. Tied embeddings
-// come last, then the sums over the copies of what is shared out. Then ZeRO-1 and 2 gather the weights.
+// come last. With ZeRO-1 the host waits for a share when the next bucket is complete, and then starts to add the share
+// to those of other copies. Where nothing overlaps, all sums over copies come last. Then ZeRO-1 and 2 gather the
+// weights.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
   const BucketCosts buckets = cost_buckets(strategy);
+  const bool adds_copies = overlaps_reduction(strategy) && strategy.zero_replicas > 1;
   double exposed = 0, ended_earlier = 0;
   for (int64_t rank = 0; rank < p; ++rank) {
     // Buckets are complete only at the end of the schedule where it leaves the weights' gradients until then.
     const bool is_deferred = defers_weight_gradients(strategy, rank);
     const bool overlaps = overlaps_reduction(strategy) && !is_deferred;
-    double now = 0, reduced = 0, tied = 0;
-    const auto add_bucket = [&](double reduction) { reduced = std::max(reduced, overlaps ? now : 0) + reduction; };
+    double computed = 0, now = 0;  // without and with waits for shares
+    double reduced = 0, added = 0, unadded = 0;
+    bool has_tied = false;
+    const auto compute = [&](const BlockCost& block) {
+      if (!overlaps) return;
+      computed += block.backward().total();
+      now += block.backward().total();
+    };
+    const auto add_bucket = [&](const BucketCosts::Bucket& bucket) {
+      const double reduced_before = reduced;
+      reduced = std::max(reduced, now) + bucket.reduce;
+      if (!adds_copies) return;
+      // The share of the bucket before is waited for and added to the copies.
+      if (overlaps) now = std::max(now, reduced_before);
+      added = std::max({added, now, reduced_before}) + unadded;
+      unadded = bucket.reduce_replicas;
+    };
     const auto add_embedding = [&] {
-      if (!model_.tie_word_embeddings) return add_bucket(buckets.embedding.reduce);
-      tied = buckets.embedding.reduce;
+      if (!model_.tie_word_embeddings) return add_bucket(buckets.embedding);
+      has_tied = true;
     };
     for (int64_t stage = rank + (num_stages - p); stage >= 0; stage -= p) {
       if (stage + 1 == num_stages) {
-        now += costs.blocks.head.backward().total();
+        compute(costs.blocks.head);
         add_embedding();
       }
       for (int64_t layer = costs.ranges[stage].begin; layer < costs.ranges[stage].end; ++layer) {
-        now += costs.blocks.layer.backward().total();
-        add_bucket(buckets.layer.reduce);
+        compute(costs.blocks.layer);
+        add_bucket(buckets.layer);
       }
       if (stage != 0) continue;
-      now += costs.blocks.embedding.backward().total();
+      compute(costs.blocks.embedding);
       add_embedding();
     }
-    const double left = overlaps ? std::max(0.0, reduced - now) : reduced;
-    exposed = std::max(exposed, left + tied - (is_deferred ? 0 : ended_earlier));
+    double end = std::max(reduced, now);
+    if (adds_copies) added = std::max(added, end) + unadded;
+    if (has_tied) {
+      end += buckets.embedding.reduce;
+      if (adds_copies) added = std::max(added, end) + buckets.embedding.reduce_replicas;
+    }
+    const double left = std::max(end, added) - computed;
+    exposed = std::max(exposed, left - (is_deferred ? 0 : ended_earlier));
     ended_earlier += costs.costs[rank].backward().total();
   }
   return exposed + end_of_step(strategy, costs, buckets);
 }
 
 // Returns the exposed seconds of the collectives when all gradients are reduced: the sums of shares over the copies of
-// what is shared out, and the gathering of updated weights.
+// what is shared out, where they have not been counted (with ZeRO-2 and 3 this leaves out that the last backward pass
+// hides some), and the gathering of updated weights.
 double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets) {
+  const bool added_before = overlaps_reduction(strategy) && !strategy.cuts_gradients();  // bucket_communication
   double adding = 0, gathering = 0;
   for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
     double added = 0, gathered = 0;
     visit_buckets(strategy, rank, buckets, [&](const BucketCosts::Bucket& bucket) {
-      added += bucket.reduce_replicas;
+      if (!added_before) added += bucket.reduce_replicas;
       gathered += bucket.gather;
     });
     adding = std::max(adding, added);

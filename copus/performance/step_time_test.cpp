@@ -449,6 +449,26 @@ TEST(StepTime, CopiesAddTheirSharesOnceAStep) {
   EXPECT_NEAR(predicted(3), 3 * (2 * of.all() + 8 * of.layer) + halves + saved, 1e-12);
 }
 
+TEST(StepTime, WithZeroOneCopiesAddTheirSharesBesideTheBackwardPass) {
+  ClusterDescription cluster = counting_cluster();
+  cluster.ranks_per_node = 2;
+  cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e18};
+  const auto exposed = [&] {
+    return predict(cluster, with({.data_parallel = 4, .zero_stage = 1, .zero_replicas = 2})).data_communication;
+  };
+  const auto sum_of_halves = [&](int64_t elements) {
+    return all_reduce_seconds(cluster.between_nodes, 2, 4 * elements / 2);
+  };
+  const int64_t layer = 4 * 128 * 128 + 3 * 256 * 128 + 2 * 128, table = 1000 * 128;
+  // A fast network leaves the sums that start when the last layer is complete, and the embedding at the same time.
+  cluster.between_nodes = {.latency_seconds = 0, .bytes_per_second = 1e12};
+  EXPECT_NEAR(exposed(), 2 * sum_of_halves(layer) + sum_of_halves(table), 1e-11);
+  // A slow one is busy from the time at which the layer behind the head is complete.
+  cluster.between_nodes.bytes_per_second = 1e6;
+  const double all = 8 * sum_of_halves(layer) + 2 * sum_of_halves(table);
+  EXPECT_NEAR(exposed(), all - 7 * 2 * layer_seconds() / 3, 1e-9);
+}
+
 TEST(StepTime, SharesStayOnANodeWhereCopiesDo) {
   ClusterDescription cluster = counting_cluster();
   cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e9};

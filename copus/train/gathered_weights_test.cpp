@@ -173,5 +173,53 @@ TEST(GradientReduction, HoldsAThirdOneWhilePartialGradientsAreAdded) {
                 });
 }
 
+thread_local int64_t all_reduces_started = 0;
+
+class CountingGroup final : public WrappedCommunicator {
+ public:
+  using WrappedCommunicator::WrappedCommunicator;
+
+ private:
+  Work do_start(const Operation& operation) override {
+    if (operation.kind == OperationKind::all_reduce) ++all_reduces_started;
+    return group().start(operation);
+  }
+};
+
+// Counts the all-reduces that this rank starts.
+class CountingWorld final : public WrappedWorld {
+ public:
+  explicit CountingWorld(World& world) : WrappedWorld(world) {}
+
+ private:
+  std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t /*member*/) override {
+    return std::make_unique<CountingGroup>(inner().group(ranks));
+  }
+};
+
+TEST(GradientReduction, AddsSharesToThoseOfCopiesWhileOtherBucketsAreReduced) {
+  for (const int64_t zero_stage : {1, 2, 3}) {
+    SCOPED_TRACE(zero_stage);
+    const auto check = [&](RankModel& model) {
+      GradientReduction& reduction = model.reduction;
+      const int64_t buckets = std::ssize(model.parameters.buckets());
+      reduction.begin(2);
+      all_reduces_started = 0;
+      for (int micro_batch = zero_stage == 1 ? 1 : 0; micro_batch < 2; ++micro_batch) {
+        EXPECT_EQ(all_reduces_started, 0) << "before the share of the step is complete";
+        for (int64_t b = buckets; b-- > 0;) {
+          reduction.pass_begins(b);
+          reduction.bucket_done(b);
+        }
+      }
+      EXPECT_EQ(all_reduces_started, buckets - (zero_stage == 1 ? 1 : 2));
+      reduction.finish();
+      EXPECT_EQ(all_reduces_started, buckets);
+    };
+    on_every_rank({.data_parallel = 4, .zero_stage = zero_stage, .zero_replicas = 2}, check,
+                  [](World& world) { return std::make_unique<CountingWorld>(world); });
+  }
+}
+
 }  // namespace
 }  // namespace copus

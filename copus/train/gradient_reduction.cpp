@@ -98,12 +98,31 @@ void GradientReduction::start_data_parallel(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
   const DataType type = data_type_of(b.gradient);
   if (parameters_.placement().strategy.cuts_optimizer()) {
-    works_.push_back(groups_.shards().start_reduce_scatter(b.gradient.data_ptr(), b.gradient_shard.data_ptr(),
-                                                           shard_sizes(b.size(), groups_.shards().size()), type,
-                                                           Reduction::sum));
+    Communicator& group = groups_.shards();
+    const Work work = group.start_reduce_scatter(b.gradient.data_ptr(), b.gradient_shard.data_ptr(),
+                                                 shard_sizes(b.size(), group.size()), type, Reduction::sum);
+    if (groups_.copies().size() == 1) return works_.push_back(work);
+    finish_scattering();
+    scattering_ = {bucket, work};
   } else {
     works_.push_back(groups_.data().start_all_reduce(b.gradient.data_ptr(), b.size(), type, Reduction::sum));
   }
+}
+
+// The sum over copies of a bucket's share starts with the next bucket, at a fixed point of the step as above.
+void GradientReduction::finish_scattering() {
+  if (!scattering_) return;
+  scattering_->work.wait();
+  add_copies(scattering_->bucket);
+  scattering_.reset();
+}
+
+// Starts to add this rank's share of a bucket to those of the other copies that hybrid sharding makes.
+void GradientReduction::add_copies(int64_t bucket) {
+  Communicator& copies = groups_.copies();
+  if (copies.size() == 1) return;
+  const at::Tensor& shard = parameters_.buckets()[bucket].gradient_shard;
+  works_.push_back(copies.start_all_reduce(shard.data_ptr(), shard.numel(), data_type_of(shard), Reduction::sum));
 }
 
 void GradientReduction::reduce_into_share(int64_t bucket) {
@@ -133,6 +152,8 @@ void GradientReduction::finish_oldest() {
   const Bucket& bucket = parameters_.buckets()[oldest.bucket];
   if (oldest.addend.defined()) bucket.kept_gradient.add_(oldest.addend);
   take_memory(bucket.gradient);
+  const bool is_complete = times_done_[oldest.bucket] == micro_batches_;
+  if (is_complete && (adds_tied_whole() || !is_tied(oldest.bucket))) add_copies(oldest.bucket);
   reducing_.pop_front();
 }
 
@@ -156,17 +177,7 @@ void GradientReduction::add_tied_shares() {
   } else {
     groups_.tie().all_reduce(share.data_ptr(), share.numel(), data_type_of(share));
   }
-}
-
-// Adds up the shares of the copies that hybrid sharding makes.
-void GradientReduction::add_copies() {
-  Communicator& copies = groups_.copies();
-  if (!parameters_.placement().strategy.cuts_optimizer() || copies.size() == 1) return;
-  for (const Bucket& bucket : parameters_.buckets()) {
-    const at::Tensor& shard = bucket.gradient_shard;
-    if (!shard.defined()) continue;  // a tied head whose embedding lies here too
-    works_.push_back(copies.start_all_reduce(shard.data_ptr(), shard.numel(), data_type_of(shard), Reduction::sum));
-  }
+  add_copies(tied_.front());
 }
 
 void GradientReduction::finish() {
@@ -174,10 +185,9 @@ void GradientReduction::finish() {
   const auto is_incomplete = [&](int64_t times) { return times != (cuts_gradients_ ? micro_batches_ : 1); };
   COPUS_CHECK(std::none_of(times_done_.begin(), times_done_.end(), is_incomplete), "a bucket was never done");
   if (adds_tied_whole()) add_tied();
+  finish_scattering();
   while (!reducing_.empty()) finish_oldest();
   if (!adds_tied_whole()) add_tied_shares();
-  for (const Work& work : std::exchange(works_, {})) work.wait();
-  add_copies();
   for (const Work& work : std::exchange(works_, {})) work.wait();
 }
 

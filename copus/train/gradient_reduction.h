@@ -17,7 +17,8 @@ namespace copus {
 // 1. the replica groups of its partial parameters,
 // 2. where it is a tied embedding: the sum with the gradient of the other copy,
 // 3. the data-parallel ranks: an all-reduce, or with ZeRO a reduce-scatter into this rank's share of the bucket (after
-//    which the rest of its gradient means nothing) and, with several copies of the shares, their sum at the step's end.
+//    which the rest of its gradient means nothing),
+// 4. with several copies of the shares: the ranks that have the same share, once the share of the step is complete.
 // Sums are formed in the order of the ranks, those of tied embeddings as embedding + head.
 //
 // With ZeRO-2 and 3 a rank keeps only its share, so each micro-batch's gradients are reduced by themselves and added to
@@ -59,6 +60,11 @@ class GradientReduction {
     int64_t bucket;
     std::vector<Work> works;
   };
+  // With ZeRO-1, a bucket whose share is to be added to those of other copies.
+  struct Scattering {
+    int64_t bucket;
+    Work work;
+  };
   // A whole bucket that is being reduced into this rank's share, or into `addend`, which is added to the share then.
   struct Reducing {
     int64_t bucket;
@@ -71,13 +77,14 @@ class GradientReduction {
   void start_partial(int64_t bucket);
   void finish_partial();
   void start_data_parallel(int64_t bucket);
+  void finish_scattering();
+  void add_copies(int64_t bucket);
   void reduce_into_share(int64_t bucket);
   bool is_under_way(int64_t bucket) const;
   int64_t num_under_way() const { return std::ssize(reducing_) + (pending_ ? 1 : 0); }
   void finish_oldest();
   void add_tied();
   void add_tied_shares();
-  void add_copies();
 
   ParameterStore& parameters_;
   RankGroups& groups_;
@@ -90,6 +97,7 @@ class GradientReduction {
   std::vector<int64_t> times_done_;  // by bucket, in this step
   std::vector<bool> has_share_;      // by bucket: whether the share holds gradients of this step
   std::optional<Pending> pending_;
+  std::optional<Scattering> scattering_;
   std::deque<Reducing> reducing_;  // in the order in which they were started
   std::vector<Work> works_;
 };
