@@ -36,7 +36,7 @@ SUB_ROOMS = {
     "report": ["drawn"],
     "comm": "health shared_memory messages gpu timed job".split(),
     "train": ["experiments"],
-    "workshop": "published self_test profile bench".split(),
+    "workshop": "published self_test profile bench doctor".split(),
 }
 PURE_SUB_ROOMS = ["workshop/published"]
 # Research and drawing, which training includes nothing of: whoever wants to understand a run does not pass through them.

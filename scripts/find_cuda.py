@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Finds what a build for NVIDIA GPUs needs, before it begins: a PyTorch for CUDA with a GPU, nvcc with the runtime library
-of the same CUDA, and, if there are any, the headers with which attention is cuDNN's.
+"""Finds what a build for NVIDIA GPUs needs, before it begins: a PyTorch for CUDA with a GPU, nvcc with the runtime
+library of the same CUDA, and, if there are any, the headers with which attention is cuDNN's.
 
-Prints shell assignments (COPUS_TORCH_DIR, CUDAToolkit_ROOT) for scripts/build on standard output. If something is missing
-it prints one message, which says for each thing where it was looked for and what to install, and exits with 2.
+Prints shell assignments (COPUS_TORCH_DIR, CUDAToolkit_ROOT) for scripts/build on standard output. If something is
+missing it prints one message, which says for each thing where it was looked for and what to install, and exits with
+2.
 
-Python is COPUS_PYTHON, the active virtual or conda environment's, .venv's, or the PATH's: the first one with a PyTorch for
-CUDA. nvcc is CUDACXX, below CUDA_HOME, on the PATH, or in /usr/local/cuda.
+Python is COPUS_PYTHON, the active virtual or conda environment's, .venv's, or the PATH's: the first one with a
+PyTorch for CUDA. nvcc is CUDACXX, below CUDA_HOME, on the PATH, or in /usr/local/cuda.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -81,13 +84,14 @@ def find_torch() -> dict | Missing:
 def find_nvcc(major: str | None) -> tuple[str, str] | Missing:
     """(nvcc, the toolkit's folder), of this major version of CUDA where it is known."""
     looked = []
-    folders = [pathlib.Path(os.environ[name], "bin", "nvcc") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    folders = [pathlib.Path(os.environ[name], "bin", "nvcc") for name in ("CUDA_HOME", "CUDA_PATH")
+               if os.environ.get(name)]
     for nvcc in candidates(os.environ.get("CUDACXX"), *folders, "nvcc", "/usr/local/cuda/bin/nvcc"):
         done = subprocess.run([nvcc, "--version"], capture_output=True, text=True)
         release = re.search(r"release (\d+)\.(\d+)", done.stdout)
         # A wrapper or link on the PATH says where it compiles: "#$ TOP=/usr/local/cuda-13.0/bin/..".
-        top = re.search(r"#\$ TOP=(\S+)", subprocess.run([nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True,
-                                                          text=True).stderr)
+        dry_run = subprocess.run([nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True)
+        top = re.search(r"#\$ TOP=(\S+)", dry_run.stderr)
         folder = pathlib.Path(top[1] if top else pathlib.Path(nvcc).resolve().parent.parent).resolve()
         libraries = [*folder.glob("lib*/libcudart.so"), *folder.glob("targets/*/lib/libcudart.so"),
                      *folder.glob("lib/*-linux-gnu/libcudart.so")]
@@ -102,8 +106,8 @@ def find_nvcc(major: str | None) -> tuple[str, str] | Missing:
     looked = looked or ["$CUDACXX", "$CUDA_HOME/bin", "the PATH", "/usr/local/cuda/bin"]
     version = f" {major}" if major else ""
     return Missing(f"nvcc and the runtime library of CUDA{version}", looked,
-                   f"a CUDA toolkit{version}.x (developer.nvidia.com/cuda-downloads, your cluster's `module load cuda`, or a "
-                   "container whose name ends in -devel); name it: export CUDA_HOME=/path/to/cuda")
+                   f"a CUDA toolkit{version}.x (developer.nvidia.com/cuda-downloads, your cluster's `module load "
+                   "cuda`, or a container whose name ends in -devel); name it: export CUDA_HOME=/path/to/cuda")
 
 
 def missing_cudnn_headers(torch: dict, toolkit: str) -> list[str]:
@@ -118,7 +122,8 @@ def missing_cudnn_headers(torch: dict, toolkit: str) -> list[str]:
                      packages / f"nvidia/cu{major}/include"], "nvidia-cuda-nvrtc"),
     }
     return [f"{header} (looked in {', '.join(map(str, folders))}): pip install {package}"
-            for header, (folders, package) in places.items() if not any((folder / header).is_file() for folder in folders)]
+            for header, (folders, package) in places.items()
+            if not any((folder / header).is_file() for folder in folders)]
 
 
 def main() -> int:
@@ -127,8 +132,9 @@ def main() -> int:
     nvcc = find_nvcc(torch["cuda"].split(".")[0] if has_torch else None)
     missing = [each for each in (torch, nvcc) if isinstance(each, Missing)]
     if has_torch and not torch["gpus"]:
-        missing.append(Missing("a GPU that PyTorch can use", [f"torch {torch['version']}: torch.cuda.is_available() is False"],
-                               "a driver for CUDA " + torch["cuda"] + " (nvidia-smi shows its version); in a container, "
+        missing.append(Missing("a GPU that PyTorch can use",
+                               [f"torch {torch['version']}: torch.cuda.is_available() is False"], "a driver for CUDA " +
+                               torch["cuda"] + " (nvidia-smi shows its version); in a container, "
                                "docker run --gpus all; unset CUDA_VISIBLE_DEVICES"))
     elif has_torch and tuple(torch["capability"]) < LEAST_CAPABILITY:
         missing.append(Missing("a GPU of compute capability {}.{} or newer".format(*LEAST_CAPABILITY),
@@ -140,7 +146,8 @@ def main() -> int:
             print(f"  {what}", *(f"    looked at   {place}" for place in looked), f"    install     {remedy}", sep="\n",
                   file=sys.stderr)
         return 2
-    print(f"    PyTorch {torch['version']} for CUDA {torch['cuda']}, {nvcc[0]}, {torch['gpus']} GPU(s)", file=sys.stderr)
+    print(f"    PyTorch {torch['version']} for CUDA {torch['cuda']}, {nvcc[0]}, {torch['gpus']} GPU(s)",
+          file=sys.stderr)
     for line in missing_cudnn_headers(torch, nvcc[1]):
         print(f"    attention will be ATen's, which is slower on Hopper, because there is no {line}", file=sys.stderr)
     print(f"COPUS_TORCH_DIR={shlex.quote(torch['cmake'] + '/Torch')}\nCUDAToolkit_ROOT={shlex.quote(nvcc[1])}")

@@ -7,8 +7,8 @@ KILL, STOP, PAUSE (stopped for three seconds) or TERM. Each cell is one run; `--
 drawn by a seed.
 
 A run survives if it ends with code 0, has every step once, consumes the samples of the run that nobody struck, has its
-losses, and `copus replay` decides all that it decided. A run that ends otherwise, with one message or with code 75, is resumed; it counts as refused if all of that
-then holds. Anything else is named. A second call continues from the file:
+losses, and `copus replay` decides all that it decided. A run that ends otherwise, with one message or with code 75, is
+resumed; it counts as refused if all of that then holds. Anything else is named. A second call continues from the file:
     python3 bench/healing/cells.py --output cells.jsonl --pairs 200
     python3 bench/healing/cells.py --output cells.jsonl --table
 """

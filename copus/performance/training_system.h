@@ -33,7 +33,7 @@ struct MemoryUse {
   LayerTensors kept_without_attention;   // with Recompute::attention; Recompute::full keeps one hidden, the input
   LayerTensors kept_of_normed_heads;     // added to `kept` for models with norms of queries and keys
   LayerTensors working;                  // beside the kept ones, for the one layer that a rank works on
-  LayerTensors working_of_normed_heads;  // added to `working` for them
+  LayerTensors working_of_normed_heads;  // added to `working` for such models
   LayerTensors waiting;                  // from B to W where W is deferred (zb-h1)
   // With sequence parallelism: tensors of hidden_size by whole rows that a layer's backward pass holds besides, as it
   // gathers its output's gradient and reduces those of its inputs.

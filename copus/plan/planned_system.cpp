@@ -232,12 +232,9 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     return concat("plans do not cover sliding windows; use sequences of at most ", model.attention_window,
                   " tokens (sliding_window)");
   }
-  if (system != PlannedSystem::copus) {
-    if (model.block_norm == BlockNorm::output) {
-      return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2) for ",
-                    full_name(system));
-    }
-    if (model.qk_norm == QkNorm::projection) return lacks("norms over whole projections of queries and keys (OLMo 2)");
+  if (system != PlannedSystem::copus && model.block_norm == BlockNorm::output) {
+    return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2) for ",
+                  full_name(system));
   }
   switch (system) {
     case PlannedSystem::copus:

@@ -64,8 +64,7 @@ bool joins_receive(const Schedule& schedule, const Action& send, const Action& n
 
 // Returns the actions of a rank in the order in which it starts them. With several chunks a receive is started one F or
 // B before the one that needs it, so that its message travels meanwhile (as with Megatron-LM's overlap_p2p_comm); the
-// list of the schedule says when it is waited for. With one chunk the two orders are the same: there a receive would
-// overtake the send that it is joined with.
+// list of the schedule says when it is waited for. With one chunk the two orders are the same.
 std::vector<Action> in_order_of_start(const Schedule& schedule, int64_t rank);
 
 // Returns the most micro-batches whose activations a rank holds at once (F done, B not finished), summed over its

@@ -110,7 +110,9 @@ TEST(Schedule, StartingReceivesEarlySavesMessagesOfInterleavedSchedules) {
   EXPECT_NEAR(saved(interleaved_1f1b, 4, 2, 16, 0.05), 0.035, 5e-4);
   EXPECT_NEAR(saved(interleaved_1f1b, 4, 4, 16, 0.01), 0.017, 5e-4);
   EXPECT_NEAR(saved(interleaved_1f1b, 4, 4, 16, 0.05), 0.080, 5e-4);
+  EXPECT_NEAR(saved(gpipe, 8, 1, 32, 0.01), 0.005, 5e-4);
   EXPECT_NEAR(saved(gpipe, 8, 1, 32, 0.05), 0.026, 5e-4);
+  EXPECT_NEAR(saved(zb_h1, 8, 1, 32, 0.01), 0.003, 5e-4);
   EXPECT_NEAR(saved(zb_h1, 8, 1, 32, 0.05), 0.014, 5e-4);
   EXPECT_EQ(saved(one_f_one_b, 8, 1, 32, 0.05), 0);
 }

@@ -9,6 +9,12 @@
 
 namespace copus {
 
+namespace {
+
+constexpr const char* gathering = "gathering the weights";  // as a place of a rank
+
+}  // namespace
+
 GatheredWeights::GatheredWeights(const ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder)
     : parameters_(parameters),
       group_(groups.shards()),
@@ -20,14 +26,14 @@ GatheredWeights::~GatheredWeights() {
     try {
       work.wait();
     } catch (const std::exception&) {
-      // It is not under way any more. Whoever goes on from the shares gathers them again.
+      // The gather has ended. Healing gathers again from the shares.
     }
   }
 }
 
 void GatheredWeights::start() {
   if (!parameters_.placement().strategy.cuts_optimizer() || is_cut_) return;
-  finish();
+  COPUS_CHECK(gathered_.empty(), "an update has begun before the weights of the one before were whole");
   const std::vector<Bucket>& buckets = parameters_.buckets();
   for (int64_t b = 0; b < std::ssize(buckets); ++b) {
     // A tied head has none where its embedding lies here too.
@@ -37,7 +43,10 @@ void GatheredWeights::start() {
 
 void GatheredWeights::finish() {
   COPUS_CHECK(!is_cut_ || gathered_.empty(), "weights are in use");
-  for (const auto& [bucket, work] : gathered_) work.wait();
+  if (gathered_.empty()) return;
+  recorder_.wait_aside(gathering, [&] {
+    for (const auto& [bucket, work] : gathered_) work.wait();
+  });
   gathered_.clear();
 }
 
@@ -57,7 +66,7 @@ void GatheredWeights::use(int64_t bucket) {
   if (!is_cut_) {
     const auto under_way = gathered_.find(bucket);
     if (under_way == gathered_.end()) return;
-    recorder_.wait_aside("gathering the weights", [&] { under_way->second.wait(); });
+    recorder_.wait_aside(gathering, [&] { under_way->second.wait(); });
     gathered_.erase(under_way);
     return;
   }

@@ -39,7 +39,7 @@ class GatheredWeights {
   // those in use: the next. All ranks that share the weights begin the same passes.
   void begin(std::vector<int64_t> uses, bool keeps);
 
-  // The bucket's whole weights are there from the one to the other. In a pass it is the next one.
+  // The bucket is whole from use() to release(). In a pass, use() follows the order of begin().
   void use(int64_t bucket);
   void release(int64_t bucket);
 

@@ -49,7 +49,7 @@ class PipelineExecutor::Pass : private BucketUse {
   struct Slot {
     at::Tensor input, output;                    // of F: received from the stage before, for the stage after
     at::Tensor output_gradient, input_gradient;  // of B: received from the stage after, for the stage before
-    Work receive;                                // of the one that is received
+    Work receive;                                // of input or output_gradient
     ChunkActivations activations;
     std::optional<WeightGradients> deferred;  // work that B has left to W
   };

@@ -60,7 +60,7 @@ class StepRecorder {
     const std::string told_before = told_;
     be_at(concat("step ", step_, ", ", place));
     wait();
-    be_at(told_before);
+    if (!told_before.empty()) be_at(told_before);
   }
 
   // Tells others that the rank is at `place`, which names the step or what is done between two steps.

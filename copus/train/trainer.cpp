@@ -432,7 +432,7 @@ CheckpointPlan Trainer::plan_checkpoint(const CheckpointLimits& limits) const {
 
 void Trainer::hand_over_state(const CheckpointPlan& plan, const TensorSink& sink) {
   model_->weights.finish();
-  world_.health().set_place(concat("checkpoint after step ", state_.step));
+  recorder_.be_at(concat("checkpoint after step ", state_.step));
   copus::hand_over_state(*model_, plan, sink);
 }
 

@@ -159,7 +159,7 @@ class Trainer {
   const TrainingState& state() const { return state_; }
   // The record of the latest step, where the training state survives failures and there was one since the run began.
   std::optional<StepRecord> latest_record() const { return survives_ ? survives_->record : std::nullopt; }
-  // Whole weights, once those that the latest step's update has changed are gathered. Every rank calls it.
+  // Waits until the weights that the latest update has changed are whole.
   const ParameterStore& parameters() const { return whole_parameters(); }
   ParameterStore& parameters() { return whole_parameters(); }
 

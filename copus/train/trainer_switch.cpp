@@ -46,7 +46,8 @@ void check_whole(const StateHash& state, const SwitchReport& report) {
 class SwitchPhases {
  public:
   // Begins the switch after this step.
-  SwitchPhases(World& world, int64_t after_step) : world_(world), after_step_(after_step) {}
+  SwitchPhases(World& world, StepRecorder& recorder, int64_t after_step)
+      : world_(world), recorder_(recorder), after_step_(after_step) {}
 
   // Waits until the last rank has ended the step; not timed, since the switch is not the reason.
   void wait_for_all_ranks() {
@@ -69,14 +70,12 @@ class SwitchPhases {
   // Ends the last phase. Returns the seconds of each on the rank's clock.
   std::map<std::string, double> end() {
     end_phase();
-    world_.health().set_place(concat("after the switch behind step ", after_step_));
+    recorder_.be_at(concat("after the switch behind step ", after_step_));
     return std::exchange(seconds_, {});
   }
 
  private:
-  void tell(const std::string& place) {
-    world_.health().set_place(concat("switching after step ", after_step_, ": ", place));
-  }
+  void tell(const std::string& place) { recorder_.be_at(concat("switching after step ", after_step_, ": ", place)); }
 
   void end_phase() {
     const double end = world_.clock().now();
@@ -86,6 +85,7 @@ class SwitchPhases {
   }
 
   World& world_;
+  StepRecorder& recorder_;
   int64_t after_step_;
   std::string phase_;  // empty: none has begun
   double begin_ = 0;
@@ -202,7 +202,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
     make_modelled_switch(intent, report);
     return report;
   }
-  SwitchPhases phases(world_, state_.step);
+  SwitchPhases phases(world_, recorder_, state_.step);
   phases.add("building groups", pending.opening_seconds);
   double begin = arrived;
   if (pending.preparation.valid()) {

@@ -121,6 +121,17 @@ TEST_F(TrainerSwitch, StateMovesAlikeWhereMemoryTravelsAsADevicesDoes) {
   expect_bitwise(moved, run(begin, moves, 5));
 }
 
+// Without adapt.verify, whose hash would wait for them.
+TEST_F(TrainerSwitch, WeightsThatAreBeingGatheredAreWholeBeforeTheyMove) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
+  const auto unverified = [](RunConfig& config) { config.adapt.verify = false; };
+  const RunConfig begin = config({ranks(4, 1, 1), zero_1, messages, unverified});
+  const std::vector<Move> moves = {{2, {ranks(2, 2, 1), zero(0)}}, {4, {ranks(4, 1, 1), zero_1}}};
+  const History moved = run(begin, moves, 6, 1, as_on_a_device);
+  expect_moved(moved, 2);
+  expect_bitwise(moved, run(begin, moves, 6));
+}
+
 // A run depends on its decisions and their boundaries alone.
 TEST_F(TrainerSwitch, TheSameMovesGiveTheSameBits) {
   const std::vector<Move> moves = {{2, {ranks(1, 2, 2), global_batch(16)}, 1.25},

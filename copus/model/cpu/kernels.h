@@ -101,9 +101,7 @@ struct ProjectionNorm {
   int64_t row() const { return widths[0] + 2 * widths[1]; }
 };
 
-// The sums, [rows, 2], over the heads that are here: of the squares of `qkv`, or where there is a `gradient` of
-// gradient
-// * weight * qkv.
+// Sums over the local heads, [rows, 2]: of qkv squared, or with `gradient` of gradient x weight x qkv.
 template <class S>
 struct ProjectionSums {
   int64_t widths[2];

@@ -52,7 +52,8 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   const double rotary = 2 * 2 * rotated;  // in place, forward and backward
   // Forward and once more in the backward pass: one in, one out, values too; then two in, one out.
   const double values = static_cast<double>(m.num_kv_heads * m.head_dim);
-  const double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
+  double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
+  if (m.qk_norm == QkNorm::projection) normed_heads += 3 * rotated;  // squares: one in; their gradient: two in
   const double swiglu = (3 + 6) * feed_forward;  // forward: two in, one out; backward: three in, three out
   // Embedding and its gradient, final norm (no residual comes back to it), loss; the first norm has nothing to add.
   const double ends = (2 + 2 + 4 + 3 - 2) * hidden + 2 * static_cast<double>(m.vocab_size);

@@ -108,7 +108,11 @@ class Trainer {
       }
     }
     const std::string after = findings.empty() ? "" : " after " + findings.back().subject;
-    if (!is_over) {
+    if (!is_over && findings.empty()) {
+      findings.push_back({Verdict::warning, "trainer",
+                          concat("libtorch is not loaded within ", most_of_the_trainer.count(), " s"),
+                          "the first load from a network's file system is slow: run copus doctor again"});
+    } else if (!is_over) {
       findings.push_back(bad(concat("no answer within ", most_of_the_trainer.count(), " s", after)));
     } else if (status != 0) {
       const std::string how =
@@ -140,13 +144,15 @@ class Trainer {
     }
   }
 
-  // Ends the process, if it has not ended, and returns how it did.
+  // Ends the process, if it has not ended, and returns how it did. A process that hangs in a driver outlives SIGKILL
+  // and is left alone.
   int end() {
     if (process_ <= 0 || error_ != 0) return 0;
     int status = 0;
-    const auto patience = Clock::now() + std::chrono::milliseconds(500);
+    const auto start = Clock::now();
     while (::waitpid(process_, &status, WNOHANG) == 0) {
-      if (Clock::now() > patience) ::kill(process_, SIGKILL);
+      if (Clock::now() > start + std::chrono::milliseconds(500)) ::kill(process_, SIGKILL);
+      if (Clock::now() > start + std::chrono::milliseconds(1500)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     process_ = 0;
@@ -223,7 +229,7 @@ void add_doctor(CLI::App& program, CommandAction& action) {
       "Exit codes: 0 nothing is bad, 1 something is, 2 a mistake in what was given.\n"
       "Examples:\n"
       "  copus doctor --run-dir runs\n"
-      "  srun --nodes 4 --ntasks-per-node 1 copus doctor --run-dir /shared/runs\n"
+      "  srun --label --nodes 4 --ntasks-per-node 1 copus doctor --run-dir /shared/runs\n"
       "'copus selftest' then runs all groups, links and layouts of a job.");
   doctor.callback([options, &program, &action] {
     action = [options, version = program.version()] {

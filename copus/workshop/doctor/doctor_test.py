@@ -10,12 +10,10 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 import unittest
 
 from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest
 
-MOST_SECONDS = 10
 
 
 class Doctor(ProgramTest):
@@ -39,16 +37,14 @@ class Doctor(ProgramTest):
         trainer.chmod(0o755)
         return program
 
-    def test_says_in_ten_seconds_what_the_machine_can_do(self):
-        start = time.monotonic()
+    def test_says_what_the_machine_can_do(self):
         done = subprocess.run([COPUS, "doctor"], cwd=self.folder, text=True, capture_output=True, timeout=TIMEOUT)
-        self.assertLess(time.monotonic() - start, MOST_SECONDS)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         subjects = ["program", "cores", "memory", "threads", "open files", "run directory", "shared memory", "ports",
                     "host name", "links", "clock", "launcher", "environment", "peer memory", "GPUs"]
         for subject in subjects + (["libtorch", "CPU"] if WITH_TORCH else ["trainer"]):
             self.assertRegex(done.stdout, rf"(?m)^(ok|warning|bad) +{subject} +\S", subject)
-        self.assertRegex(done.stdout.splitlines()[-1], r"^Nothing is bad, with \d+ warnings?\.$")
+        self.assertRegex(done.stdout.splitlines()[-1], r"^Nothing is bad, \d+ warnings?\.$")
         self.assertEqual(list(self.folder.glob("copus-doctor*")), [])
 
     def test_says_what_a_build_without_libtorch_lacks(self):
@@ -98,11 +94,15 @@ class Doctor(ProgramTest):
         self.assertEqual((code, findings["libtorch"]["text"]), (1, "2.11"))
         self.assertIn("after libtorch with signal 11", findings["trainer"]["text"])
 
-    def test_a_driver_that_hangs_is_bad_within_ten_seconds(self):
-        start = time.monotonic()
-        code, findings = self.examine(program=self.beside("exec sleep 60"))
-        self.assertLess(time.monotonic() - start, MOST_SECONDS)
-        self.assertEqual((code, findings["trainer"]["text"]), (1, "no answer within 8 s"))
+    def test_a_driver_that_hangs_is_bad(self):
+        line = json.dumps({"verdict": "ok", "subject": "libtorch", "text": "2.11", "remedy": ""})
+        code, findings = self.examine(program=self.beside(f"echo '{line}'; exec sleep 600"))
+        self.assertEqual((code, findings["trainer"]["text"]), (1, "no answer within 8 s after libtorch"))
+
+    def test_a_slow_load_is_a_warning(self):
+        code, findings = self.examine(program=self.beside("exec sleep 600"))
+        self.assertEqual((code, findings["trainer"]["verdict"]), (0, "warning"))
+        self.assertIn("run copus doctor again", findings["trainer"]["remedy"])
 
     def test_the_hidden_command_is_no_users(self):
         self.assertNotIn("doctor-trainer", self.assert_done("--help").stdout)

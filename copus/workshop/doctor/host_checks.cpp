@@ -222,10 +222,10 @@ Finding check_peer_memory() {
     return {Verdict::bad, subject, "no other process can be started" + under_process_limit(),
             "raise the limit of processes (ulimit -u, or pids.max of a container)"};
   }
-  if (WEXITSTATUS(status) == 0) return {Verdict::ok, subject, "ranks can read and map each other's"};
+  if (WEXITSTATUS(status) == 0) return {Verdict::ok, subject, "ranks can read and map each other's memory"};
   return {
       Verdict::warning, subject,
-      concat("a rank cannot ", (WEXITSTATUS(status) & 2) != 0 ? "map" : "copy", " another one's"),
+      concat("a rank cannot ", (WEXITSTATUS(status) & 2) != 0 ? "map" : "copy", " another one's memory"),
       "changes of layout are slower, and a lost rank's state may come from the last checkpoint: allow ptrace in the "
       "container (docker run --cap-add=SYS_PTRACE), set kernel.yama.ptrace_scope to 0 or 1"};
 }

@@ -126,7 +126,8 @@ Finding check_gpus(const std::string& platform, int64_t visible, const KernelDev
     if (!devices.driver.empty() || devices.has_amd) {
       return {Verdict::warning, subject,
               concat(devices.has_amd ? "an AMD device" : there, ", and this build computes on CPUs alone"),
-              "build for GPUs: make quickstart DEVICE=cuda, or docs/gpu.md"};
+              devices.has_amd ? "build for GPUs: docs/gpu.md"
+                              : "build for GPUs: make quickstart DEVICE=cuda, or docs/gpu.md"};
     }
     return {Verdict::ok, subject, "none; this build computes on CPUs alone"};
   }

@@ -5,6 +5,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
+#include "copus/base/printable.h"
 #include "copus/base/units.h"
 
 namespace copus {
@@ -44,12 +45,12 @@ std::string doctor_text(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& finding : findings) {
     text += concat(padded(to_string(finding.verdict), verdict_width), padded(finding.subject, subject_width),
-                   finding.text, "\n");
-    if (!finding.remedy.empty()) text += concat(std::string(verdict_width, ' '), "-> ", finding.remedy, "\n");
+                   printable(finding.text), "\n");
+    if (!finding.remedy.empty())
+      text += concat(std::string(verdict_width, ' '), "-> ", printable(finding.remedy), "\n");
   }
   const int64_t bad = count(findings, Verdict::bad), warnings = count(findings, Verdict::warning);
-  return concat(text, bad == 0 ? "Nothing is bad" : concat(bad, bad == 1 ? " is bad" : " are bad"), ", with ",
-                counted(warnings, "warning"), ".\n");
+  return concat(text, bad == 0 ? "Nothing is bad" : concat(bad, " bad"), ", ", counted(warnings, "warning"), ".\n");
 }
 
 nlohmann::json doctor_json(const std::vector<Finding>& findings) {
