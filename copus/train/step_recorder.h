@@ -54,13 +54,15 @@ class StepRecorder {
   // Notes that the rank only waits from here, at `place`.
   void wait_at(const std::string& place);
 
-  // Runs `wait`, at `place`. What it interrupts goes on after it, as the same event.
+  // Runs `wait`, at `place`. What it interrupts goes on after it, as the same event. Before the first place nothing is
+  // told.
   template <class Wait>
   void wait_aside(const std::string& place, const Wait& wait) {
+    if (told_.empty()) return wait();
     const std::string told_before = told_;
     be_at(concat("step ", step_, ", ", place));
     wait();
-    if (!told_before.empty()) be_at(told_before);
+    be_at(told_before);
   }
 
   // Tells others that the rank is at `place`, which names the step or what is done between two steps.

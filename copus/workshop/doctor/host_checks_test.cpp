@@ -140,7 +140,7 @@ TEST(Doctor, SharedMemoryThatIsMissingIsAWarning) {
 TEST(Doctor, MemoryOfAnotherRankThatCannotBeReadIsAWarning) {
   EXPECT_EQ(check_peer_memory().verdict, Verdict::ok) << check_peer_memory().text;
   EXPECT_EXIT(print_in([] { refuse_system_call(SYS_process_vm_readv); }, check_peer_memory), testing::ExitedWithCode(0),
-              "warning: a rank cannot copy another one's; .*SYS_PTRACE");
+              "warning: a rank cannot copy another one's memory; .*SYS_PTRACE");
 }
 
 TEST(Doctor, WithoutAnonymousMemoryRanksCannotStart) {

@@ -84,7 +84,7 @@ TEST(Doctor, ReportsWhatIsBadWithWhatToDo) {
             "ok       cores          2\n"
             "bad      open files     16\n"
             "         -> raise it\n"
-            "1 is bad, with 0 warnings.\n");
+            "1 bad, 0 warnings.\n");
   EXPECT_TRUE(has_bad(findings));
 }
 

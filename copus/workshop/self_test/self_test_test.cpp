@@ -35,6 +35,7 @@ class FaultyGroup final : public WrappedCommunicator {
  private:
   Work do_start(const Operation& operation) override {
     if (operation.kind == OperationKind::send) return group().start(operation);
+    if (operation.kind == OperationKind::receive) return run_in_wait(operation);
     do_run(operation);
     return Work();
   }
