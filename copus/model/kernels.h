@@ -96,8 +96,8 @@ at::Tensor normalize_projections(const at::Tensor& qkv, const AttentionShape& sh
 // Computes the sums of gradient * weight * qkv over each row's queries and over its keys, [rows, 2], master dtype.
 at::Tensor projection_products(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
                                const ProjectionNorm& norm);
-// Turns the gradient of normalize_projections' result into that of `qkv`, in place, with the squares and products of
-// all ranks, and adds the weights' gradients to query_weight_gradient and key_weight_gradient.
+// Overwrites the gradient of normalize_projections' result with the gradient of `qkv`, given the squares and products
+// of all ranks, and adds the weights' gradients to query_weight_gradient and key_weight_gradient.
 void normalize_projections_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
                                      const ProjectionNorm& norm, const at::Tensor& squares, const at::Tensor& products,
                                      const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);

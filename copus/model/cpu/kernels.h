@@ -86,7 +86,7 @@ struct HeadNormBackward {
 template <class S>
 struct ProjectionNorm {
   int64_t widths[2];         // of the heads that are here
-  Compute<S> all_widths[2];  // of those of all ranks
+  Compute<S> all_widths[2];  // of the projections of all ranks
   Compute<S> epsilon;
   const S* qkv;               // [rows, widths[0] + 2 widths[1]]
   const S* weights[2];        // [widths[i]]

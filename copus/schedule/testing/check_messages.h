@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "copus/schedule/schedule.h"
+#include "copus/schedule/testing/message_ends.h"
 
 namespace copus {
 
@@ -20,8 +21,7 @@ struct NarrowDevices {
 };
 
 // Returns whether the step ends. Operations of one link end in the order of issue. A pass that needs a message waits
-// for its receive, and what is issued after the pass begins after it. Neighbouring stages' ranks have one link, or with
-// several chunks one for each direction.
+// for its receive, and what is issued after the pass begins after it.
 inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices) {
   struct Operation {
     int64_t link;
@@ -46,10 +46,7 @@ inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices)
         held_from = std::min(held_from, std::ssize(operations[rank]));
         continue;
       }
-      const bool to_next = kind == ActionKind::send_activation || kind == ActionKind::receive_gradient;
-      const bool is_backward = kind == ActionKind::send_gradient || kind == ActionKind::receive_gradient;
-      const int64_t link =
-          (to_next ? rank : (rank + ranks - 1) % ranks) + (schedule.virtual_stages > 1 && is_backward ? ranks : 0);
+      const int64_t link = link_of(schedule, rank, kind);
       if (sends || i == 0 || !devices.joins || !joins_receive(schedule, actions[i - 1], actions[i])) {
         operations[rank].push_back({.link = link});
       }

@@ -29,6 +29,15 @@ inline std::string_view to_string(ActionKind kind) {
   return {};
 }
 
+// The link that carries a message of `rank` (Route in comm/operation.h): neighbours have one, or with several chunks
+// one for each direction.
+inline int64_t link_of(const Schedule& schedule, int64_t rank, ActionKind message) {
+  const int64_t ranks = schedule.pipeline_parallel;
+  const bool to_next = message == ActionKind::send_activation || message == ActionKind::receive_gradient;
+  const bool is_backward = message == ActionKind::send_gradient || message == ActionKind::receive_gradient;
+  return (to_next ? rank : (rank + ranks - 1) % ranks) + (schedule.virtual_stages > 1 && is_backward ? ranks : 0);
+}
+
 // The other end of a message: the receive that a send on `rank` belongs to, or the send of a receive.
 struct MessageEnd {
   int64_t rank;

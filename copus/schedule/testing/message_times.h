@@ -68,9 +68,7 @@ inline double step_time(const Schedule& schedule, const ActionLists& lists, doub
         if (receive != places.end()) operation.after.emplace_back(rank, receive->second);
         pass = i;
       } else {
-        const bool to_next = kind == ActionKind::send_activation || kind == ActionKind::receive_gradient;
-        const bool is_backward = kind == ActionKind::send_gradient || kind == ActionKind::receive_gradient;
-        const int64_t link = (to_next ? rank : (rank + ranks - 1) % ranks) + (chunks > 1 && is_backward ? ranks : 0);
+        const int64_t link = link_of(schedule, rank, kind);
         const bool is_joined = i > 0 && joins_receive(schedule, lists[rank][i - 1], action);
         const auto before = on_link.find(link);
         if (is_joined) {  // begins like its send
