@@ -154,8 +154,10 @@ struct AdaptConfig {
   int64_t dwell_samples = 2048;    // from one change of the batch to the next, or a quarter of the run so far
   int64_t dwell_steps = 32;        // and of steps, or a quarter of the run
   double dwell_pauses = 3;  // least time from one switch to trying another layout, in expected pauses of the move there
-  // The phases of the learning rate's schedule in which nothing is switched, except by an open-loop policy.
-  std::vector<SchedulePhase> hold_in;
+  int64_t most_relayouts = 6;  // for copus and oracle: since the beginning, or since ranks or speeds changed
+  double loss_contract = 0.01;  // for copus and oracle: nats that the loss may be above its forecast in a larger batch
+  // The phases of the learning rate's schedule in which the batch stays, except by an open-loop policy.
+  std::vector<SchedulePhase> hold_in = {SchedulePhase::warm_up, SchedulePhase::decay};
   std::string schedule;             // for steps: "0:768 250B:1536", batches from so many consumed samples or tokens on
   double late_switch_share = 0.75;  // for late_switch: the share of the run after which it switches
   int64_t late_switch_batch = 0;    // for late_switch: the batch that it switches to; 0: not given

@@ -274,6 +274,8 @@ void visit_adapt(Job& job, Visitor& visitor) {
   visitor.field("dwell_samples", job.adapt.dwell_samples, at_least_zero);
   visitor.field("dwell_steps", job.adapt.dwell_steps, at_least_zero);
   visitor.field("dwell_pauses", job.adapt.dwell_pauses, any_factor_or_zero);
+  visitor.field("most_relayouts", job.adapt.most_relayouts, at_least_zero);
+  visitor.field("loss_contract", job.adapt.loss_contract, any_factor_or_zero);
   visitor.field("hold_in", job.adapt.hold_in);
   visitor.field("schedule", job.adapt.schedule);
   visitor.field("late_switch_share", job.adapt.late_switch_share, share_below_one);

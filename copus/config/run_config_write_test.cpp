@@ -179,6 +179,8 @@ class RandomConfigs {
     adapt.dwell_samples = whole(0, INT64_MAX);
     adapt.dwell_steps = whole(0, INT64_MAX);
     adapt.dwell_pauses = share() * 100;
+    adapt.most_relayouts = whole(0, INT64_MAX);
+    adapt.loss_contract = share();
     adapt.schedule = adapt.policy == PolicyKind::steps ? concat("0:", config.train.global_batch) : "0:1" + text();
     adapt.late_switch_share = share();
     adapt.late_switch_batch = config.train.global_batch + whole(1, 1 << 20);

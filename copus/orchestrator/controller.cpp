@@ -170,6 +170,7 @@ Decision Controller::decide() {
                             latest_.consumed_samples - switched_at_,
                             latest_.elapsed_seconds - switched_at_seconds_,
                             rate_cap_,
+                            holds_batch(),
                             [this](const ParallelStrategy& target) { return pause_seconds(target); }};
   inputs_.add(situation.samples_since_switch);
 
@@ -186,7 +187,7 @@ Decision Controller::decide() {
     decision.critical_batch = critical_batch_at(*latest_.noise_scale);
   }
   decision.choice = policy_->choose(situation);
-  hold_where_wanted(decision.choice);
+  if (situation.holds_batch) hold_batch(decision.choice);
   decision.inputs_hash = inputs_.value();
 
   const Choice& choice = decision.choice;
@@ -214,15 +215,19 @@ void Controller::describe_schedule(Decision& decision) {
   if (updates > 0) decision.clipped_share = clipped / updates;
 }
 
-// Turns a choice to move into one to stay, in the phases of the schedule in which nothing is switched. What is held is
-// only the switch: the learning rate goes on following the critical batch.
-void Controller::hold_where_wanted(Choice& choice) const {
+// Tells whether the batch stays in this phase of the learning rate's schedule. Layouts may change, since they do not
+// change what is computed, and the rate goes on following the critical batch.
+bool Controller::holds_batch() const {
   const std::vector<SchedulePhase>& phases = config_.adapt.hold_in;
-  if (!latest_.phase || is_open_loop(config_.adapt.policy) || !choice.target || *choice.target == current_) return;
-  if (std::find(phases.begin(), phases.end(), *latest_.phase) == phases.end()) return;
-  choice.reason = concat("holds: the learning rate's schedule is in its phase \"", to_string(*latest_.phase),
-                         "\", in which adapt.hold_in lets nothing be switched; otherwise to ",
-                         to_string(*choice.target), ": ", choice.reason);
+  return latest_.phase && !is_open_loop(config_.adapt.policy) &&
+         std::find(phases.begin(), phases.end(), *latest_.phase) != phases.end();
+}
+
+// Turns a choice of another batch into one to stay. Policies that do not know of the phases make such choices.
+void Controller::hold_batch(Choice& choice) const {
+  if (!choice.target || choice.target->global_batch == current_.global_batch) return;
+  choice.reason = concat("holds: ", why_batch_is_held(*latest_.phase), "; otherwise to ", to_string(*choice.target),
+                         ": ", choice.reason);
   choice.target.reset();
   choice.target_rate_factor.reset();
 }

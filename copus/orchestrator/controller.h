@@ -139,7 +139,8 @@ class Controller {
   bool is_decision_due(bool has_counted) const;
   Decision decide();
   void describe_schedule(Decision& decision);
-  void hold_where_wanted(Choice& choice) const;
+  bool holds_batch() const;
+  void hold_batch(Choice& choice) const;
   std::optional<SwitchIntent> force(const Configuration& target);
   double gain_of(const Configuration& target, double target_rate) const;
   void check_feasible(const Configuration& target);

@@ -148,14 +148,14 @@ TEST_F(ControllerTest, WhereTheScheduleIsNotKnownDecisionsSayNothingOfIt) {
   }
 }
 
-TEST_F(ControllerTest, SwitchesNothingInThePhasesThatAreHeld) {
+TEST_F(ControllerTest, TheBatchStaysInThePhasesThatAreHeld) {
   constexpr int64_t main_from = 201, decay_from = 401;
   const auto phases = [](Observation& observation) {
     observation.phase = observation.step < main_from    ? SchedulePhase::warm_up
                         : observation.step < decay_from ? SchedulePhase::main
                                                         : SchedulePhase::decay;
     // Each phase wants other batches, so that there is a reason to switch in each.
-    const double noise = std::array{5.0, 50.0, 500.0}[static_cast<size_t>(*observation.phase)];
+    const double noise = std::array{500.0, 2.0, 20.0}[static_cast<size_t>(*observation.phase)];
     observation.noise_scale = noise;
     observation.noise_scale_low = 0.8 * noise;
     observation.noise_scale_high = 1.3 * noise;
@@ -164,7 +164,9 @@ TEST_F(ControllerTest, SwitchesNothingInThePhasesThatAreHeld) {
     std::pair<std::set<SchedulePhase>, std::set<SchedulePhase>> result;
     for (const Decision& decision : course_of(phases).decisions) {
       EXPECT_EQ(decision.moves, decision.choice.target.has_value()) << decision.step;
-      if (decision.moves) result.first.insert(*decision.phase);
+      const bool changes_batch =
+          decision.moves && decision.choice.target->global_batch != decision.current.global_batch;
+      if (changes_batch) result.first.insert(*decision.phase);
       if (decision.choice.reason.find("adapt.hold_in") == std::string::npos) continue;
       EXPECT_FALSE(decision.moves);
       EXPECT_FALSE(decision.target_rate_factor);
@@ -177,9 +179,10 @@ TEST_F(ControllerTest, SwitchesNothingInThePhasesThatAreHeld) {
   using Phases = std::set<SchedulePhase>;
   config_.adapt.dwell_samples = 0;
   config_.adapt.alpha = 0.5;
-  EXPECT_EQ(phases_of_switches_and_holds(), std::pair(Phases({warm_up, main, decay}), Phases()));
-  config_.adapt.hold_in = {warm_up, decay};
+  EXPECT_EQ(config_.adapt.hold_in, (std::vector{warm_up, decay}));
   EXPECT_EQ(phases_of_switches_and_holds(), std::pair(Phases({main}), Phases({warm_up, decay})));
+  config_.adapt.hold_in = {};
+  EXPECT_EQ(phases_of_switches_and_holds(), std::pair(Phases({warm_up, main, decay}), Phases()));
   config_.adapt.hold_in = {main};
   EXPECT_EQ(phases_of_switches_and_holds(), std::pair(Phases({warm_up, decay}), Phases({main})));
 }

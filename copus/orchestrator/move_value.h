@@ -4,6 +4,10 @@
 
 namespace copus {
 
+// Number of steps after which a layout that was tried and is worse has been left: three after a switch, the one in
+// which the decision falls, and the lead of the move back.
+inline constexpr double steps_of_a_trial = 6;
+
 // A move as it looks beforehand.
 struct MoveProspect {
   // Logarithm of the target's Goodput over the current one's, and one standard deviation of what some steps in the

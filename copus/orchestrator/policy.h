@@ -38,11 +38,15 @@ struct Situation {
   const std::vector<Candidate>& candidates;
   int64_t samples_since_switch = 0;  // or since the beginning where none was made
   double seconds_since_switch = 0;
-  double rate_cap = 0;  // B_c as the learning rate counts with it from this decision on
+  double rate_cap = 0;       // B_c as the learning rate counts with it from this decision on
+  bool holds_batch = false;  // whether the batch must not change in this phase of the learning rate's schedule
   // Expected pause of a re-layout to this strategy (Controller::pause_seconds). It may take milliseconds for each: ask
   // for few candidates.
   std::function<double(const ParallelStrategy&)> pause_seconds = {};
 };
+
+// Explains why the batch does not change in a phase of the learning rate's schedule that adapt.hold_in names.
+std::string why_batch_is_held(SchedulePhase phase);
 
 // A candidate with its Goodput at the exponent that the run decides by, whichever policy it uses.
 struct RankedCandidate {

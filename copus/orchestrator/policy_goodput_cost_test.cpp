@@ -61,7 +61,8 @@ TEST(GoodputPolicy, TheWinnersOfManyPredictionsCostTheirTriesAlone) {
   RecordProperty("seed", static_cast<int>(seed));
   std::mt19937_64 random(seed);
   std::normal_distribution<double> error(0, 0.1);
-  const RunConfig config = copus_config(16);
+  RunConfig config = copus_config(16);
+  config.adapt.most_relayouts = 1000;
   constexpr double disappointing = 1.1, pause = 5;
   Question question{{candidate(pipeline, 16, 1)}, {pipeline, 16, 1}, {}};
   for (int64_t d = 2; d <= 201; ++d) {
@@ -188,6 +189,79 @@ TEST(GoodputPolicy, ALayoutIsTriedOnlySomePausesAfterTheLastSwitch) {
   EXPECT_TRUE(question.ask(config).target);
   question.samples_since_switch = 2 * 16;
   EXPECT_THAT(question.ask(config).reason, HasSubstr("2 of 3 steps since the last switch"));
+}
+
+// Asks a policy whose run moves as it is told, between layouts that it has measured, so often that it is given up.
+int64_t relayouts_of(Policy& policy, Question& question, int64_t at_most) {
+  int64_t relayouts = 0;
+  for (; relayouts < at_most; ++relayouts) {
+    // The other layout is always the faster one.
+    for (Candidate& candidate : question.candidates) {
+      candidate.step_seconds = candidate.configuration == question.current ? 2 : 1;
+    }
+    const Choice choice = question.ask(policy);
+    if (!choice.target) {
+      EXPECT_THAT(choice.reason, HasSubstr("(adapt.most_relayouts) "));
+      break;
+    }
+    question.current = *choice.target;
+  }
+  return relayouts;
+}
+
+TEST(GoodputPolicy, LayoutsAreFrozenAfterTheMostRelayouts) {
+  RunConfig config = copus_config(16);
+  for (const int64_t most : {0, 1, 6}) {
+    config.adapt.most_relayouts = most;
+    Question question{{candidate(pipeline, 16, 2), candidate(data, 16, 1)}, {pipeline, 16, 1}, {}};
+    EXPECT_EQ(relayouts_of(*make_policy(config), question, 20), most);
+    // A change of the batch is none.
+    question.candidates = {candidate(question.current.strategy, 16, 2), candidate(question.current.strategy, 32, 1)};
+    EXPECT_TRUE(question.ask(config).target);
+  }
+}
+
+TEST(GoodputPolicy, ATryIsMadeOnlyWhereOneMoreRelayoutBackIsLeft) {
+  RunConfig config = copus_config(16);
+  Question question{{candidate(pipeline, 16, 2), candidate(data, 16, 1)}, {pipeline, 16, 1}, {}};
+  question.candidates[1].is_layout_measured = false;
+  config.adapt.most_relayouts = 1;
+  EXPECT_THAT(question.ask(config).reason, HasSubstr("and a try may need one back"));
+  config.adapt.most_relayouts = 2;
+  EXPECT_TRUE(question.ask(config).target);
+}
+
+TEST(GoodputPolicy, OtherRanksOrOtherSpeedsLetLayoutsChangeAgain) {
+  RunConfig config = copus_config(16);
+  config.adapt.most_relayouts = 2;
+  Question question{{candidate(pipeline, 16, 2), candidate(data, 16, 1)}, {pipeline, 16, 1}, {}};
+  const std::unique_ptr<Policy> policy = make_policy(config);
+  EXPECT_EQ(relayouts_of(*policy, question, 20), 2);
+  const auto relayouts_after_steps = [&](double seconds) {
+    question.latest.step_seconds = seconds;
+    for (int step = 0; step < 20; ++step) policy->observe(question.latest);
+    return relayouts_of(*policy, question, 20);
+  };
+  EXPECT_EQ(relayouts_after_steps(1.0), 0);
+  EXPECT_EQ(relayouts_after_steps(1.2), 0) << "steps scatter so much";
+  EXPECT_EQ(relayouts_after_steps(1.3), 2);
+  EXPECT_EQ(relayouts_after_steps(1.3), 0) << "it is the speed of this layout";
+  const ParallelStrategy halved = layout(2, 1, 1);
+  question.candidates = {candidate(halved, 16, 2), candidate(layout(1, 2, 1), 16, 1)};
+  question.current = {halved, 16, 1};
+  EXPECT_EQ(relayouts_of(*policy, question, 20), 2);
+}
+
+TEST(GoodputPolicy, TheBatchStaysWhereTheScheduleHoldsItAndTheLayoutMayChange) {
+  const RunConfig config = copus_config(16);
+  Question question{{candidate(pipeline, 16, 1), candidate(pipeline, 32, 1)}, {pipeline, 16, 1}, {}};
+  set_noise(question.latest, 1e6);
+  question.latest.phase = SchedulePhase::warm_up;
+  EXPECT_TRUE(question.ask(config).target);
+  question.holds_batch = true;
+  EXPECT_THAT(question.ask(config).reason, HasSubstr("phase \"warm-up\", in which adapt.hold_in"));
+  question.candidates.push_back(candidate(data, 16, 0.9));
+  EXPECT_EQ(question.ask(config).target.value().strategy, data);
 }
 
 // Tries that promise more but have to wait do not stand in the way back to a layout that is known to be better.

@@ -100,6 +100,7 @@ struct Question {
   std::vector<std::pair<ParallelStrategy, double>> other_pauses = {};  // of moves to these strategies, in seconds
   int64_t samples_since_switch = 1'000'000;
   double seconds_since_switch = 1'000'000;
+  bool holds_batch = false;
 
   // Asks where the learning rate has followed the critical batch for long.
   Choice ask(Policy& policy, double calibration = 2) const {
@@ -110,7 +111,7 @@ struct Question {
     const NoiseBelief noise = policy.belief(seen);
     const double at_least = noise.is_bounded() ? 0 : static_cast<double>(current.global_batch);
     const double rate_cap = std::max(at_least, critical_batch({.calibration = calibration}, noise.value, 0));
-    return policy.choose({seen, current, candidates, samples_since_switch, seconds_since_switch, rate_cap,
+    return policy.choose({seen, current, candidates, samples_since_switch, seconds_since_switch, rate_cap, holds_batch,
                           [this](const ParallelStrategy& target) { return pause_to(target); }});
   }
   double pause_to(const ParallelStrategy& target) const {
@@ -167,7 +168,7 @@ class PaperRun {
     rate_cap_ = follow_critical_batch(config_, current_.global_batch, rate_cap_, policy_->belief(latest_),
                                       static_cast<double>(latest_.consumed_samples));
     const Choice choice = policy_->choose({latest_, current_, candidates_, latest_.consumed_samples - switched_at_,
-                                           latest_.elapsed_seconds - switched_at_seconds_, rate_cap_,
+                                           latest_.elapsed_seconds - switched_at_seconds_, rate_cap_, false,
                                            [](const ParallelStrategy&) { return relayout_seconds; }});
     if (!choice.target) return;
     moves_.push_back({latest_.step, latest_.consumed_samples, current_, *choice.target, choice,
