@@ -544,6 +544,13 @@ class Forecast(ProgramTest):
         self.assertIn("ends       after 5.00 s\n",
                       self.dry_run(*described, "train.max_steps=1000000000", "train.max_seconds=5"))
 
+    def test_a_dry_run_tells_what_adapting_may_save_and_cost(self):
+        told = self.dry_run("cluster.config=laptop-two-nodes", "parallel.data_parallel=2", "adapt.most_relayouts=0")
+        self.assertRegex(told, r"adapting +may save, of this time:\n( +.+\n){4}")
+        self.assertRegex(told, r"by its batch at most [\d.]+ % \(80 % interval ")
+        self.assertIn("at a cost of at most 0.0 %, for 0 re-layouts (adapt.most_relayouts)", told)
+        self.assertIn("worth turning on", told)
+
     def test_a_dry_run_for_a_gpu_that_is_not_here_tells_what_it_can(self):
         told = self.dry_run("train.device=cuda:4000")
         self.assertRegex(told, r"memory +[\d.]+ [GM]iB on each rank of pipeline rank 0")

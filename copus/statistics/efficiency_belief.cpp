@@ -373,4 +373,19 @@ EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed) {
   return belief;
 }
 
+std::vector<EfficiencyLaw> published_laws(uint64_t seed) {
+  const PriorComponent& by_tokens_read = prior.front();
+  const uint64_t key = stream_key(seed, "published laws");
+  std::vector<EfficiencyLaw> laws;
+  for (size_t number = 0; number < kept; ++number) {
+    Vector at;
+    for (size_t i = 0; i < dimensions; ++i) {
+      at[i] = by_tokens_read.mean[i] + by_tokens_read.deviation[i] * standard_normal(key, number * dimensions + i);
+    }
+    at[by_noise] = 0;
+    laws.push_back(law_of(at));
+  }
+  return laws;
+}
+
 }  // namespace copus

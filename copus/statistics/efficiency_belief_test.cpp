@@ -106,6 +106,19 @@ TEST(EfficiencyBelief, ThePriorByNoiseIsThatOfMcCandlishsTasks) {
   EXPECT_NEAR(std::sqrt(variance), components[1].level.deviation, 0.05);
 }
 
+TEST(EfficiencyBelief, PublishedLawsAreThePriorByTokensWhateverTheNoiseScale) {
+  const EfficiencyBelief published{.laws = published_laws(1)};
+  ASSERT_EQ(published.laws.size(), 512u);
+  for (const TrainingMoment& moment : {TrainingMoment{n_0, phi_0}, {1e6, 1}, {3e11, 1e9}}) {
+    const double tokens = std::log(moment.tokens / n_0);
+    const Component& prior = components[0];
+    expect_alike(log_critical_batch(published, moment),
+                 {prior.level.mean + prior.by_tokens.mean * tokens,
+                  std::sqrt(square(prior.level.deviation) + square(prior.by_tokens.deviation * tokens))});
+  }
+  expect_alike(moments_of(published, [](const EfficiencyLaw& law) { return std::log(law.power); }), {0, 0.2});
+}
+
 TEST(EfficiencyBelief, WithoutEvidenceIsThePrior) {
   const EfficiencyBelief belief = believe({}, 1);
   ASSERT_EQ(belief.laws.size(), 512u);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "copus/base/available_memory.h"
@@ -12,11 +13,15 @@
 #include "copus/base/units.h"
 #include "copus/data/dataset.h"
 #include "copus/model/precision.h"
+#include "copus/orchestrator/adapt_forecast.h"
+#include "copus/orchestrator/candidates.h"
+#include "copus/orchestrator/job_model.h"
 #include "copus/orchestrator/starting_configuration.h"
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/machine.h"
 #include "copus/performance/memory.h"
 #include "copus/report/performance_profile.h"
+#include "copus/statistics/efficiency_belief.h"
 #include "copus/train/device.h"
 #include "copus/train/modelled_job.h"
 #include "copus/train/run_output.h"
@@ -113,19 +118,39 @@ double seconds_to_end(const RunPlan& plan, double step_seconds) {
   return std::max(0.0, seconds);
 }
 
-std::string speed_and_time(const RunPlan& plan) {
+// Tells what adapting may save and cost a run whose next step is expected to take so long.
+void tell_adapting(const RunPlan& plan, const Knowledge& known, const Corrected& step) {
+  const RunConfig& config = plan.config;
+  const std::unique_ptr<JobModel> job = job_model_of(config);
+  const Candidate current{plan.start, step.seconds, step.relative_deviation, 0, false, job->predict_step(plan.start)};
+  const PerformanceTable table = job->table(known, plan.start.strategy.world_size());
+  const double steps = std::max(1.0, seconds_to_end(plan, step.seconds) / step.seconds);
+  const double tokens = steps * static_cast<double>(plan.start.global_batch * config.train.sequence_length);
+  const auto pause_seconds = [&](const ParallelStrategy& to) { return job->move_seconds(plan.start.strategy, to); };
+  const AdaptForecast forecast = forecast_adapting(config, candidates_of(table, current, config), plan.start, tokens,
+                                                   pause_seconds, published_laws(config.execution.seed));
+  std::cout << "adapting   may save, of this time:\n";
+  for (const std::string& line : describe(forecast, config)) std::cout << "           " << line << '\n';
+  std::cout << std::flush;
+}
+
+void tell_speed_and_time(const RunPlan& plan) {
   const auto known = knowledge_of_run(plan.config, plan.resume ? profile_path(plan) : std::filesystem::path());
   if (!known) {
     const double limit = plan.config.train.max_seconds;
-    return concat("not known: nothing says how fast this machine computes (copus profile --machine here.toml, then ",
-                  "--set cluster.config=here.toml)",
-                  limit > 0 ? concat("\nends       after at most ", format_duration(limit)) : "");
+    std::cout
+        << "speed      not known: nothing says how fast this machine computes (copus profile --machine here.toml, "
+        << "then --set cluster.config=here.toml)\n";
+    if (limit > 0) std::cout << "ends       after at most " << format_duration(limit) << '\n';
+    return;
   }
   const StepTimeLearner learner(plan.config, plan.start, known->profile.knowledge);
-  const double step_seconds = learner.expected().seconds;
+  const Corrected step = learner.expected();
   const auto tokens = static_cast<double>(plan.start.global_batch * predicted_job(plan.config).sequence_length);
-  return concat(format_rate(tokens / step_seconds, "tokens"), ", a step ", learner.introduction(), "; ", known->grounds,
-                "\nends       after ", format_duration(seconds_to_end(plan, step_seconds)));
+  std::cout << "speed      " << format_rate(tokens / step.seconds, "tokens") << ", a step " << learner.introduction()
+            << "; " << known->grounds << "\nends       after " << format_duration(seconds_to_end(plan, step.seconds))
+            << '\n';
+  tell_adapting(plan, known->profile.knowledge, step);
 }
 
 }  // namespace
@@ -179,7 +204,8 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
   if (execution.device == "cpu") {
     std::cout << "; " << format_bytes(static_cast<double>(available_memory_bytes())) << " are left on this machine";
   }
-  std::cout << "\nspeed      " << speed_and_time(plan) << '\n' << std::flush;
+  std::cout << '\n';
+  tell_speed_and_time(plan);
   warn(warning_of_precision(config.cluster.description.device, to_string(predicted_job(plan.config).precision)));
   if (no_device) std::cout << "warning    the run cannot begin here: " << *no_device << '\n' << std::flush;
   if (checks_machine) check_machine(plan);
