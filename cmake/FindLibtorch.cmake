@@ -1,6 +1,8 @@
 # Finds libtorch as the target copus_libtorch: the one given by -DTorch_DIR, else the pip wheel: all of it in .venv
-# (`make setup`), or its CPU parts in .cache/libtorch (`make build`).
-# Sets COPUS_TORCH_PLATFORM to "cuda", "hip" or "" (CPUs only) and, for CUDA, COPUS_TORCH_CUDA_VERSION.
+# (`make setup`), or its CPU parts in .cache/libtorch (`make build`). A build of the Python wheel takes that of the
+# environment's PyTorch instead.
+# Sets COPUS_TORCH_PLATFORM to "cuda", "hip" or "" (CPUs only) and, for CUDA, COPUS_TORCH_CUDA_VERSION. For the Python
+# wheel it sets COPUS_PYTORCH_VERSION, which has the local part of the version too ("2.13.0+cpu").
 #
 # libtorch's own TorchConfig.cmake is not used: that of a CUDA wheel asks for every library that PyTorch itself was
 # built with (cuBLAS, cuDNN, ...), none of which Copus calls.
@@ -17,7 +19,20 @@ function(get_torch_version FOLDER VERSION)
 endfunction()
 
 # The wheel's place is looked for each time and not cached: it may be another one when CMake runs again.
-if(NOT Torch_DIR)
+if(NOT Torch_DIR AND COPUS_PYTHON)
+  # pip hides the environment's packages from builds through variables of Python, which -E ignores.
+  execute_process(
+    COMMAND ${Python3_EXECUTABLE} -E -P -c
+      "import importlib.util; print(*importlib.util.find_spec('torch').submodule_search_locations)"
+    OUTPUT_VARIABLE PACKAGE OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(NOT PACKAGE)
+    message(FATAL_ERROR "COPUS_WITH_TORCH is set, and ${Python3_EXECUTABLE} has no PyTorch to build the trainer for. "
+      "First pip install 'torch>=${OLDEST_TORCH}'. If you did, and this is the Python of a build tool's own "
+      "environment (uv, build), add --no-build-isolation; or name another libtorch with "
+      "-Ccmake.define.Torch_DIR=<folder with TorchConfig.cmake>.")
+  endif()
+  set(Torch_DIR ${PACKAGE}/share/cmake/Torch)
+elseif(NOT Torch_DIR)
   foreach(PACKAGES .venv/lib/python3*/site-packages .cache/libtorch)
     file(GLOB WHEEL_TORCH ${CMAKE_SOURCE_DIR}/${PACKAGES}/torch/share/cmake/Torch)
     foreach(FOLDER IN LISTS WHEEL_TORCH)
@@ -43,12 +58,9 @@ if(TORCH_VERSION VERSION_LESS OLDEST_TORCH)
 endif()
 get_filename_component(TORCH_ROOT ${Torch_DIR}/../../.. ABSOLUTE)
 
-# Not libtorch.so, which is empty and, in a CUDA wheel, loads CUDA.
-set(TORCH_LIBRARIES torch_cpu c10)
 set(COPUS_TORCH_PLATFORM "")
 if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   set(COPUS_TORCH_PLATFORM cuda)
-  list(APPEND TORCH_LIBRARIES torch_cuda c10_cuda)
   # The line reads "cuda: Optional[str] = '13.0'"; libtorch's archives without Python lack the file.
   if(EXISTS ${TORCH_ROOT}/version.py)
     file(STRINGS ${TORCH_ROOT}/version.py COPUS_TORCH_CUDA_VERSION REGEX "^cuda: .* = '")
@@ -56,7 +68,16 @@ if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   endif()
 elseif(EXISTS ${TORCH_ROOT}/lib/libtorch_hip.so)
   set(COPUS_TORCH_PLATFORM hip)
-  list(APPEND TORCH_LIBRARIES torch_hip c10_hip)
+endif()
+if(COPUS_PYTHON)
+  set(LINE "")
+  if(EXISTS ${TORCH_ROOT}/version.py)
+    file(STRINGS ${TORCH_ROOT}/version.py LINE REGEX "^__version__ = '")
+  endif()
+  if(NOT LINE MATCHES "'(.*)'")
+    message(FATAL_ERROR "${TORCH_ROOT} has no version.py: the Python wheel needs a PyTorch, not libtorch alone.")
+  endif()
+  set(COPUS_PYTORCH_VERSION ${CMAKE_MATCH_1})
 endif()
 if(COPUS_TORCH_PLATFORM)
   message(STATUS "libtorch: ${TORCH_VERSION} for ${COPUS_TORCH_PLATFORM} ${COPUS_TORCH_CUDA_VERSION} in ${TORCH_ROOT}")
@@ -81,16 +102,21 @@ target_compile_options(copus_libtorch INTERFACE
   "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:$<TARGET_PROPERTY:COPUS_INCLUDES_LIBTORCH>>>:${COPUS_LIBTORCH_OPTIONS}>")
 # AT_PER_OPERATOR_HEADERS keeps ATen's headers from including every operator, which takes seconds in each source.
 target_compile_definitions(copus_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 AT_PER_OPERATOR_HEADERS)
-foreach(LIBRARY IN LISTS TORCH_LIBRARIES)
-  if(NOT EXISTS ${TORCH_ROOT}/lib/lib${LIBRARY}.so)
-    message(FATAL_ERROR "The libtorch in ${TORCH_ROOT} lacks lib/lib${LIBRARY}.so. "
-      "Copus needs one with shared libraries.")
-  endif()
-  # The libraries of a device are used through what they register when they are loaded; no code here uses a symbol of
-  # theirs. The quotes are for paths with blanks, since CMake takes what begins with a hyphen as it is.
-  target_link_libraries(copus_libtorch INTERFACE
-    "-Wl,--push-state,--no-as-needed,\"${TORCH_ROOT}/lib/lib${LIBRARY}.so\",--pop-state")
-endforeach()
+# link_libtorch(NAME...): adds lib<NAME>.so of libtorch to copus_libtorch.
+function(link_libtorch)
+  foreach(LIBRARY IN LISTS ARGN)
+    if(NOT EXISTS ${TORCH_ROOT}/lib/lib${LIBRARY}.so)
+      message(FATAL_ERROR "The libtorch in ${TORCH_ROOT} lacks lib/lib${LIBRARY}.so. "
+        "Copus needs one with shared libraries.")
+    endif()
+    # The libraries of a device are used through what they register when they are loaded; no code here uses a symbol of
+    # theirs. The quotes are for paths with blanks, since CMake takes what begins with a hyphen as it is.
+    target_link_libraries(copus_libtorch INTERFACE
+      "-Wl,--push-state,--no-as-needed,\"${TORCH_ROOT}/lib/lib${LIBRARY}.so\",--pop-state")
+  endforeach()
+endfunction()
+# Not libtorch.so, which is empty and, in a CUDA wheel, loads CUDA. CopusGpu.cmake adds the libraries of a device.
+link_libtorch(torch_cpu c10)
 target_link_libraries(copus_libtorch INTERFACE ${TORCH_OPENMP_LIBRARY})
 # Where programs look for it; those that are installed have places of their own (apps/copus).
 list(PREPEND CMAKE_BUILD_RPATH ${TORCH_ROOT}/lib)

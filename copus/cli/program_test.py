@@ -73,6 +73,67 @@ class ProgramWithLibtorch(ProgramTest):
         self.assertIn(f"{self.folder / 'copus-torch'}, which cannot be started", told)
 
 
+class ProgramOfAWheel(ProgramTest):
+    """A program in an environment's bin, and a copus-torch in its packages, which loads the libtorch of PyTorch there."""
+
+    def setUp(self):
+        super().setUp()
+        self.program = self.folder / "env/bin/copus"
+        self.program.parent.mkdir(parents=True)
+        shutil.copy2(COPUS, self.program)
+        self.packages = self.folder / "env/lib/python3.13/site-packages"
+        self.install_trainer("python3.13")
+
+    def install_trainer(self, python, version="2.13.0+cu130", exit_code=7):
+        folder = self.folder / f"env/lib/{python}/site-packages/copus/bin"
+        folder.mkdir(parents=True)
+        (folder / "copus-torch").write_text(f"#!/bin/sh\nexit {exit_code}\n")
+        (folder / "copus-torch").chmod(0o755)
+        (folder / "pytorch.txt").write_text(f"{version}\n{self.folder}/shared/torch\n")
+
+    def install_torch(self, version, packages="env/lib/python3.13/site-packages"):
+        (self.folder / packages / "torch").mkdir(parents=True, exist_ok=True)
+        (self.folder / packages / "torch/version.py").write_text(f"import os\n__version__ = '{version}'\ncuda = '13.0'\n")
+
+    def outcome(self):
+        done = subprocess.run([self.program, "gns", "--checkpoint", "r"], text=True, capture_output=True, timeout=TIMEOUT)
+        return done.returncode, done.stderr
+
+    def test_trains_with_the_pytorch_it_was_built_with(self):
+        self.install_torch("2.13.0+cu130")
+        self.assertEqual(self.outcome(), (7, ""))
+
+    def test_another_pytorch_is_refused_in_one_sentence(self):
+        self.install_torch("2.13.0+cpu")
+        self.install_torch("2.13.0+cu130", "shared")  # the libraries of the environment come first
+        code, message = self.outcome()
+        self.assertEqual(code, 2)
+        self.assertEqual(message, "copus: error: 'copus gns' needs PyTorch 2.13.0+cu130, with which it was built, and "
+                         f"{self.packages}/torch is 2.13.0+cpu; install PyTorch 2.13.0+cu130, or build Copus with libtorch: "
+                         "make build, or COPUS_WITH_TORCH=1 pip install . in the environment of your PyTorch\n")
+
+    def test_without_pytorch_it_says_so(self):
+        code, message = self.outcome()
+        self.assertEqual(code, 2)
+        self.assertIn(f"needs PyTorch 2.13.0+cu130, with which it was built, and {self.packages} has none;", message)
+
+    def test_the_environment_that_it_was_built_in_may_see_the_packages_of_another(self):
+        self.install_torch("2.13.0+cu130", "shared")
+        self.assertEqual(self.outcome(), (7, ""))
+
+    def test_of_several_pythons_it_takes_the_one_whose_pytorch_fits(self):
+        self.install_trainer("python3.11", "2.12.0", 8)
+        self.install_trainer("python3.14", "2.12.0", 9)
+        self.install_torch("2.12.0", "env/lib/python3.14/site-packages")
+        self.assertEqual(self.outcome(), (9, ""))
+
+    def test_doctor_says_so_too(self):
+        done = subprocess.run([self.program, "doctor"], text=True, capture_output=True, timeout=TIMEOUT)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"(?m)^bad +trainer +training needs PyTorch 2.13.0\+cu130, with which it was built, "
+                         f"and {self.packages} has none$")
+
+
 class CommandLine(ProgramTest):
     def test_help_and_version(self):
         self.assertIn("Examples:", self.assert_done("--help").stdout)

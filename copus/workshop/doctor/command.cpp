@@ -175,7 +175,8 @@ std::vector<Finding> examine(const std::string& run_directory) {
   Finding peer_memory = check_peer_memory();
   const auto program = program_with_libtorch();
   std::optional<Trainer> trainer;
-  if (program) trainer.emplace(program->string());
+  const auto mismatch = program ? pytorch_mismatch(*program) : std::nullopt;
+  if (program && !mismatch) trainer.emplace(program->string());
   const int64_t cores = usable_cores();
   const int64_t ranks = std::min<int64_t>(cores, 8);
   const Clock::time_point start = Clock::now();
@@ -200,9 +201,11 @@ std::vector<Finding> examine(const std::string& run_directory) {
   const auto take = [&](std::vector<Finding> more) {
     findings.insert(findings.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   };
-  if (!trainer) {
-    take({{Verdict::warning, "trainer", "this build has no libtorch, so it plans and simulates, and does not train",
-           "build it with libtorch (make build), or put that build's copus-torch beside this program"}});
+  if (mismatch) {
+    take({{Verdict::bad, "trainer", concat("training needs ", mismatch->text), mismatch->remedy}});
+  } else if (!trainer) {
+    take({{Verdict::warning, "trainer", "this program has no libtorch, so it plans and simulates, and does not train",
+           how_to_build_with_libtorch}});
     take({check_gpus("", 0, kernel_devices())});
   } else {
     take(trainer->wait(start + most_of_the_trainer));

@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/cli/with_libtorch.h"
 #include "copus/comm/gpu/nccl_interface.h"
 #include "copus/model/kernels.h"
 #include "copus/train/device.h"
@@ -24,23 +24,11 @@ namespace copus {
 
 namespace {
 
-// The version of a Python package's libtorch, from the file beside it; empty for libtorch without Python.
-std::string version_beside(const std::filesystem::path& library) {
-  std::ifstream file(library.parent_path().parent_path() / "version.py");
-  for (std::string line; std::getline(file, line);) {
-    const size_t begin = line.find('\'');
-    if (line.starts_with("__version__ = ") && begin != std::string::npos) {
-      return line.substr(begin + 1, line.rfind('\'') - begin - 1);
-    }
-  }
-  return "";
-}
-
 Finding check_libtorch() {
   Dl_info info{};
   ::dladdr(reinterpret_cast<void*>(&at::globalContext), &info);
   const std::filesystem::path library = info.dli_fname == nullptr ? "" : info.dli_fname;
-  const std::string version = version_beside(library);
+  const std::string version = version_of_pytorch(library.parent_path().parent_path());
   const std::string built_for = TORCH_VERSION;
   const std::string from = concat(" from ", library.parent_path().lexically_normal().string());
   // A local part such as "+cpu" names a build of the same version.
