@@ -9,12 +9,14 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import unittest
 
 from free_port import free_port
 from program_test_support import COPUS, MODEL, ROOT, TIMEOUT, TORCHRUN, ProgramTest
+from two_hosts import TwoHosts
 
 try:
     import yaml
@@ -54,14 +56,29 @@ class Kubernetes(ProgramTest):
         lines = (self.folder / run / "run.jsonl").read_text().splitlines()
         return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
 
-    def assert_trains_as_one_machine(self, name, program, changes, *settings):
-        """Starts the manifest's pods as processes here, where the name of the first one is that of this machine."""
+    def name_pods(self, name):
+        """Two hosts, each as isolated as a pod. There each pod has the name that the manifest's service gives it."""
+        hosts = TwoHosts(self)
+        metadata = documents(name)["Job"]["metadata"]["name"], documents(name)["Service"]["metadata"]["name"]
+        names = ["{}-{}.{}".format(metadata[0], index, metadata[1]) for index in range(2)]
+        for host in hosts.names:
+            folder = pathlib.Path("/etc/netns", host)  # `ip netns exec` shows its files as those of /etc
+            folder.mkdir(parents=True)
+            self.addCleanup(shutil.rmtree, folder)
+            lines = [f"{address} {name}\n" for address, name in zip(hosts.addresses, names)]
+            (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
+        return [["ip", "netns", "exec", host, "unshare", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc",
+                 "sh", "-c", 'hostname "$0" && mount -t tmpfs tmpfs /dev/shm && exec "$@"', name.split(".")[0]]
+                for host, name in zip(hosts.names, names)]
+
+    def assert_trains_as_one_machine(self, name, program, changes, *settings, pods=([], [])):
+        """Starts the manifest's pods as processes, each behind the words in `pods`."""
         container, = pod_of(name)["containers"]
-        pods = documents(name)["Job"]["spec"]["completions"]
+        self.assertEqual(documents(name)["Job"]["spec"]["completions"], len(pods))
         command = [program.get(word, word) for word in container.get("command", ["copus"])] + container["args"]
-        pods = [subprocess.Popen([*command, *settings], cwd=self.folder, text=True, stdout=subprocess.PIPE,
+        pods = [subprocess.Popen([*pod, *command, *settings], cwd=self.folder, text=True, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env={**os.environ, **environment_of(container, index), **changes})
-                for index in range(pods)]
+                for index, pod in enumerate(pods)]
         for pod in pods:
             self.addCleanup(pod.kill)
         for pod in pods:
@@ -83,6 +100,17 @@ class Kubernetes(ProgramTest):
         self.assert_trains_as_one_machine("kubernetes-cuda.yaml", {"copus": COPUS, "torchrun": TORCHRUN},
                                           {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": free_port(),
                                            "PET_NPROC_PER_NODE": "2"}, "--set", "train.device=cpu")
+
+    def test_the_pods_of_cpus_train_as_one_machine_in_networks_of_their_own(self):
+        self.assert_trains_as_one_machine("kubernetes-cpu.yaml", {"copus": COPUS}, {},
+                                          pods=self.name_pods("kubernetes-cpu.yaml"))
+
+    def test_the_pods_of_gpus_train_as_one_machine_in_networks_of_their_own(self):
+        if not pathlib.Path(TORCHRUN).exists():
+            self.skipTest("there is no torchrun")
+        self.assert_trains_as_one_machine("kubernetes-cuda.yaml", {"copus": COPUS, "torchrun": TORCHRUN},
+                                          {"PET_NPROC_PER_NODE": "2"}, "--set", "train.device=cpu",
+                                          pods=self.name_pods("kubernetes-cuda.yaml"))
 
     def test_the_numbers_and_names_of_a_manifest_agree(self):
         for name, size in (("kubernetes-cpu.yaml", "WORLD_SIZE"), ("kubernetes-cuda.yaml", "PET_NNODES")):

@@ -23,6 +23,7 @@ import unittest
 from free_port import free_port
 from launcher_test import ENDLESS, GONE_WITHIN, KILL_ROUNDS, PROGRAM, WITH_TORCH, LauncherTest, is_stopped, wait_until
 from healing_test import HealingJob
+from two_hosts import TwoHosts
 
 
 class Machine(HealingJob):
@@ -544,38 +545,18 @@ class Machines(MachinesTest):
 class Hosts(MachinesTest):
     """Machines as network namespaces, joined by a cable that can be pulled."""
 
-    ADDRESSES = ["10.213.9.1", "10.213.9.2"]
-
     def setUp(self):
         super().setUp()
-        if os.getuid() != 0 or not shutil.which("ip"):
-            self.skipTest("making network namespaces needs root, and ip")
-        self.hosts = [f"copus-{os.getpid()}-{letter}" for letter in "ab"]
-        self.cables = [f"cm{os.getpid()}{letter}" for letter in "ab"]
-        for host in self.hosts:
-            if not self.ip("netns", "add", host):
-                self.skipTest("this machine does not allow network namespaces")
-            self.addCleanup(self.ip, "netns", "delete", host)
-        if not self.ip("link", "add", self.cables[0], "type", "veth", "peer", "name", self.cables[1]):
-            self.skipTest("this machine does not allow virtual cables")
-        for host, cable, address in zip(self.hosts, self.cables, self.ADDRESSES):
-            self.ip("link", "set", cable, "netns", host)
-            self.ip("-n", host, "address", "add", f"{address}/24", "dev", cable)
-            self.ip("-n", host, "link", "set", cable, "up")
-            self.ip("-n", host, "link", "set", "lo", "up")
-
-    @staticmethod
-    def ip(*words):
-        return subprocess.run(["ip", *words], check=False, stderr=subprocess.DEVNULL).returncode == 0
+        self.hosts = TwoHosts(self)
 
     def start_on_hosts(self, *options):
-        return self.start_endless(*options, variables={"TEST_ADDRESS": self.ADDRESSES[0]},
-                                  program_of=lambda machine: ["ip", "netns", "exec", self.hosts[machine], PROGRAM])
+        return self.start_endless(*options, variables={"TEST_ADDRESS": self.hosts.addresses[0]},
+                                  program_of=lambda machine: ["ip", "netns", "exec", self.hosts.names[machine], PROGRAM])
 
     def test_a_machine_whose_cable_is_pulled_ends_before_the_other_goes_on(self):
         job = self.start_on_hosts()
         pids = job[1].processes()
-        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "down")
+        self.hosts.set_cable(1, "down")
         job.wait_for_epoch([0, 1])
         self.assertEqual([pid for pid in pids.values() if still_runs(pid)], [])
         job.wait_for_a_step()
@@ -586,9 +567,9 @@ class Hosts(MachinesTest):
     def pull_for_a_moment(self):
         """Gives the seconds without a cable."""
         pulled = time.monotonic()
-        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "down")
+        self.hosts.set_cable(1, "down")
         time.sleep(0.1)
-        self.ip("-n", self.hosts[1], "link", "set", self.cables[1], "up")
+        self.hosts.set_cable(1, "up")
         return time.monotonic() - pulled
 
     def test_a_cable_that_comes_back_soon_costs_nothing(self):
