@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-constexpr size_t most_bins = 256;
+constexpr size_t most_bins = 256, least_bins = 16;
 constexpr int64_t least_steps_before = 64, least_steps_since = 32;
 constexpr double bump_share = 0.25;
 // The forecast is made from this share of the way on, and is worth something until so many times as far.
@@ -76,7 +76,8 @@ std::optional<LossSentinel::Excess> LossSentinel::excess() const {
     mean_fall += steps * bin.fall;
     mean_loss += steps * bin.loss;
   }
-  if (count < least_steps_before) return std::nullopt;
+  // Where the place has jumped, few bins may be left of many steps.
+  if (count < least_steps_before || fitted.size() < least_bins) return std::nullopt;
   mean_fall /= count;
   mean_loss /= count;
   double squares = 0, products = 0;

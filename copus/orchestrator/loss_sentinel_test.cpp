@@ -109,6 +109,17 @@ TEST(LossSentinel, SaysNothingBeforeThereAreStepsAndWhereTheForecastIsOld) {
   EXPECT_FALSE(restarted.excess());
 }
 
+// As where a job was paused for longer than it had run.
+TEST(LossSentinel, APlaceThatJumpsLeavesTooLittleForAForecast) {
+  LossSentinel sentinel;
+  for (int64_t step = 1; step <= 3000; ++step)
+    sentinel.observe(static_cast<double>(step), 3 + 0.1 * static_cast<double>(step % 3));
+  for (int64_t step = 1; step <= 64; ++step) sentinel.observe(1e4 + static_cast<double>(step), 3);
+  sentinel.batch_grew();
+  for (int64_t step = 1; step <= 64; ++step) sentinel.observe(1.1e4 + static_cast<double>(step), 4);
+  EXPECT_FALSE(sentinel.excess());
+}
+
 TEST(LossSentinel, BatchesThatGrowInShortOrderAreComparedWithTheStepsBeforeAllOfThem) {
   LossCourse run{.steps_since = 63, .scatter = 0.001, .extra = [](int64_t) { return 0.03; }};
   LossSentinel sentinel = run.play(1);

@@ -411,12 +411,11 @@ class GoodputPolicy : public Policy {
   // Explains that the loss is higher than adapt.loss_contract allows, since the batch has grown; empty where it is not.
   std::optional<std::string> breach() const {
     const std::optional<LossSentinel::Excess> excess = sentinel_.excess();
-    if (!excess || excess->nats - config_.adapt.loss_contract <= deviations_of_a_breach * excess->deviation) {
-      return std::nullopt;
-    }
+    const double allowed = config_.adapt.loss_contract;
+    if (!excess || !(excess->nats - allowed > deviations_of_a_breach * excess->deviation)) return std::nullopt;
     return concat("the loss is ", format_number("%.3g", excess->nats), " nats above its forecast from the batch of ",
                   grown_from_->global_batch, ", give or take ", format_number("%.2g", excess->deviation),
-                  ", and adapt.loss_contract allows ", format_number("%.3g", config_.adapt.loss_contract));
+                  ", and adapt.loss_contract allows ", format_number("%.3g", allowed));
   }
 
   // Finds the candidate to go back to where the larger batch breaks the contract: the one before, or where it is none

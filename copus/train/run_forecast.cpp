@@ -150,7 +150,7 @@ void tell_speed_and_time(const RunPlan& plan) {
   std::cout << "speed      " << format_rate(tokens / step.seconds, "tokens") << ", a step " << learner.introduction()
             << "; " << known->grounds << "\nends       after " << format_duration(seconds_to_end(plan, step.seconds))
             << '\n';
-  tell_adapting(plan, known->profile.knowledge, step);
+  if (seconds_to_end(plan, step.seconds) > 0) tell_adapting(plan, known->profile.knowledge, step);
 }
 
 }  // namespace
