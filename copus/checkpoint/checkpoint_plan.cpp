@@ -9,6 +9,7 @@
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/safetensors.h"
 #include "copus/checkpoint/shards.h"
+#include "copus/description/stored_tensors.h"
 
 namespace copus {
 namespace {
@@ -87,8 +88,8 @@ std::vector<CheckpointTensor> list_checkpoint_tensors(const ModelDescription& mo
                                                       const std::vector<OptimizerSlot>& slots) {
   const std::vector<ParameterInfo> parameters = list_parameters(model);
   std::vector<CheckpointTensor> tensors;
-  for (const ParameterInfo& parameter : parameters) {
-    tensors.push_back({.name = parameter.name, .shape = parameter.shape});
+  for (const StoredTensor& stored : list_stored_tensors(model)) {
+    tensors.push_back({.name = stored.name, .shape = stored.shape});
   }
   for (const OptimizerSlot& slot : slots) {
     for (const ParameterInfo& parameter : parameters) {

@@ -26,8 +26,8 @@ struct CheckpointTensor {
 // The name of a parameter's slot in a checkpoint: <slot>.<parameter>, such as exp_avg.model.norm.weight.
 std::string optimizer_tensor_name(const OptimizerSlot& slot, const std::string& parameter);
 
-// Lists what a checkpoint of a model holds: for every parameter in canonical order the weight, then for each the
-// optimizer's first slot, then the second, and so on.
+// Lists what a checkpoint of a model holds: the weights as list_stored_tensors() has them, then for every parameter in
+// canonical order the optimizer's first slot, then the second, and so on.
 std::vector<CheckpointTensor> list_checkpoint_tensors(const ModelDescription& model,
                                                       const std::vector<OptimizerSlot>& slots);
 

@@ -11,12 +11,12 @@
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/manifest.h"
 #include "copus/checkpoint/shards.h"
+#include "copus/checkpoint/stored_layout.h"
 
 namespace copus {
 namespace {
 
 constexpr std::string_view head_name = "lm_head.weight";
-constexpr std::string_view embedding_name = "model.embed_tokens.weight";
 
 constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
                                              "added_tokens.json", "tokenizer.model",       "vocab.json",
@@ -37,8 +37,11 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// Tells whether a tensor is a buffer that older versions of transformers saved; these follow from config.json.
-bool is_derived_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+// Tells whether a tensor is a buffer that older versions of transformers saved; these follow from config.json: rotary
+// embeddings' frequencies, and GPT-2's masks.
+bool is_derived_buffer(std::string_view name) {
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
 
 void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, const std::string& source) {
   if (tensor.shape != shape) {
@@ -75,7 +78,7 @@ void check_tied_head(const TensorView& head, const TensorView& embedding, const 
   check_tensor(head, embedding.shape, source);
   if (have_equal_values(head, embedding)) return;
   throw UserError(concat(source, ": \"tie_word_embeddings\" is true, but ", head_name, " has other values than ",
-                         embedding_name, "; write \"tie_word_embeddings\": false in ", model_config_file_name,
+                         embedding.name, "; write \"tie_word_embeddings\": false in ", model_config_file_name,
                          " to keep both, or delete ", head_name));
 }
 
@@ -98,11 +101,11 @@ void check_if_checkpoint(const std::filesystem::path& directory) {
   }
 }
 
-}  // namespace
-
-std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescription& model,
-                                                                std::span<const TensorView> weights,
-                                                                const std::string& source) {
+// Checks that `weights` are exactly the `expected` tensors, of which the first is the embedding.
+template <class Expected>
+std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<Expected>& expected, bool is_tied,
+                                                             std::span<const TensorView> weights,
+                                                             const std::string& source) {
   std::map<std::string, TensorView, std::less<>> given;
   for (const TensorView& tensor : weights) {
     const bool is_new = given.emplace(tensor.name, tensor).second;
@@ -111,17 +114,17 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
 
   std::map<std::string, TensorView, std::less<>> matched;
   std::vector<std::string> missing;
-  for (const ParameterInfo& parameter : list_parameters(model)) {
-    const auto found = given.find(parameter.name);
+  for (const Expected& one : expected) {
+    const auto found = given.find(one.name);
     if (found == given.end()) {
-      missing.push_back(parameter.name);
+      missing.push_back(one.name);
       continue;
     }
-    check_tensor(found->second, parameter.shape, source);
+    check_tensor(found->second, one.shape, source);
     matched.insert(given.extract(found));
   }
-  const auto head = given.find(head_name), embedding = matched.find(embedding_name);
-  if (model.tie_word_embeddings && head != given.end() && embedding != matched.end()) {
+  const auto head = given.find(head_name), embedding = matched.find(expected.front().name);
+  if (is_tied && head != given.end() && embedding != matched.end()) {
     check_tied_head(head->second, embedding->second, source);
     given.erase(head);
   }
@@ -138,6 +141,45 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
     throw UserError(message + ". Is config.json that of these weights?");
   }
   return matched;
+}
+
+// Puts the prefix of a model with a head before the names of a file that was saved without one, as published GPT-2's.
+std::vector<TensorView> with_prefix(const std::vector<StoredTensor>& stored, std::span<const TensorView> tensors) {
+  std::vector<TensorView> all(tensors.begin(), tensors.end());
+  const std::string& first = stored.front().name;
+  const std::string base_prefix = first.substr(0, first.find('.') + 1);
+  const auto is_prefixed = [&](const TensorView& tensor) { return tensor.name.starts_with(base_prefix); };
+  if (std::ranges::any_of(all, is_prefixed)) return all;
+  for (TensorView& tensor : all) {
+    if (tensor.name != head_name) tensor.name.insert(0, base_prefix);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescription& model,
+                                                                std::span<const TensorView> weights,
+                                                                const std::string& source) {
+  return match_tensors(list_parameters(model), model.tie_word_embeddings, weights, source);
+}
+
+std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
+                                                               std::span<const TensorView> tensors,
+                                                               const std::string& source) {
+  const std::vector<StoredTensor> stored = list_stored_tensors(model);
+  const bool is_plain = std::ranges::all_of(stored, &StoredTensor::is_plain);
+  const auto matched =
+      match_tensors(stored, model.tie_word_embeddings,
+                    is_plain ? std::vector(tensors.begin(), tensors.end()) : with_prefix(stored, tensors), source);
+  std::map<std::string, TensorView, std::less<>> parameters;
+  for (const StoredTensor& tensor : stored) {
+    for (TensorView& parameter : unpack(tensor, matched.at(tensor.name))) {
+      std::string name = parameter.name;
+      parameters.emplace(std::move(name), std::move(parameter));
+    }
+  }
+  return parameters;
 }
 
 const TensorView& HuggingFaceModel::weight(std::string_view name) const {
@@ -164,7 +206,7 @@ HuggingFaceModel open_hugging_face(const std::filesystem::path& directory) {
   for (const SafetensorsFile& file : model.files_) {
     tensors.insert(tensors.end(), file.tensors().begin(), file.tensors().end());
   }
-  model.weights_ = match_parameters(model.description_, tensors, directory.string());
+  model.weights_ = read_parameters(model.description_, tensors, directory.string());
   return model;
 }
 
@@ -256,7 +298,11 @@ ExportedConfig write_hugging_face(const std::filesystem::path& directory, const 
   }
   const auto matched = match_parameters(model, weights, "the model to write");
   std::vector<TensorView> ordered;
-  for (const ParameterInfo& parameter : list_parameters(model)) ordered.push_back(matched.at(parameter.name));
+  for (const StoredTensor& stored : list_stored_tensors(model)) {
+    std::vector<TensorView> parameters;
+    for (const ParameterInfo& parameter : stored.parameters) parameters.push_back(matched.at(parameter.name));
+    ordered.push_back(pack(stored, parameters));
+  }
   if (dtype != DType::f32) check_range(ordered, dtype);
 
   ExportedConfig config = exported_config(model, torch_name(dtype), origin);

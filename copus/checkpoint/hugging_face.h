@@ -50,6 +50,12 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
+// Checks likewise that `tensors` are those of the model's files, and returns the parameters by name. Those that a file
+// has transposed are copies, whose memory the views keep.
+std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
+                                                               std::span<const TensorView> tensors,
+                                                               const std::string& source);
+
 // Reads the tokenizer's files of a folder; missing ones are left out. Throws UserError for one that is no regular file,
 // or is larger than a text may be.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
@@ -77,7 +83,8 @@ inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
 // Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16), with the files of
 // exported_config and the tokenizer's. Returns what exported_config returned. The folder appears whole or not at all;
-// `directory` must not exist, or be empty. Needs memory for one shard where weights are converted. Throws UserError when
+// `directory` must not exist, or be empty. Needs memory for one shard where weights are converted, and for all weights
+// that files of the model fuse or transpose. Throws UserError when
 // the folder is not empty, the weights are not the model's, or the disk refuses.
 ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
                                   std::span<const TensorView> weights, DType dtype, const ModelOrigin& origin = {},

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@ struct TensorView {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
+  std::shared_ptr<const std::vector<std::byte>> memory = {};  // keeps bytes that lie in no file
 
   int64_t num_elements() const;
 };

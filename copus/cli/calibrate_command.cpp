@@ -14,6 +14,7 @@
 #include "copus/base/monotonic_seconds.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/hugging_face.h"
 #include "copus/cli/calibration_plan.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
@@ -217,11 +218,9 @@ class Calibration {
   }
 
   std::map<std::string, TensorView, std::less<>> checkpoint_weights() const {
-    std::map<std::string, TensorView, std::less<>> weights;
-    for (const ParameterInfo& parameter : list_parameters(config_.model)) {
-      weights.emplace(parameter.name, checkpoint_.weight(parameter.name));
-    }
-    return weights;
+    std::vector<TensorView> weights;
+    for (const auto& [name, weight] : checkpoint_.weights()) weights.push_back(weight);
+    return read_parameters(config_.model, weights, checkpoint_.directory().string());
   }
 
   int interrupted() const {

@@ -58,7 +58,7 @@ StoredModel::StoredModel(const fs::path& path) : directory_(path), storage_(open
   description_ = parse_model_description(checkpoint.model_config(), (directory_ / model_config_file_name).string());
   std::vector<TensorView> weights;
   for (const auto& [name, weight] : checkpoint.weights()) weights.push_back(weight);
-  weights_ = match_parameters(description_, weights, directory_.string());
+  weights_ = read_parameters(description_, weights, directory_.string());
   training_state_ = checkpoint.training_state();
   run_config_ = checkpoint.run_config();
 }

@@ -89,16 +89,20 @@ ClusterDescription find_cluster(const std::string& name_or_path) {
   return read_cluster_file(name_or_path, "--cluster");
 }
 
-ModelDescription read_model_file(const std::string& path, const std::string& asked_by) {
+ModelText read_model_text(const std::string& path, const std::string& asked_by) {
   if (const ShippedFile* file = find_shipped(shipped_models(), path)) {
-    return parse_model_description(file->text, concat(path, ".json"));
+    return {std::string(file->text), concat(path, ".json")};
   }
   if (!exists(path)) refuse(asked_by, "model", path, ".json", shipped_models());
   std::filesystem::path file = path;
   std::error_code unknown;
   if (std::filesystem::is_directory(file, unknown)) file /= "config.json";
-  const std::string text = read_named_file(file, asked_by, "a Hugging Face config.json, or the folder that holds it");
-  return parse_model_description(text, file.string());
+  return {read_named_file(file, asked_by, "a Hugging Face config.json, or the folder that holds it"), file.string()};
+}
+
+ModelDescription read_model_file(const std::string& path, const std::string& asked_by) {
+  const ModelText config = read_model_text(path, asked_by);
+  return parse_model_description(config.text, config.source);
 }
 
 ModelDescription find_model(const std::string& name_or_path) { return read_model_file(name_or_path, "--model"); }

@@ -21,7 +21,13 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
 // be read.
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by);
 
-// Reads a model's description likewise: from a config.json, the folder that holds one, or one that ships.
+// Reads the text of a model's description likewise: from a config.json, the folder that holds one, or one that ships.
+// `source` names the file in messages.
+struct ModelText {
+  std::string text;
+  std::string source;
+};
+ModelText read_model_text(const std::string& path, const std::string& asked_by);
 ModelDescription read_model_file(const std::string& path, const std::string& asked_by);
 
 // Writes a description that parse_cluster reads back to an equal value.

@@ -180,8 +180,8 @@ TEST(Descriptions, UnknownNamesListThoseThatThereAre) {
   EXPECT_THAT(user_error([] { find_cluster("h100-smx"); }),
               AllOf(HasSubstr("--cluster h100-smx: there is no such file"), HasSubstr("did you mean h100-sxm?"),
                     HasSubstr("a100-sxm, "), HasSubstr("two-small-nodes")));
-  EXPECT_THAT(user_error([] { find_model("gpt-5"); }),
-              AllOf(HasSubstr("--model gpt-5"), HasSubstr("a .json file, or one of llama-2-13b, llama-2-7b, "),
+  EXPECT_THAT(user_error([] { find_model("t5-large"); }),
+              AllOf(HasSubstr("--model t5-large"), HasSubstr("a .json file, or one of gpt2, llama-2-13b, llama-2-7b, "),
                     testing::Not(HasSubstr("did you mean"))));
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
+#include "copus/base/text_distance.h"
 #include "copus/config/descriptions.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings_reader.h"
@@ -40,16 +40,17 @@ Json to_json(const Setting& setting) {
   }
 }
 
-// Fields of one architecture. With the value 0, which means none, they may stand beside any.
-struct OwnField {
-  const char* name;
-  Architecture architecture;
-};
-constexpr OwnField own_fields[] = {{"sliding_window", Architecture::mistral},
-                                   {"no_rope_layer_interval", Architecture::smollm3}};
+// Refuses a model that transformers would train with dropout, unless the run ignores it.
+ModelDescription describe(const ModelText& config, bool ignores_dropout) {
+  ModelDescription model = parse_model_description(config.text, config.source);
+  const std::string dropout = dropout_in(config.text, config.source);
+  if (dropout.empty() || ignores_dropout) return model;
+  throw UserError(concat(config.source, ": ", dropout, ", but Copus trains without dropout; set model.",
+                         model_ignore_dropout_key, " = true to train this model without it"));
+}
 
-ModelDescription describe_file(const std::filesystem::path& path, const std::string& asked_by) {
-  return parse_model_description(read_named_file(path, asked_by, "a Hugging Face config.json"), path.string());
+ModelDescription describe_file(const std::filesystem::path& path, const std::string& asked_by, bool ignores_dropout) {
+  return describe({read_named_file(path, asked_by, "a Hugging Face config.json"), path.string()}, ignores_dropout);
 }
 
 // Puts the first difference of two models into words; returns "" where they are equal.
@@ -72,8 +73,8 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 }  // namespace
 
 // Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
-// key/value heads, Qwen3's size of a head, Mistral's window, OLMo 2's epsilon, and SmolLM3's tied embeddings, rotary
-// base and layers without rotary embeddings.
+// key/value heads, Qwen3's size of a head, Mistral's window, OLMo 2's and GPT-2's epsilon, SmolLM3's and GPT-2's tied
+// embeddings, and SmolLM3's rotary base and layers without rotary embeddings.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},
@@ -85,22 +86,27 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
                  {"no_rope_layer_interval", defaults.no_rope_interval},
                  {"tie_word_embeddings", defaults.tie_word_embeddings}};
   for (const Setting& field : table.children) {
-    const auto* const own = std::ranges::find(own_fields, field.name, &OwnField::name);
-    if (own != std::end(own_fields)) {
-      if (to_json(field) == 0) continue;
-      if (architecture != own->architecture) {
-        throw UserError(concat(field.origin, ": model.", own->name, " belongs to ", to_string(own->architecture),
-                               "; a model of ", to_string(architecture), " has none"));
+    if (const auto owners = architectures_with(field.name); !owners.empty()) {
+      if (to_json(field) == 0 || to_json(field) == false) continue;  // none, which is said beside any architecture
+      if (std::ranges::find(owners, architecture) == owners.end()) {
+        std::vector<std::string> names;
+        for (const Architecture owner : owners) names.emplace_back(to_string(owner));
+        throw UserError(concat(field.origin, ": model.", field.name, " belongs to ", join(names, ", "), "; a model of ",
+                               to_string(architecture), " has none"));
       }
     }
-    if (field.name != "architecture" && field.name != model_init_from_key) config[field.name] = to_json(field);
+    if (field.name == "architecture" || field.name == model_init_from_key || field.name == model_ignore_dropout_key) {
+      continue;
+    }
+    config[field.name] = to_json(field);
   }
   return parse_model_description(config.dump(), where);
 }
 
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config) {
   const Setting* section = root.find("model");
-  if (!section || section->children.empty()) {
+  const auto describes = [](const Setting& field) { return field.name != model_ignore_dropout_key; };
+  if (!section || std::ranges::none_of(section->children, describes)) {
     throw UserError(concat(
         source, ": section [model] is missing: describe the model by config.json's fields, by ",
         "config = \"FILE\" (a config.json) or by init_from = \"DIRECTORY\" (of a Hugging Face model)",
@@ -115,7 +121,7 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
   const bool no_init = config.init_from.empty();
   const Setting* inline_field = nullptr;
   for (const Setting& field : section->children) {
-    if (&field != file && &field != init_from) inline_field = &field;
+    if (&field != file && &field != init_from && describes(field)) inline_field = &field;
   }
   if (file) {
     const Setting* other = inline_field ? inline_field : no_init ? nullptr : init_from;
@@ -123,19 +129,22 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
       throw UserError(concat(other->origin, ": model.", other->name, " contradicts model.config (", file->origin,
                              "): describe the model in one way"));
     }
-    config.model = read_model_file(path_of(*file, "model.config"), concat(file->origin, ": model.config"));
+    config.model = describe(read_model_text(path_of(*file, "model.config"), concat(file->origin, ": model.config")),
+                            config.ignore_dropout);
     return;
   }
   const std::filesystem::path directory_config = std::filesystem::path(config.init_from) / "config.json";
   if (!inline_field) {
     path_of(*init_from, "model.init_from");
-    config.model = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));
+    config.model =
+        describe_file(directory_config, concat(init_from->origin, ": model.init_from"), config.ignore_dropout);
     return;
   }
   config.model = describe_inline_model(*section, config.model.architecture, concat(section->origin, ": [model]"));
   std::error_code ignored;
   if (no_init || !std::filesystem::exists(directory_config, ignored)) return;
-  const ModelDescription theirs = describe_file(directory_config, concat(init_from->origin, ": model.init_from"));
+  const ModelDescription theirs =
+      describe_file(directory_config, concat(init_from->origin, ": model.init_from"), config.ignore_dropout);
   if (const std::string differs = difference(config.model, theirs); !differs.empty()) {
     throw UserError(concat(inline_field->origin, ": [model] contradicts ", directory_config.string(), ": ", differs,
                            "; leave the fields beside init_from out"));

@@ -61,11 +61,14 @@ TEST_F(ModelSection, MayBeInline) {
   EXPECT_EQ(olmo2.qk_norm, QkNorm::projection);
   EXPECT_EQ(olmo2.block_norm, BlockNorm::output);
   EXPECT_EQ(olmo2.rms_norm_eps, 1e-6) << "not the 1e-5 of transformers";
+  const ModelDescription biased = parse_with_model(concat(inline_model, "attention_bias = true\n")).model;
+  EXPECT_TRUE(biased.qkv_bias && biased.attention_output_bias && !biased.feed_forward_bias);
   // The values differ from those that transformers' MistralConfig and Qwen2Config assume silently.
   const std::string mistral = concat(inline_model, "architecture = 'mistral'\n");
   EXPECT_EQ(parse_with_model(mistral).model.num_kv_heads, 4);
   EXPECT_EQ(parse_with_model(mistral).model.attention_window, 0) << "not the 4096 of transformers";
   EXPECT_EQ(parse_with_model(concat(mistral, "sliding_window = 64\n")).model.attention_window, 64);
+  EXPECT_EQ(parse_with_model(concat(mistral, "attention_bias = false\n")).model, parse_with_model(mistral).model);
   EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.num_kv_heads, 4);
 }
 
@@ -88,6 +91,18 @@ TEST_F(ModelSection, MayBeAFileOrADirectory) {
   EXPECT_EQ(parse_with_model("[model]\n" + init_from_).model, parse_with_model(inline_model).model);
   EXPECT_EQ(parse_with_model("[model]\n" + init_from_).init_from, directory_.string());
   EXPECT_EQ(parse_with_model("", {"model.config=" + file_.string()}).model, parse_with_model(inline_model).model);
+}
+
+TEST_F(ModelSection, DropoutIsRefusedUnlessItIsIgnored) {
+  write_config(R"({"model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4})");
+  for (const std::string& section : {by_file_, "[model]\n" + init_from_}) {
+    EXPECT_THAT(error_with_model(section), AllOf(HasSubstr(file_.string()), HasSubstr("\"resid_pdrop\" is 0.1"),
+                                                 HasSubstr("set model.ignore_dropout = true")));
+    const RunConfig config = parse_with_model(section + "ignore_dropout = true\n");
+    EXPECT_TRUE(config.ignore_dropout && config.model.learned_positions);
+  }
+  EXPECT_TRUE(parse_with_model(concat(inline_model, "architecture = 'gpt2'\n")).model.learned_positions);
+  EXPECT_THAT(error_with_model("[model]\nignore_dropout = true\n"), HasSubstr("[model] is missing"));
 }
 
 TEST_F(ModelSection, MustBeThere) {
@@ -123,8 +138,8 @@ TEST_F(ModelSection, FilesThatCannotBeReadAreNamed) {
   EXPECT_THAT(error_with_model(concat("[model]\nconfig = '", directory_.string(), "'")), HasSubstr("cannot read"));
   EXPECT_THAT(error_with_model("[model]\nconfig = 3"), HasSubstr("model.config must be a path"));
   EXPECT_THAT(error_with_model("[model]\ninit_from = ''"), HasSubstr("model.init_from must be a path"));
-  write_config("{ \"model_type\": \"gpt2\" }");
-  EXPECT_THAT(error_with_model(by_file_), AllOf(HasSubstr(file_.string()), HasSubstr("gpt2 is not supported")));
+  write_config("{ \"model_type\": \"bert\" }");
+  EXPECT_THAT(error_with_model(by_file_), AllOf(HasSubstr(file_.string()), HasSubstr("bert is not supported")));
   write_config("");
   EXPECT_THAT(error_with_model(by_file_), AllOf(HasSubstr(file_.string()), HasSubstr("not valid JSON")));
 }
@@ -134,10 +149,12 @@ TEST_F(ModelSection, InlineMistakesNameTheLine) {
               AllOf(HasSubstr("run.toml:7: model.head_dim must be a whole number"), HasSubstr("the string \"64\"")));
   EXPECT_THAT(error_with_model(concat(inline_model, "head_dim = 0\n")),
               HasSubstr("run.toml:7: model.head_dim must be at least"));
-  EXPECT_THAT(error_with_model(concat(inline_model, "architecture = 'gpt2'\n")),
-              AllOf(HasSubstr("run.toml:7"), HasSubstr("\"llama\", \"qwen2\", \"mistral\""), HasSubstr("gpt2")));
+  EXPECT_THAT(error_with_model(concat(inline_model, "architecture = 'bert'\n")),
+              AllOf(HasSubstr("run.toml:7"), HasSubstr("\"llama\", \"qwen2\", \"mistral\""), HasSubstr("bert")));
   EXPECT_THAT(error_with_model(concat(inline_model, "sliding_window = 64\n")),
               AllOf(HasSubstr("run.toml:7: model.sliding_window belongs to mistral"), HasSubstr("llama")));
+  EXPECT_THAT(error_with_model(concat(inline_model, "architecture = 'olmo2'\nmlp_bias = true\n")),
+              HasSubstr("run.toml:8: model.mlp_bias belongs to llama, smollm3, gpt2; a model of olmo2 has none"));
   EXPECT_THAT(error_with_model(concat(inline_model, "num_kv_heads = 2\n")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("num_kv_heads"), HasSubstr("[model]")));
   EXPECT_THAT(error_with_model(concat(inline_model, "num_key_value_heads = 3\n")),

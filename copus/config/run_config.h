@@ -111,6 +111,8 @@ struct RunConfig : JobConfig {
   // The model from inline fields of [model], with config.json's names and `architecture`; from the file that
   // model.config names; or from the directory of init_from.
   ModelDescription model;
+  // model.ignore_dropout: train without the dropout that the description asks for.
+  bool ignore_dropout = false;
   std::string init_from;  // model.init_from: a Hugging Face directory whose weights the run starts from; empty: none
   DataConfig data;
   ExecutionConfig execution;

@@ -49,6 +49,7 @@ inline constexpr Range<double> split_time{1e-9, 1e9};  // milliseconds
 // The keys of [model] that name a description elsewhere, in place of inline fields.
 inline constexpr const char* model_config_key = "config";
 inline constexpr const char* model_init_from_key = "init_from";
+inline constexpr const char* model_ignore_dropout_key = "ignore_dropout";  // beside any description
 // The key of [cluster] that names a file, in place of inline fields.
 inline constexpr const char* cluster_config_key = "config";
 
@@ -97,6 +98,8 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("rope_scaling", model.rope_scaling);
   visitor.field("no_rope_layer_interval", model.no_rope_interval, at_least_zero);
   visitor.field("sliding_window", model.attention_window, at_least_zero);
+  visitor.field("attention_bias", model.attention_output_bias);
+  visitor.field("mlp_bias", model.feed_forward_bias);
   visitor.field("tie_word_embeddings", model.tie_word_embeddings);
   visitor.field("initializer_range", model.initializer_range, single_precision);
 }
@@ -106,6 +109,7 @@ template <class Run, class Visitor>
 void visit_model(Run& run, Visitor& visitor) {
   visitor.section("model");
   visitor.field(model_init_from_key, run.init_from);
+  visitor.field(model_ignore_dropout_key, run.ignore_dropout);
   visit_model_fields(run.model, visitor);
 }
 

@@ -1,6 +1,7 @@
 // Tests that a configuration with any values reads back as it was written.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -66,6 +67,7 @@ class RandomConfigs {
     config.checkpoint.keep_last = whole(1, 1000);
     config.log.interval = whole(1, 1000);
     config.log.tensorboard = coin();
+    config.ignore_dropout = coin();
     if (coin()) config.init_from = "/no such directory" + text();
     return config;
   }
@@ -74,7 +76,13 @@ class RandomConfigs {
   ModelDescription draw_model() {
     ModelDescription model;
     model.architecture = static_cast<Architecture>(whole(0, std::ssize(named_values<Architecture>) - 1));
-    model.qkv_bias = model.architecture == Architecture::qwen2;
+    const auto may = [&](const char* field) {
+      const auto owners = architectures_with(field);
+      return std::ranges::find(owners, model.architecture) != owners.end() && coin();
+    };
+    model.attention_output_bias = may("attention_bias");
+    model.qkv_bias = model.attention_output_bias || model.architecture == Architecture::qwen2;
+    model.feed_forward_bias = may("mlp_bias");
     if (model.architecture == Architecture::qwen3) model.qk_norm = QkNorm::head;
     if (model.architecture == Architecture::olmo2) {
       model.qk_norm = QkNorm::projection;
@@ -94,9 +102,19 @@ class RandomConfigs {
     }
     model.rms_norm_eps = positive();
     model.rope_theta = positive();
+    if (model.architecture == Architecture::gpt2) {
+      model.norm = NormKind::layer;
+      model.learned_positions = model.scales_residual_initializer = true;
+      model.activation = ActivationFunction::gelu_tanh;
+      model.gated_feed_forward = false;
+      model.qkv_bias = model.attention_output_bias = model.feed_forward_bias = true;
+      model.num_kv_heads = model.num_heads;
+      model.hidden_size = model.num_heads * model.head_dim;
+      model.rope_theta = ModelDescription().rope_theta;
+    }
     model.tie_word_embeddings = coin();
     model.initializer_range = 1 - share();
-    if (coin()) {
+    if (!model.learned_positions && coin()) {
       model.rope_scaling = Llama3RopeScaling{1 + share(), share() + 1e-3, 2 + share(), whole(1, 100000)};
     }
     return model;

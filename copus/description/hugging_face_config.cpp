@@ -64,11 +64,46 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
               .tie_word_embeddings = true};
     case Architecture::olmo2:
       return {.max_position_embeddings = 2048, .rms_norm_eps = 1e-5};
+    case Architecture::gpt2:
+      return {.max_position_embeddings = 1024, .tie_word_embeddings = true, .rms_norm_eps = 1e-5};
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
 constexpr int64_t default_mistral_sliding_window = 4096;
 constexpr int64_t default_no_rope_interval = 4;
+constexpr double gpt2_dropout = 0.1;
+
+// GPT-2's own names of fields, behind which transformers understands the others' too.
+struct FieldAlias {
+  const char* alias;
+  const char* name;
+};
+constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
+                                       {"n_layer", "num_hidden_layers"},
+                                       {"n_head", "num_attention_heads"},
+                                       {"n_inner", "intermediate_size"},
+                                       {"n_positions", "max_position_embeddings"},
+                                       {"activation_function", "hidden_act"},
+                                       {"layer_norm_epsilon", "rms_norm_eps"}};
+
+// Fields that only some architectures have.
+struct OwnField {
+  std::string_view name;
+  std::vector<Architecture> architectures;
+};
+const std::vector<OwnField>& own_fields() {
+  using enum Architecture;
+  static const std::vector<OwnField> fields = {{"sliding_window", {mistral}},
+                                               {"no_rope_layer_interval", {smollm3}},
+                                               {"attention_bias", {llama, qwen3, smollm3, olmo2, gpt2}},
+                                               {"mlp_bias", {llama, smollm3, gpt2}}};
+  return fields;
+}
+
+bool has_field(Architecture architecture, std::string_view field) {
+  const auto all = architectures_with(field);
+  return all.empty() || std::ranges::find(all, architecture) != all.end();
+}
 
 // A JSON value as messages show it: `the string "4096"`.
 std::string describe(const Json& value) {
@@ -83,6 +118,9 @@ class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(&object), where_(std::move(where)) {}
 
+  // From now on fields may have these names too.
+  void accept(std::span<const FieldAlias> aliases) { aliases_ = aliases; }
+
   const Json& object() const { return *object_; }
 
   template <class... Parts>
@@ -90,10 +128,10 @@ class Fields {
     throw UserError(concat(where_, ": ", parts...));
   }
 
-  bool contains(const char* name) const { return object_->contains(name); }
+  bool contains(const char* name) const { return object_->contains(key(name)); }
 
   const Json* find(const char* name) const {
-    const auto field = object_->find(name);
+    const auto field = object_->find(key(name));
     return field == object_->end() || field->is_null() ? nullptr : &*field;
   }
 
@@ -103,10 +141,10 @@ class Fields {
     // Some tools write whole numbers as floats: 128256.0. A double holds every integer up to `highest`.
     const bool is_whole_float = field->is_number_float() && std::trunc(field->get<double>()) == field->get<double>();
     if (!field->is_number_integer() && !is_whole_float) {
-      fail("\"", name, "\" must be a whole number, got ", describe(*field));
+      fail("\"", key(name), "\" must be a whole number, got ", describe(*field));
     }
     if (field->get<double>() < static_cast<double>(lowest) || field->get<double>() > static_cast<double>(highest)) {
-      fail("\"", name, "\" must be between ", lowest, " and ", highest, ", got ", describe(*field));
+      fail("\"", key(name), "\" must be between ", lowest, " and ", highest, ", got ", describe(*field));
     }
     return field->get<int64_t>();
   }
@@ -121,7 +159,7 @@ class Fields {
   std::optional<double> positive_number(const char* name) const {
     const std::optional<double> value = number(name);
     if (value && !single_precision.contains(*value)) {
-      fail("\"", name, "\" must be ", copus::describe(single_precision), ", got ", describe(*find(name)));
+      fail("\"", key(name), "\" must be ", copus::describe(single_precision), ", got ", describe(*find(name)));
     }
     return value;
   }
@@ -129,8 +167,8 @@ class Fields {
   std::optional<double> number(const char* name) const {
     const Json* field = find(name);
     if (!field) return std::nullopt;
-    if (!field->is_number()) fail("\"", name, "\" must be a number, got ", describe(*field));
-    if (!std::isfinite(field->get<double>())) fail("\"", name, "\" must be finite, got ", describe(*field));
+    if (!field->is_number()) fail("\"", key(name), "\" must be a number, got ", describe(*field));
+    if (!std::isfinite(field->get<double>())) fail("\"", key(name), "\" must be finite, got ", describe(*field));
     return field->get<double>();
   }
 
@@ -160,9 +198,16 @@ class Fields {
     return Fields(*field, concat(where_, ": ", name));
   }
 
+  // Returns the name by which the object has a field.
+  const char* key(const char* name) const {
+    const auto alias = std::ranges::find(aliases_, std::string_view(name), &FieldAlias::name);
+    return alias != aliases_.end() && object_->contains(alias->alias) ? alias->alias : name;
+  }
+
  private:
   const Json* object_;
   std::string where_;
+  std::span<const FieldAlias> aliases_;
 };
 
 // Says where a text is no JSON.
@@ -318,7 +363,7 @@ void parse_heads(const Fields& config, ModelDescription& model) {
     config.fail("\"hidden_size\" / \"num_attention_heads\" is a head dimension of ", model.head_dim,
                 "; it must be at most ", max_head_dim);
   }
-  if (model.head_dim % 2 != 0) {
+  if (model.head_dim % 2 != 0 && !model.learned_positions) {
     config.fail("the head dimension (", head_dim ? "" : "\"hidden_size\" / \"num_attention_heads\" = ", model.head_dim,
                 ") must be even: rotary embeddings turn pairs of numbers");
   }
@@ -329,6 +374,7 @@ void parse_window(const Fields& config, ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::llama:  // transformers ignores the field
     case Architecture::olmo2:
+    case Architecture::gpt2:
       return;
     case Architecture::qwen2:
     case Architecture::qwen3:
@@ -345,25 +391,48 @@ void parse_window(const Fields& config, ModelDescription& model) {
   if (window < model.max_position_embeddings) model.attention_window = window;
 }
 
-void refuse_unsupported_features(const Fields& config, const ModelDescription& model) {
-  // Qwen2 and Mistral have no such switches, and transformers ignores them there.
-  const Architecture architecture = model.architecture;
-  const bool has_mlp_bias = architecture == Architecture::llama || architecture == Architecture::smollm3;
-  const bool has_attention_bias =
-      has_mlp_bias || architecture == Architecture::qwen3 || architecture == Architecture::olmo2;
-  if (has_attention_bias && config.boolean("attention_bias")) {
-    config.fail("\"attention_bias\" is true, but biases in all of attention (which includes o_proj) are not supported");
+void parse_biases(const Fields& config, ModelDescription& model) {
+  const auto has = [&](const char* name) { return has_field(model.architecture, name) && config.boolean(name); };
+  model.attention_output_bias = has("attention_bias");
+  model.qkv_bias = model.attention_output_bias || model.architecture == Architecture::qwen2;
+  model.feed_forward_bias = has("mlp_bias");
+}
+
+// Sets what GPT-2 computes otherwise than Llama.
+void parse_gpt2(const Fields& config, ModelDescription& model) {
+  model.norm = NormKind::layer;
+  model.learned_positions = true;
+  model.gated_feed_forward = false;
+  model.qkv_bias = model.attention_output_bias = model.feed_forward_bias = true;
+  model.scales_residual_initializer = true;
+  if (!config.find("intermediate_size")) model.intermediate_size = 4 * model.hidden_size;
+  if (model.num_kv_heads != model.num_heads || model.num_heads * model.head_dim != model.hidden_size) {
+    config.fail("a model of gpt2 has as many key/value heads as heads, which together are as wide as \"",
+                config.key("hidden_size"), "\" (", model.hidden_size, "), got ", model.num_kv_heads, " and ",
+                model.num_heads, " heads of ", model.head_dim);
   }
-  if (has_mlp_bias && config.boolean("mlp_bias")) {
-    config.fail("\"mlp_bias\" is true, but a bias in the feed-forward layer is not supported");
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    if (config.find(name)) config.fail("\"", name, "\": a model of gpt2 learns positions, and rotates nothing");
   }
-  if (const std::string activation = config.text("hidden_act").value_or("silu"); activation != "silu") {
-    config.fail("\"hidden_act\" is \"", activation, "\"; only \"silu\" is supported");
+  if (!config.boolean("scale_attn_weights", true)) {
+    config.fail("\"scale_attn_weights\" is false, but attention without its scale is not supported");
   }
-  if (config.number("attention_dropout").value_or(0.0) != 0.0) {
-    config.fail("\"attention_dropout\" is ", describe(*config.find("attention_dropout")),
-                ", but dropout is not supported: training would differ from what the file says; set it to 0");
+  for (const char* name : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+    if (config.boolean(name)) config.fail("\"", name, "\" is true, which is not supported");
   }
+}
+
+void parse_activation(const Fields& config, ModelDescription& model) {
+  const bool is_gpt2 = model.architecture == Architecture::gpt2;
+  model.activation = is_gpt2 ? ActivationFunction::gelu_tanh : ActivationFunction::silu;
+  const std::string name = config.text("hidden_act").value_or(is_gpt2 ? "gelu_new" : "silu");
+  const bool is_known = is_gpt2 ? name == "gelu_new" || name == "gelu_pytorch_tanh" : name == "silu";
+  if (is_known) return;
+  config.fail("\"", config.key("hidden_act"), "\" is \"", name, "\"; only ",
+              is_gpt2 ? "\"gelu_new\" and \"gelu_pytorch_tanh\" are" : "\"silu\" is", " supported");
+}
+
+void refuse_unsupported_features(const Fields& config) {
   if (config.find("quantization_config")) {
     config.fail(
         "\"quantization_config\" is present, but quantized weights are not supported; use the unquantized model");
@@ -374,6 +443,13 @@ void refuse_unsupported_features(const Fields& config, const ModelDescription& m
       config.fail("\"layer_types\" must name only \"full_attention\", got ", describe(*types));
     }
   }
+}
+
+// Returns the object of a config.json.
+Json parse_object(std::string_view text, const std::string& source) {
+  Json json = parse_json(text, source);
+  if (json.is_object()) return json;
+  throw UserError(concat(source, ": must be a JSON object (a Hugging Face config.json), got ", describe(json)));
 }
 
 Json rope_object(const ModelDescription& model) {
@@ -387,15 +463,34 @@ Json rope_object(const ModelDescription& model) {
 
 }  // namespace
 
-ModelDescription parse_model_description(std::string_view json_text, const std::string& source) {
-  const Json json = parse_json(json_text, source);
-  if (!json.is_object()) {
-    throw UserError(concat(source, ": must be a JSON object (a Hugging Face config.json), got ", describe(json)));
-  }
+std::span<const Architecture> architectures_with(std::string_view field) {
+  const auto found = std::ranges::find(own_fields(), field, &OwnField::name);
+  return found == own_fields().end() ? std::span<const Architecture>() : found->architectures;
+}
+
+std::string dropout_in(std::string_view json_text, const std::string& source) {
+  const Json json = parse_object(json_text, source);
   const Fields config(json, source);
+  const bool is_gpt2 = parse_architecture(config) == Architecture::gpt2;
+  for (const char* name : {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
+    const bool is_of_gpt2 = std::string_view(name) != "attention_dropout";
+    if (is_of_gpt2 != is_gpt2) continue;
+    const double share = config.number(name).value_or(is_gpt2 ? gpt2_dropout : 0);
+    if (share != 0) return concat("\"", name, "\" is ", share, config.contains(name) ? "" : " (transformers' default)");
+  }
+  return "";
+}
+
+ModelDescription parse_model_description(std::string_view json_text, const std::string& source) {
+  const Json json = parse_object(json_text, source);
+  Fields config(json, source);
   ModelDescription model;
   model.architecture = parse_architecture(config);
-  model.qkv_bias = model.architecture == Architecture::qwen2;
+  const bool is_gpt2 = model.architecture == Architecture::gpt2;
+  if (is_gpt2) {
+    config.accept(gpt2_aliases);
+    model.learned_positions = true;
+  }
   if (model.architecture == Architecture::qwen3) model.qk_norm = QkNorm::head;
   if (model.architecture == Architecture::olmo2) {
     model.qk_norm = QkNorm::projection;
@@ -403,7 +498,9 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
   }
   model.vocab_size = config.required_integer("vocab_size", max_vocab_size);
   model.hidden_size = config.required_integer("hidden_size", max_width);
-  model.intermediate_size = config.required_integer("intermediate_size", max_intermediate_size);
+  if (!is_gpt2 || config.find("intermediate_size")) {
+    model.intermediate_size = config.required_integer("intermediate_size", max_intermediate_size);
+  }
   model.num_layers = config.required_integer("num_hidden_layers", max_layers);
   model.max_position_embeddings = config.integer("max_position_embeddings", max_positions)
                                       .value_or(defaults_of(model.architecture).max_position_embeddings);
@@ -415,10 +512,13 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
     config.fail("\"initializer_range\" must be at most 1, got ", model.initializer_range);
   }
   parse_heads(config, model);
-  parse_rope(config, model);
+  if (!is_gpt2) parse_rope(config, model);
   parse_no_rope(config, model);
   parse_window(config, model);
-  refuse_unsupported_features(config, model);
+  parse_biases(config, model);
+  parse_activation(config, model);
+  if (is_gpt2) parse_gpt2(config, model);
+  refuse_unsupported_features(config);
   return model;
 }
 
@@ -453,10 +553,23 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       {"dtype", torch_dtype},
       {"torch_dtype", torch_dtype},
   };
+  if (has_field(model.architecture, "attention_bias")) config["attention_bias"] = model.attention_output_bias;
+  if (has_field(model.architecture, "mlp_bias")) config["mlp_bias"] = model.feed_forward_bias;
   switch (model.architecture) {
     case Architecture::llama:
-      config["attention_bias"] = false;
-      config["mlp_bias"] = false;
+    case Architecture::olmo2:
+      break;
+    case Architecture::gpt2:
+      for (const auto& [alias, name] : gpt2_aliases) {
+        config[alias] = config[name];
+        config.erase(name);
+      }
+      for (const char* name : {"num_key_value_heads", "head_dim", "rope_parameters", "rope_theta", "rope_scaling",
+                               "attention_dropout", "attention_bias", "mlp_bias"}) {
+        config.erase(name);
+      }
+      for (const char* name : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) config[name] = 0.0;
+      config["activation_function"] = "gelu_new";
       break;
     case Architecture::qwen2:
       config["use_sliding_window"] = false;
@@ -464,16 +577,10 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
     case Architecture::mistral:
       config["sliding_window"] = model.attention_window > 0 ? Json(model.attention_window) : Json(nullptr);
       break;
-    case Architecture::olmo2:
-      config["attention_bias"] = false;
-      break;
     case Architecture::qwen3:
-      config["attention_bias"] = false;
       config["use_sliding_window"] = false;
       break;
     case Architecture::smollm3:
-      config["attention_bias"] = false;
-      config["mlp_bias"] = false;
       config["use_sliding_window"] = false;
       config["no_rope_layers"] = Json::array();
       for (int64_t layer = 0; layer < model.num_layers; ++layer) {

@@ -32,6 +32,10 @@ const Json qwen2_config = as("Qwen2ForCausalLM", "qwen2");
 const Json qwen3_config = as("Qwen3ForCausalLM", "qwen3");
 const Json smollm3_config = as("SmolLM3ForCausalLM", "smollm3");
 const Json olmo2_config = as("Olmo2ForCausalLM", "olmo2");
+const Json gpt2_config = Json::parse(R"({
+  "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
+  "n_positions": 512
+})");
 const Json mistral_config = with(as("MistralForCausalLM", "mistral"), {{"sliding_window", nullptr}});
 
 ModelDescription parse(const Json& config) { return parse_model_description(config.dump(), "config.json"); }
@@ -170,8 +174,10 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
         with(llama_config, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
         with(llama_config, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}),
         with(qwen2_config, {{"head_dim", 30}}), with(mistral_config, {{"sliding_window", 100}}), qwen3_config,
-        smollm3_config, olmo2_config,
-        with(smollm3_config, {{"no_rope_layer_interval", 0}, {"num_hidden_layers", 5}})}) {
+        smollm3_config, olmo2_config, gpt2_config,
+        with(gpt2_config, {{"n_inner", 100}, {"tie_word_embeddings", false}}),
+        with(smollm3_config, {{"no_rope_layer_interval", 0}, {"num_hidden_layers", 5}}),
+        with(smollm3_config, {{"attention_bias", true}, {"mlp_bias", true}})}) {
     const ModelDescription model = parse(config);
     EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model);
   }
@@ -190,7 +196,8 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
         PublishedModel{"qwen2.5-3b", 3085938688}, PublishedModel{"mistral-7b-v0.1", 7241732096},
         PublishedModel{"mistral-7b-v0.3", 7248023552}, PublishedModel{"qwen3-0.6b", 596049920},
         PublishedModel{"qwen3-8b", 8190735360}, PublishedModel{"smollm3-3b", 3075098624},
-        PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"tiny-llama", 1869504}}) {
+        PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"gpt2", 124439808},
+        PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
   }
@@ -234,8 +241,8 @@ TEST(HuggingFaceConfig, DamagedFilesNeverCrash) {
 }
 
 TEST(HuggingFaceConfig, OtherArchitecturesAreRefused) {
-  EXPECT_THAT(refusal({{"architectures", {"GPT2LMHeadModel"}}, {"model_type", "gpt2"}}),
-              AllOf(HasSubstr("GPT2LMHeadModel"), HasSubstr("LlamaForCausalLM, Qwen2ForCausalLM, Mistral")));
+  EXPECT_THAT(refusal({{"architectures", {"GPTJForCausalLM"}}, {"model_type", "gptj"}}),
+              AllOf(HasSubstr("GPTJForCausalLM"), HasSubstr("LlamaForCausalLM, Qwen2ForCausalLM, Mistral")));
   EXPECT_THAT(refusal({{"architectures", nullptr}, {"model_type", "gemma"}}), HasSubstr("gemma is not supported"));
   EXPECT_THAT(refusal({{"architectures", nullptr}, {"model_type", nullptr}}), HasSubstr("neither"));
   EXPECT_THAT(refusal({{"model_type", "qwen2"}}), AllOf(HasSubstr("LlamaForCausalLM"), HasSubstr("qwen2")));
@@ -298,15 +305,66 @@ TEST(HuggingFaceConfig, RotaryEmbeddingsThatWeLackAreRefused) {
 }
 
 TEST(HuggingFaceConfig, UnsupportedFeaturesAreRefusedWithTheReason) {
-  EXPECT_THAT(refusal({{"attention_bias", true}}), AllOf(HasSubstr("attention_bias"), HasSubstr("o_proj")));
-  EXPECT_THAT(message_of(with(olmo2_config, {{"attention_bias", true}})), HasSubstr("attention_bias"));
-  EXPECT_THAT(refusal({{"mlp_bias", true}}), HasSubstr("mlp_bias"));
   EXPECT_THAT(refusal({{"hidden_act", "gelu"}}), AllOf(HasSubstr("gelu"), HasSubstr("silu")));
-  EXPECT_THAT(refusal({{"attention_dropout", 0.1}}), AllOf(HasSubstr("attention_dropout"), HasSubstr("0.1")));
   EXPECT_THAT(refusal({{"quantization_config", {{"bits", 4}}}}), HasSubstr("quantization_config"));
   EXPECT_THAT(message_of(with(qwen2_config, {{"use_sliding_window", true}})), HasSubstr("use_sliding_window"));
   EXPECT_THAT(message_of(with(qwen2_config, {{"layer_types", {"full_attention", "sliding_attention"}}})),
               AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
+}
+
+TEST(HuggingFaceConfig, ReadsBiasesWhereTransformersHasThem) {
+  for (const Json& config : {llama_config, qwen3_config, smollm3_config, olmo2_config}) {
+    const ModelDescription model = parse(with(config, {{"attention_bias", true}}));
+    EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && !model.feed_forward_bias);
+  }
+  for (const Json& config : {llama_config, smollm3_config}) {
+    const ModelDescription model = parse(with(config, {{"mlp_bias", true}}));
+    EXPECT_TRUE(model.feed_forward_bias && !model.qkv_bias);
+  }
+  const Json both = {{"attention_bias", true}, {"mlp_bias", true}};
+  for (const Json& config : {qwen2_config, mistral_config}) EXPECT_EQ(parse(with(config, both)), parse(config));
+}
+
+TEST(HuggingFaceConfig, ReadsGpt2UnderItsNamesAndTheCommonOnes) {
+  const ModelDescription model = parse(gpt2_config);
+  EXPECT_EQ(model.hidden_size, 64);
+  EXPECT_EQ(model.intermediate_size, 256) << "absent or null: four times the width";
+  EXPECT_EQ(model.max_position_embeddings, 512);
+  EXPECT_EQ(model.num_kv_heads * model.head_dim, 64);
+  EXPECT_EQ(model.norm, NormKind::layer);
+  EXPECT_EQ(model.rms_norm_eps, 1e-5);
+  EXPECT_EQ(model.activation, ActivationFunction::gelu_tanh);
+  EXPECT_TRUE(model.learned_positions && !model.gated_feed_forward && model.tie_word_embeddings);
+  EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && model.feed_forward_bias);
+  EXPECT_EQ(parse(with(gpt2_config, {{"layer_norm_epsilon", 1e-6}})).rms_norm_eps, 1e-6);
+  EXPECT_EQ(parse(with(gpt2_config, {{"n_inner", 96}, {"tie_word_embeddings", false}})).intermediate_size, 96);
+  Json common = gpt2_config;
+  common.erase("n_embd");
+  EXPECT_EQ(parse(with(common, {{"hidden_size", 64}})), model);
+
+  const auto refused = [](const Json& changes) { return message_of(with(gpt2_config, changes)); };
+  EXPECT_THAT(refused({{"n_embd", "wide"}}), HasSubstr("\"n_embd\" must be a whole number"));
+  EXPECT_THAT(refused({{"n_layer", 0}}), HasSubstr("\"n_layer\" must be between"));
+  EXPECT_THAT(refused({{"layer_norm_epsilon", 0}}), HasSubstr("\"layer_norm_epsilon\" must be"));
+  EXPECT_THAT(refused({{"activation_function", "relu"}}),
+              AllOf(HasSubstr("activation_function"), HasSubstr("gelu_new")));
+  EXPECT_THAT(refused({{"num_key_value_heads", 2}}), HasSubstr("as many key/value heads as heads"));
+  EXPECT_THAT(refused({{"rope_scaling", {{"rope_type", "default"}}}}), HasSubstr("learns positions"));
+  EXPECT_THAT(refused({{"scale_attn_weights", false}}), HasSubstr("scale_attn_weights"));
+  EXPECT_THAT(refused({{"scale_attn_by_inverse_layer_idx", true}}), HasSubstr("scale_attn_by_inverse_layer_idx"));
+  EXPECT_THAT(refused({{"add_cross_attention", true}}), HasSubstr("add_cross_attention"));
+}
+
+TEST(HuggingFaceConfig, FindsDropout) {
+  const auto dropout = [](const Json& config) { return dropout_in(config.dump(), "config.json"); };
+  EXPECT_EQ(dropout(llama_config), "");
+  EXPECT_EQ(dropout(with(llama_config, {{"attention_dropout", 0.1}})), "\"attention_dropout\" is 0.1");
+  EXPECT_EQ(dropout(gpt2_config), "\"resid_pdrop\" is 0.1 (transformers' default)");
+  const Json none = {{"resid_pdrop", 0}, {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}};
+  EXPECT_EQ(dropout(with(gpt2_config, none)), "");
+  EXPECT_EQ(dropout(with(with(gpt2_config, none), {{"attn_pdrop", 0.25}})), "\"attn_pdrop\" is 0.25");
+  EXPECT_THAT(user_error([&] { dropout(with(llama_config, {{"attention_dropout", "some"}})); }),
+              HasSubstr("must be a number"));
 }
 
 TEST(HuggingFaceConfig, ReadsMistralsWindow) {

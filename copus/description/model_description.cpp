@@ -1,5 +1,6 @@
 #include "copus/description/model_description.h"
 
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -21,6 +22,8 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "SmolLM3ForCausalLM";
     case Architecture::olmo2:
       return "Olmo2ForCausalLM";
+    case Architecture::gpt2:
+      return "GPT2LMHeadModel";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
@@ -43,7 +46,16 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
   const int64_t key_value = model.num_kv_heads * model.head_dim;
 
   std::vector<ParameterInfo> parameters;
-  parameters.push_back({"model.embed_tokens.weight", {model.vocab_size, hidden}, ParameterKind::embedding, -1});
+  parameters.push_back({token_embedding_name, {model.vocab_size, hidden}, ParameterKind::embedding, -1});
+  if (model.learned_positions) {
+    parameters.push_back(
+        {"model.embed_positions.weight", {model.max_position_embeddings, hidden}, ParameterKind::embedding, -1});
+  }
+  const auto add_stream_norm = [&](const std::string& name, int64_t layer) {
+    parameters.push_back({concat(name, ".weight"), {hidden}, ParameterKind::norm, layer});
+    if (model.norm == NormKind::rms) return;
+    parameters.push_back({concat(name, ".bias"), {hidden}, ParameterKind::norm_bias, layer});
+  };
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = concat("model.layers.", layer, ".");
     const auto add_norm = [&](const char* name, int64_t width) {
@@ -56,19 +68,19 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
     add_linear("self_attn.q_proj", query, hidden, model.qkv_bias);
     add_linear("self_attn.k_proj", key_value, hidden, model.qkv_bias);
     add_linear("self_attn.v_proj", key_value, hidden, model.qkv_bias);
-    add_linear("self_attn.o_proj", hidden, query, false);
+    add_linear("self_attn.o_proj", hidden, query, model.attention_output_bias);
     if (model.qk_norm != QkNorm::none) {
       const bool by_head = model.qk_norm == QkNorm::head;
       add_norm("self_attn.q_norm", by_head ? model.head_dim : query);
       add_norm("self_attn.k_norm", by_head ? model.head_dim : key_value);
     }
-    add_linear("mlp.gate_proj", model.intermediate_size, hidden, false);
-    add_linear("mlp.up_proj", model.intermediate_size, hidden, false);
-    add_linear("mlp.down_proj", hidden, model.intermediate_size, false);
-    add_norm(attention_norm_name(model.block_norm), hidden);
-    add_norm(feed_forward_norm_name(model.block_norm), hidden);
+    if (model.gated_feed_forward) add_linear("mlp.gate_proj", model.intermediate_size, hidden, model.feed_forward_bias);
+    add_linear("mlp.up_proj", model.intermediate_size, hidden, model.feed_forward_bias);
+    add_linear("mlp.down_proj", hidden, model.intermediate_size, model.feed_forward_bias);
+    add_stream_norm(prefix + attention_norm_name(model.block_norm), layer);
+    add_stream_norm(prefix + feed_forward_norm_name(model.block_norm), layer);
   }
-  parameters.push_back({"model.norm.weight", {hidden}, ParameterKind::norm, -1});
+  add_stream_norm("model.norm", -1);
   if (!model.tie_word_embeddings) {
     parameters.push_back({"lm_head.weight", {model.vocab_size, hidden}, ParameterKind::linear, -1});
   }
@@ -79,6 +91,12 @@ int64_t count_parameters(const ModelDescription& model) {
   int64_t total = 0;
   for (const ParameterInfo& parameter : list_parameters(model)) total += parameter.num_elements();
   return total;
+}
+
+double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter) {
+  const bool leads_back = parameter.name.ends_with("o_proj.weight") || parameter.name.ends_with("down_proj.weight");
+  if (!model.scales_residual_initializer || !leads_back) return model.initializer_range;
+  return model.initializer_range / std::sqrt(2.0 * static_cast<double>(model.num_layers));
 }
 
 double attended_tokens(const ModelDescription& model, int64_t sequence_length) {
@@ -95,7 +113,8 @@ double training_flops_per_token(const ModelDescription& model, int64_t sequence_
   const double layers = static_cast<double>(model.num_layers);
   // Multiplications of one token with weights: each costs 2 operations forward and 4 backward.
   const double layer_weights =
-      2 * hidden * query + 2 * hidden * key_value + 3 * hidden * static_cast<double>(model.intermediate_size);
+      2 * hidden * query + 2 * hidden * key_value +
+      static_cast<double>((model.feed_forward_inputs() + 1) * model.intermediate_size) * hidden;
   const double head_weights = static_cast<double>(model.vocab_size) * hidden;
   const double attention = 24 * layers * query * attended_tokens(model, sequence_length);
   return 6 * (layers * layer_weights + head_weights) + attention;

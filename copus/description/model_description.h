@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,7 @@ namespace copus {
 inline constexpr int64_t ignored_target = -100;
 
 // The names are those of config.json's `model_type`.
-enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2 };
+enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2 };
 template <>
 inline constexpr auto named_values<Architecture> =
     std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
@@ -24,10 +25,14 @@ inline constexpr auto named_values<Architecture> =
                                              {Architecture::mistral, "mistral"},
                                              {Architecture::qwen3, "qwen3"},
                                              {Architecture::smollm3, "smollm3"},
-                                             {Architecture::olmo2, "olmo2"}});
+                                             {Architecture::olmo2, "olmo2"},
+                                             {Architecture::gpt2, "gpt2"}});
 
 // What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
+
+// Lists the architectures whose models have a field of config.json; the others ignore it. Empty: all have it.
+std::span<const Architecture> architectures_with(std::string_view field);
 
 // How Llama 3.1 rescales the frequencies of rotary embeddings for long contexts: rope_type "llama3".
 struct Llama3RopeScaling {
@@ -45,8 +50,17 @@ enum class QkNorm {
   projection,  // all query heads of a token together, and all its key heads: a weight for each element of a projection
 };
 
-// Where the RMSNorms of attention and of the feed-forward stand: x + block(norm(x)) or x + norm(block(x)).
+// The norms of the residual stream. Those of queries and keys are RMSNorms in any case.
+enum class NormKind {
+  rms,    // x / rms(x) * weight (Zhang & Sennrich 2019)
+  layer,  // (x - mean(x)) / std(x) * weight + bias (Ba et al. 2016)
+};
+
+// Where the norms of attention and of the feed-forward stand: x + block(norm(x)) or x + norm(block(x)).
 enum class BlockNorm { input, output };
+
+// The function of the feed-forward's activation: SiLU, or GELU in its tanh approximation (Hendrycks & Gimpel 2016).
+enum class ActivationFunction { silu, gelu_tanh };
 
 struct ModelDescription {
   Architecture architecture = Architecture::llama;
@@ -58,28 +72,45 @@ struct ModelDescription {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 2048;
-  double rms_norm_eps = 1e-6;
+  NormKind norm = NormKind::rms;
+  double rms_norm_eps = 1e-6;  // of norms of either kind
+  // A token's embedding has its position's added, from a table of max_position_embeddings rows. No layer rotates.
+  bool learned_positions = false;
   double rope_theta = 10000.0;
   std::optional<Llama3RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
+  bool attention_output_bias = false;
+  ActivationFunction activation = ActivationFunction::silu;
+  // The feed-forward multiplies the activation of one projection (gate) by another (up); otherwise it has `up` alone.
+  bool gated_feed_forward = true;
+  bool feed_forward_bias = false;  // in all of its linear layers
   QkNorm qk_norm = QkNorm::none;
   BlockNorm block_norm = BlockNorm::input;
   // Every n-th layer has no rotary embeddings: layers n - 1, 2 n - 1, ... (Yang et al. 2025, "RoPE to NoPE and back
   // again"). 0: all layers have them.
   int64_t no_rope_interval = 0;
   double initializer_range = 0.02;
+  // The layers that lead back to the residual stream begin with a standard deviation smaller by sqrt(2 num_layers), one
+  // over the root of their number (Radford et al. 2019).
+  bool scales_residual_initializer = false;
 
   // A token attends to itself and to the attention_window - 1 tokens before it. 0: to all tokens before it.
   int64_t attention_window = 0;
 
+  int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or up alone
   bool has_window(int64_t sequence_length) const { return attention_window > 0 && attention_window < sequence_length; }
-  bool has_rope(int64_t layer) const { return no_rope_interval == 0 || (layer + 1) % no_rope_interval != 0; }
+  bool has_rope(int64_t layer) const {
+    return !learned_positions && (no_rope_interval == 0 || (layer + 1) % no_rope_interval != 0);
+  }
   bool operator==(const ModelDescription&) const = default;
 };
 
 // How a parameter starts and whether weight decay applies to it.
-enum class ParameterKind { embedding, linear, bias, norm };
+enum class ParameterKind { embedding, linear, bias, norm, norm_bias };
+
+// The table that tokens are looked up in, and that a tied head shares.
+inline constexpr const char* token_embedding_name = "model.embed_tokens.weight";
 
 // One entry of the canonical, layout-free list of parameters. Names and shapes are Hugging Face's: a linear layer's
 // weight is [out, in].
@@ -91,6 +122,10 @@ struct ParameterInfo {
 
   int64_t num_elements() const;
 };
+
+// Finds the dropout that transformers would train a config.json's model with: `"resid_pdrop" is 0.1`, or "" where there
+// is none. Copus trains without. `source` as below; throws UserError where the text is no JSON object.
+std::string dropout_in(std::string_view json_text, const std::string& source);
 
 // Reads a Hugging Face config.json in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
 // Absent fields mean what they mean to transformers. `source` names the file in messages. Throws UserError for other
@@ -106,12 +141,15 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
 const char* attention_norm_name(BlockNorm norm);
 const char* feed_forward_norm_name(BlockNorm norm);
 
-// All parameters in canonical order, which is that of transformers' named_parameters(): embedding, layers 0 to L-1 (in
-// each attention with its norms, feed-forward and the layer's two norms), final norm, and the head unless it is tied to
-// the embedding.
+// All parameters in canonical order, which is that of transformers' named_parameters() for Llama: embeddings, layers 0
+// to L-1 (in each attention with its norms, feed-forward and the layer's two norms), final norm, and the head unless it
+// is tied to the embedding.
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model);
 
 int64_t count_parameters(const ModelDescription& model);
+
+// The standard deviation of an embedding's or a linear layer's initial weights.
+double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter);
 
 // The number of tokens that a token of a sequence attends to, on average; terms of order 1 are dropped: s / 2, or with
 // a window w of less than s tokens w - w^2 / (2 s).

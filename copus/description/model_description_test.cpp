@@ -126,5 +126,37 @@ TEST(ModelDescription, CountsTrainingOperations) {
                    6.0 * static_cast<double>(count_parameters(countable_model()) - int64_t{11} * 8 - int64_t{5} * 8));
 }
 
+TEST(ModelDescription, LayerNormsHaveBiasesAndPositionsFollowTheEmbedding) {
+  ModelDescription model = countable_model();
+  model.norm = NormKind::layer;
+  model.learned_positions = true;
+  model.gated_feed_forward = false;
+  model.max_position_embeddings = 7;
+  const std::vector<ParameterInfo> parameters = list_parameters(model);
+  EXPECT_EQ(parameters[1].name, "model.embed_positions.weight");
+  EXPECT_THAT(parameters[1].shape, ElementsAre(7, model.hidden_size));
+  EXPECT_EQ(find(model, "model.layers.0.input_layernorm.bias").kind, ParameterKind::norm_bias);
+  EXPECT_EQ(find(model, "model.norm.bias").layer, -1);
+  for (const ParameterInfo& parameter : parameters) EXPECT_FALSE(parameter.name.find("gate_proj") != std::string::npos);
+  EXPECT_FALSE(model.has_rope(0));
+
+  ModelDescription gated = model;
+  gated.gated_feed_forward = true;
+  EXPECT_EQ(training_flops_per_token(gated, 0) - training_flops_per_token(model, 0),
+            6.0 * static_cast<double>(model.num_layers * model.hidden_size * model.intermediate_size));
+}
+
+TEST(ModelDescription, LayersThatLeadBackToTheStreamMayStartSmaller) {
+  ModelDescription model = countable_model();
+  model.num_layers = 8;
+  const auto deviation = [&](const std::string& name) { return initial_deviation(model, find(model, name)); };
+  EXPECT_EQ(deviation("model.layers.0.self_attn.o_proj.weight"), model.initializer_range);
+  model.scales_residual_initializer = true;
+  for (const char* name : {"model.layers.0.self_attn.o_proj.weight", "model.layers.7.mlp.down_proj.weight"}) {
+    EXPECT_EQ(deviation(name), model.initializer_range / 4);
+  }
+  EXPECT_EQ(deviation("model.layers.0.self_attn.q_proj.weight"), model.initializer_range);
+}
+
 }  // namespace
 }  // namespace copus

@@ -10,6 +10,7 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/description/model_description.h"
+#include "copus/description/stored_tensors.h"
 
 namespace copus {
 namespace {
@@ -83,30 +84,50 @@ std::vector<ModelDescription> models_of_every_kind() {
 
   ModelDescription windowed = mistral;
   windowed.attention_window = 512;
-  return {llama, scaled, qwen2, mistral, windowed, qwen3, smollm3, olmo2};
+
+  ModelDescription biased = llama;
+  biased.qkv_bias = biased.attention_output_bias = biased.feed_forward_bias = true;
+
+  ModelDescription gpt2 = llama;
+  gpt2.architecture = Architecture::gpt2;
+  gpt2.num_kv_heads = gpt2.num_heads;
+  gpt2.norm = NormKind::layer;
+  gpt2.learned_positions = gpt2.scales_residual_initializer = true;
+  gpt2.activation = ActivationFunction::gelu_tanh;
+  gpt2.gated_feed_forward = false;
+  gpt2.qkv_bias = gpt2.attention_output_bias = gpt2.feed_forward_bias = true;
+
+  ModelDescription biased_qwen3 = qwen3;
+  biased_qwen3.qkv_bias = biased_qwen3.attention_output_bias = true;
+  return {biased, biased_qwen3, gpt2, llama, scaled, qwen2, mistral, windowed, qwen3, smollm3, olmo2};
 }
 
 void expect_same(const Json& theirs, const ModelDescription& ours) {
   EXPECT_EQ(theirs["class"], causal_language_model_class(ours.architecture));
-  EXPECT_EQ(theirs["rope_type"], ours.rope_scaling ? "llama3" : "default");
-  EXPECT_EQ(theirs["rope_theta"], ours.rope_theta);
+  if (ours.learned_positions) {
+    EXPECT_EQ(theirs["rope_type"], "none");
+  } else {
+    EXPECT_EQ(theirs["rope_type"], ours.rope_scaling ? "llama3" : "default");
+    EXPECT_EQ(theirs["rope_theta"], ours.rope_theta);
+  }
   if (ours.rope_scaling) {
     EXPECT_EQ(theirs["rope_factor"], ours.rope_scaling->factor);
     EXPECT_EQ(theirs["rope_original"], ours.rope_scaling->original_max_position_embeddings);
   }
   EXPECT_EQ(theirs["head_dim"], ours.head_dim);
-  EXPECT_EQ(theirs["rms_norm_eps"], ours.rms_norm_eps);
+  EXPECT_EQ(theirs["norm_eps"], ours.rms_norm_eps);
   EXPECT_EQ(theirs["initializer_range"], ours.initializer_range);
   EXPECT_EQ(theirs["max_position_embeddings"], ours.max_position_embeddings);
   EXPECT_EQ(theirs["tie_word_embeddings"], ours.tie_word_embeddings);
   EXPECT_EQ(theirs["sliding_window"].is_null() ? 0 : theirs["sliding_window"].get<int64_t>(), ours.attention_window);
   for (int64_t layer = 0; layer < ours.num_layers; ++layer) {
     const Json& has_rope = theirs["no_rope_layers"];
-    EXPECT_EQ(has_rope.is_null() || has_rope[layer] == 1, ours.has_rope(layer)) << "layer " << layer;
+    const bool rotates = theirs["rope_type"] != "none" && (has_rope.is_null() || has_rope[layer] == 1);
+    EXPECT_EQ(rotates, ours.has_rope(layer)) << "layer " << layer;
   }
 
   Json parameters = Json::array();
-  for (const ParameterInfo& parameter : list_parameters(ours)) parameters.push_back({parameter.name, parameter.shape});
+  for (const StoredTensor& tensor : list_stored_tensors(ours)) parameters.push_back({tensor.name, tensor.shape});
   EXPECT_EQ(theirs["parameters"], parameters);
 }
 

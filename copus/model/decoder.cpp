@@ -35,7 +35,7 @@ at::Tensor Decoder::loss(const at::Tensor& tokens, const at::Tensor& targets) {
 at::Tensor Decoder::logits(const at::Tensor& tokens) {
   const kernels::AttentionShape shape = local_attention_shape(model_, TensorParallel(), tokens);
   const RotaryTable::Rows rows = rotary_.rows(0, shape.sequence);
-  ResidualStream stream{embedding_.forward(tokens.reshape({-1})), {}};
+  ResidualStream stream{embedding_.forward(tokens), {}};
   for (const DecoderLayer& layer : layers_) {
     stream = layer.forward(stream, shape, rows, Recompute::none, nullptr);
   }
@@ -47,7 +47,7 @@ at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) 
   const int64_t length = cache.length_ + shape.sequence;
   COPUS_CHECK(length <= cache.keys_.front().size(2), "the key-value cache holds ", cache.keys_.front().size(2));
   const RotaryTable::Rows rows = rotary_.rows(cache.length_, shape.sequence);
-  ResidualStream stream{embedding_.forward(tokens.reshape({-1})), {}};
+  ResidualStream stream{embedding_.forward(tokens, cache.length_), {}};
   for (size_t i = 0; i < layers_.size(); ++i) {
     stream = layers_[i].forward_cached(stream, shape, rows, cache.keys_[i].narrow(2, 0, length),
                                        cache.values_[i].narrow(2, 0, length));

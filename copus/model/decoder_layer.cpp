@@ -9,10 +9,6 @@ namespace {
 
 std::string layer_prefix(int64_t layer) { return concat("model.layers.", layer, "."); }
 
-const Parameter& find_norm(const ParameterStore& parameters, int64_t layer, const char* name) {
-  return parameters.find(concat(layer_prefix(layer), name, ".weight"));
-}
-
 Linear join_linear(const ParameterStore& parameters, const std::string& prefix, const std::vector<std::string>& names,
                    bool bias) {
   std::vector<std::string> weights, biases;
@@ -30,6 +26,20 @@ Linear join_linear(const ParameterStore& parameters, const std::string& prefix, 
   return linear;
 }
 
+std::vector<std::string> feed_forward_inputs(const ModelDescription& model) {
+  if (model.gated_feed_forward) return {"gate_proj", "up_proj"};
+  return {"up_proj"};
+}
+
+// Joins a row-parallel layer, whose terms the ranks add up: the first rank's has the bias. Each rank sees the bias's
+// whole gradient.
+Linear row_parallel_linear(const ParameterStore& parameters, const std::string& prefix, const char* name, bool bias,
+                           const TensorParallel& tensor_parallel) {
+  Linear linear = join_linear(parameters, prefix, {name}, bias);
+  if (tensor_parallel.rank() > 0) linear.bias.reset();
+  return linear;
+}
+
 }  // namespace
 
 at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x, WeightGradients& weight_gradients) const {
@@ -40,26 +50,29 @@ at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x, WeightGra
 
 DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel),
-      epsilon_(parameters.model().rms_norm_eps),
       has_rope_(parameters.model().has_rope(layer)),
+      activation_{parameters.model().activation, parameters.model().gated_feed_forward},
       normalizes_outputs_(parameters.model().block_norm == BlockNorm::output),
-      attention_norm_(find_norm(parameters, layer, attention_norm_name(parameters.model().block_norm))),
-      feed_forward_norm_(find_norm(parameters, layer, feed_forward_norm_name(parameters.model().block_norm))),
+      attention_norm_(parameters, layer_prefix(layer) + attention_norm_name(parameters.model().block_norm)),
+      feed_forward_norm_(parameters, layer_prefix(layer) + feed_forward_norm_name(parameters.model().block_norm)),
       query_key_norm_(parameters, layer_prefix(layer) + "self_attn.", tensor_parallel),
       query_key_value_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"q_proj", "k_proj", "v_proj"},
                                    parameters.model().qkv_bias)),
-      attention_output_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"o_proj"}, false)),
-      gate_up_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"gate_proj", "up_proj"}, false)),
-      down_(join_linear(parameters, layer_prefix(layer) + "mlp.", {"down_proj"}, false)) {}
+      attention_output_(row_parallel_linear(parameters, layer_prefix(layer) + "self_attn.", "o_proj",
+                                            parameters.model().attention_output_bias, tensor_parallel)),
+      gate_up_(join_linear(parameters, layer_prefix(layer) + "mlp.", feed_forward_inputs(parameters.model()),
+                           parameters.model().feed_forward_bias)),
+      down_(row_parallel_linear(parameters, layer_prefix(layer) + "mlp.", "down_proj",
+                                parameters.model().feed_forward_bias, tensor_parallel)) {}
 
 void DecoderLayer::enter(LayerActivations& a, const ResidualStream& in) const {
   if (normalizes_outputs_) {
     a.input = a.attention_input = in.sum();
     return;
   }
-  kernels::NormResult norm = kernels::add_rms_norm(in.residual, in.delta, attention_norm_.weight, epsilon_);
+  kernels::NormResult norm = attention_norm_.forward(in.residual, in.delta);
   a.input = norm.sum;
-  a.attention_rstd = norm.rstd;
+  a.attention_statistics = norm.statistics;
   a.attention_input = norm.normed;
 }
 
@@ -81,14 +94,14 @@ at::Tensor DecoderLayer::normalize_and_rotate(const LayerActivations& a, const k
 void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attended) const {
   const at::Tensor output = tensor_parallel_.reduce(attention_output_.forward(attended));
   if (normalizes_outputs_) {
-    const kernels::NormResult norm = kernels::add_rms_norm(output, {}, attention_norm_.weight, epsilon_);
+    const kernels::NormResult norm = attention_norm_.forward(output, {});
     a.attention_output = output;
-    a.attention_rstd = norm.rstd;
+    a.attention_statistics = norm.statistics;
     a.middle = a.feed_forward_input = kernels::add(a.input, norm.normed);
   } else {
-    kernels::NormResult norm = kernels::add_rms_norm(a.input, output, feed_forward_norm_.weight, epsilon_);
+    kernels::NormResult norm = feed_forward_norm_.forward(a.input, output);
     a.middle = norm.sum;
-    a.feed_forward_rstd = norm.rstd;
+    a.feed_forward_statistics = norm.statistics;
     a.feed_forward_input = norm.normed;
   }
   a.all_feed_forward_input = tensor_parallel_.gather(a.feed_forward_input);
@@ -98,16 +111,16 @@ void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attend
 at::Tensor DecoderLayer::project_down(LayerActivations& a, const at::Tensor& activation) const {
   at::Tensor output = tensor_parallel_.reduce(down_.forward(activation));
   if (!normalizes_outputs_) return output;
-  kernels::NormResult norm = kernels::add_rms_norm(output, {}, feed_forward_norm_.weight, epsilon_);
+  kernels::NormResult norm = feed_forward_norm_.forward(output, {});
   a.feed_forward_output = std::move(output);
-  a.feed_forward_rstd = norm.rstd;
+  a.feed_forward_statistics = norm.statistics;
   return norm.normed;
 }
 
 ResidualStream DecoderLayer::feed_forward(LayerActivations& a, const at::Tensor& attended) const {
   project_gate_up(a, attended);
   a.all_feed_forward_input.reset();
-  return {a.middle, project_down(a, kernels::swiglu(a.gate_up))};
+  return {a.middle, project_down(a, kernels::activate(a.gate_up, activation_))};
 }
 
 ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::AttentionShape& shape,
@@ -149,18 +162,18 @@ at::Tensor DecoderLayer::column_backward(const Linear& linear, const at::Tensor&
   return sum.wait();
 }
 
-at::Tensor DecoderLayer::output_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                                              const Parameter& norm, WeightGradients& weight_gradients) const {
-  if (!normalizes_outputs_) return dy;
-  return kernels::rms_norm_backward(dy, input, rstd, norm.weight, {}, weight_gradients.add_norm(norm.gradient));
+at::Tensor DecoderLayer::output_norm_backward(const at::Tensor& dy, const at::Tensor& input,
+                                              const at::Tensor& statistics, const StreamNorm& norm,
+                                              WeightGradients& weight_gradients) const {
+  return normalizes_outputs_ ? norm.backward(dy, input, statistics, {}, weight_gradients) : dy;
 }
 
-at::Tensor DecoderLayer::input_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                                             const Parameter& norm, const at::Tensor& residual_gradient,
+at::Tensor DecoderLayer::input_norm_backward(const at::Tensor& dy, const at::Tensor& input,
+                                             const at::Tensor& statistics, const StreamNorm& norm,
+                                             const at::Tensor& residual_gradient,
                                              WeightGradients& weight_gradients) const {
   if (normalizes_outputs_) return kernels::add(dy, residual_gradient);
-  return kernels::rms_norm_backward(dy, input, rstd, norm.weight, residual_gradient,
-                                    weight_gradients.add_norm(norm.gradient));
+  return norm.backward(dy, input, statistics, residual_gradient, weight_gradients);
 }
 
 at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
@@ -171,27 +184,27 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   if (!a.qkv.defined()) a.attention = kernels::attention(project_query_key_value(a, shape, rotary), shape);
   if (recomputes_all) {
     project_gate_up(a, a.attention.output);
-    if (normalizes_outputs_) project_down(a, kernels::swiglu(a.gate_up));
+    if (normalizes_outputs_) project_down(a, kernels::activate(a.gate_up, activation_));
   }
 
   at::Tensor all_dy = tensor_parallel_.gather(
-      output_norm_backward(dy, a.feed_forward_output, a.feed_forward_rstd, feed_forward_norm_, weight_gradients));
+      output_norm_backward(dy, a.feed_forward_output, a.feed_forward_statistics, feed_forward_norm_, weight_gradients));
   a.feed_forward_output.reset();
   at::Tensor activation_gradient = kernels::linear_input_gradient(all_dy, down_.weight);
-  kernels::SwigluGradient swiglu = kernels::swiglu_backward(activation_gradient, a.gate_up);
+  kernels::ActivationGradient activation = kernels::activate_backward(activation_gradient, a.gate_up, activation_);
   activation_gradient.reset();
   a.gate_up.reset();
-  weight_gradients.add(down_.weight_gradient, {}, all_dy, swiglu.activation);
+  weight_gradients.add(down_.weight_gradient, down_.bias_gradient, all_dy, activation.activation);
   all_dy.reset();
-  swiglu.activation.reset();
-  at::Tensor input_gradient = column_backward(gate_up_, swiglu.gate_up, a.feed_forward_input,
+  activation.activation.reset();
+  at::Tensor input_gradient = column_backward(gate_up_, activation.input, a.feed_forward_input,
                                               std::exchange(a.all_feed_forward_input, {}), weight_gradients);
-  swiglu = {};
-  const at::Tensor middle_gradient =
-      input_norm_backward(input_gradient, a.middle, a.feed_forward_rstd, feed_forward_norm_, dy, weight_gradients);
+  activation = {};
+  const at::Tensor middle_gradient = input_norm_backward(input_gradient, a.middle, a.feed_forward_statistics,
+                                                         feed_forward_norm_, dy, weight_gradients);
 
-  at::Tensor all_middle_gradient = tensor_parallel_.gather(
-      output_norm_backward(middle_gradient, a.attention_output, a.attention_rstd, attention_norm_, weight_gradients));
+  at::Tensor all_middle_gradient = tensor_parallel_.gather(output_norm_backward(
+      middle_gradient, a.attention_output, a.attention_statistics, attention_norm_, weight_gradients));
   a.attention_output.reset();
   at::Tensor attention_gradient = attention_output_.backward(all_middle_gradient, a.attention.output, weight_gradients);
   all_middle_gradient.reset();
@@ -205,7 +218,7 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   a.qkv.reset();
   input_gradient = column_backward(query_key_value_, qkv_gradient, a.attention_input,
                                    std::exchange(a.all_attention_input, {}), weight_gradients);
-  return input_norm_backward(input_gradient, a.input, a.attention_rstd, attention_norm_, middle_gradient,
+  return input_norm_backward(input_gradient, a.input, a.attention_statistics, attention_norm_, middle_gradient,
                              weight_gradients);
 }
 

@@ -1,5 +1,5 @@
-// One decoder layer (attention and SwiGLU feed-forward, each beside a residual and with an RMSNorm of its input or of
-// its output), forward and hand-written backward.
+// One decoder layer (attention and feed-forward, each beside a residual and with a norm of its input or of its
+// output), forward and hand-written backward.
 //
 // With tensor parallelism every rank has some of the attention heads and some of the feed-forward's inner columns. The
 // linear layers that lead there hold their outputs' rows of the weight (column-parallel); those that lead back hold
@@ -16,6 +16,7 @@
 #include "copus/model/parameters.h"
 #include "copus/model/query_key_norm.h"
 #include "copus/model/rotary_table.h"
+#include "copus/model/stream_norm.h"
 #include "copus/model/tensor_parallel.h"
 #include "copus/model/weight_gradients.h"
 
@@ -43,14 +44,14 @@ struct ResidualStream {
 // (undefined here). The inputs of linear layers are kept as local rows and gathered a second time in the backward pass.
 struct LayerActivations {
   at::Tensor input;  // the summed residual stream that entered the layer
-  at::Tensor attention_rstd, attention_input;
+  at::Tensor attention_statistics, attention_input;
   at::Tensor qkv;  // with rotated queries and keys; as projected where they are normalised
   at::Tensor qkv_statistics;
   kernels::AttentionResult attention;
   at::Tensor attention_output;  // what its norm reads; undefined without one
   at::Tensor middle;            // the summed residual stream between attention and feed-forward
-  at::Tensor feed_forward_rstd, feed_forward_input;
-  at::Tensor gate_up;
+  at::Tensor feed_forward_statistics, feed_forward_input;
+  at::Tensor gate_up;              // up alone where the feed-forward is not gated
   at::Tensor feed_forward_output;  // what its norm reads; undefined without one
   // The same inputs with the rows of all ranks, from where a pass gathers them, or the recompute before a backward
   // pass, until they are used last. Never kept.
@@ -96,20 +97,19 @@ class DecoderLayer {
   ResidualStream feed_forward(LayerActivations& a, const at::Tensor& attended) const;
 
   // Backward through a block's norm where it is of the output, [local rows, hidden] of `input`; else the identity.
-  at::Tensor output_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                                  const Parameter& norm, WeightGradients& weight_gradients) const;
+  at::Tensor output_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
+                                  const StreamNorm& norm, WeightGradients& weight_gradients) const;
   // Backward through where a block reads the stream, with its norm where it is of the input. Returns the gradient of
   // the stream: residual_gradient and the block's.
-  at::Tensor input_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                                 const Parameter& norm, const at::Tensor& residual_gradient,
+  at::Tensor input_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
+                                 const StreamNorm& norm, const at::Tensor& residual_gradient,
                                  WeightGradients& weight_gradients) const;
 
   TensorParallel tensor_parallel_;
-  double epsilon_;
   bool has_rope_;
+  kernels::Activation activation_;
   bool normalizes_outputs_;
-  const Parameter& attention_norm_;
-  const Parameter& feed_forward_norm_;
+  StreamNorm attention_norm_, feed_forward_norm_;
   QueryKeyNorm query_key_norm_;
   Linear query_key_value_, attention_output_, gate_up_, down_;
 };

@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-void expect_deferring_changes_no_bit(QkNorm qk_norm, BlockNorm block_norm) {
+void expect_deferring_changes_no_bit(QkNorm qk_norm, BlockNorm block_norm, bool gated = true) {
   ModelDescription model;
   model.architecture = Architecture::qwen2;
   model.vocab_size = 10;
@@ -21,9 +21,11 @@ void expect_deferring_changes_no_bit(QkNorm qk_norm, BlockNorm block_norm) {
   model.num_heads = 4;
   model.num_kv_heads = 2;
   model.head_dim = 8;
-  model.qkv_bias = true;
+  model.qkv_bias = model.attention_output_bias = model.feed_forward_bias = true;
   model.qk_norm = qk_norm;
   model.block_norm = block_norm;
+  model.gated_feed_forward = gated;
+  if (!gated) model.norm = NormKind::layer;
   at::manual_seed(3);
   ParameterStore store(model, at::kFloat, test_device());
   store.initialize(3);
@@ -46,6 +48,7 @@ void expect_deferring_changes_no_bit(QkNorm qk_norm, BlockNorm block_norm) {
   const auto now = run(WeightGradients::Mode::immediate, [] {});
   const auto later = run(WeightGradients::Mode::deferred, [&] {
     EXPECT_EQ(store.find("model.layers.0.mlp.down_proj.weight").gradient.abs().max().item<float>(), 0);
+    EXPECT_EQ(store.find("model.layers.0.mlp.down_proj.bias").gradient.abs().max().item<float>(), 0);
     EXPECT_EQ(store.find("model.layers.0.self_attn.q_proj.bias").gradient.abs().max().item<float>(), 0);
   });
   EXPECT_TRUE(now.first.equal(later.first));
@@ -56,6 +59,7 @@ void expect_deferring_changes_no_bit(QkNorm qk_norm, BlockNorm block_norm) {
 TEST(DecoderLayer, DeferredWeightGradientsChangeNoBit) {
   expect_deferring_changes_no_bit(QkNorm::none, BlockNorm::input);
   expect_deferring_changes_no_bit(QkNorm::head, BlockNorm::input);
+  expect_deferring_changes_no_bit(QkNorm::none, BlockNorm::input, /*gated=*/false);
   expect_deferring_changes_no_bit(QkNorm::projection, BlockNorm::output);
 }
 

@@ -1,19 +1,42 @@
 #include "copus/model/input_embedding.h"
 
+#include <vector>
+
+#include "copus/base/error.h"
 #include "copus/model/kernels.h"
 
 namespace copus {
 
 InputEmbedding::InputEmbedding(const ParameterStore& parameters, const TensorParallel& tensor_parallel)
-    : tensor_parallel_(tensor_parallel), table_(parameters.find("model.embed_tokens.weight")) {}
+    : tensor_parallel_(tensor_parallel),
+      table_(parameters.find(token_embedding_name)),
+      positions_(parameters.model().learned_positions ? &parameters.find("model.embed_positions.weight") : nullptr) {}
 
-at::Tensor InputEmbedding::forward(const at::Tensor& tokens) const {
-  if (tensor_parallel_.size() == 1) return kernels::embedding(table_.weight, tokens);
-  return tensor_parallel_.reduce(kernels::embedding_part(table_.weight, tokens, table_.box.begin[0]));
+at::Tensor InputEmbedding::positions_of(const at::Tensor& tokens, int64_t first) const {
+  const int64_t sequence = tokens.size(1);
+  COPUS_CHECK(first + sequence <= positions_->info.shape[0], "position ", first + sequence - 1, " of ",
+              positions_->info.shape[0]);
+  std::vector<int64_t> positions(tokens.numel());
+  for (size_t row = 0; row < positions.size(); ++row) positions[row] = first + static_cast<int64_t>(row) % sequence;
+  return kernels::from_host(positions.data(), {tokens.numel()}, tokens.device());
+}
+
+at::Tensor InputEmbedding::forward(const at::Tensor& tokens, int64_t first) const {
+  const at::Tensor rows = tokens.reshape({-1});
+  const bool is_whole = tensor_parallel_.size() == 1;
+  at::Tensor term = is_whole ? kernels::embedding(table_.weight, rows)
+                             : kernels::embedding_part(table_.weight, rows, table_.box.begin[0]);
+  if (positions_ != nullptr && tensor_parallel_.rank() == 0) {
+    term = kernels::add(term, kernels::embedding(positions_->weight, positions_of(tokens, first)));
+  }
+  return tensor_parallel_.reduce(term);
 }
 
 void InputEmbedding::backward(const at::Tensor& dy, const at::Tensor& tokens) const {
-  kernels::add_embedding_gradient(table_.gradient, tensor_parallel_.gather(dy), tokens, table_.box.begin[0]);
+  const at::Tensor all = tensor_parallel_.gather(dy);
+  kernels::add_embedding_gradient(table_.gradient, all, tokens.reshape({-1}), table_.box.begin[0]);
+  if (positions_ == nullptr) return;
+  kernels::add_embedding_gradient(positions_->gradient, all, positions_of(tokens, 0), 0);
 }
 
 }  // namespace copus

@@ -1,4 +1,5 @@
-// The embedding in front of the first decoder layer. With tensor parallelism every rank holds a part of the vocabulary.
+// The embedding in front of the first decoder layer: of tokens, to which that of positions may be added. With tensor
+// parallelism every rank holds a part of the vocabulary, and all positions, which the first rank's term has.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,15 +13,20 @@ class InputEmbedding {
  public:
   InputEmbedding(const ParameterStore& parameters, const TensorParallel& tensor_parallel);
 
-  // Looks up tokens, int64 [rows]. Returns the residual stream, [local rows, hidden].
-  at::Tensor forward(const at::Tensor& tokens) const;
+  // Looks up tokens, int64 [batch, sequence], the first of each sequence at position `first`. Returns the residual
+  // stream, [local rows, hidden].
+  at::Tensor forward(const at::Tensor& tokens, int64_t first = 0) const;
 
-  // Adds to the main gradient. dy: the gradient of the stream that forward() returned.
+  // Adds to the main gradients. dy: the gradient of the stream that forward() returned for positions from 0 on.
   void backward(const at::Tensor& dy, const at::Tensor& tokens) const;
 
  private:
+  // Returns the position of each row, int64 [batch * sequence].
+  at::Tensor positions_of(const at::Tensor& tokens, int64_t first) const;
+
   TensorParallel tensor_parallel_;
   const Parameter& table_;
+  const Parameter* positions_;  // null: positions are not learned
 };
 
 }  // namespace copus

@@ -6,15 +6,20 @@
 
 namespace copus::kernels {
 
+// The dtype of statistics, main gradients and optimizer state beside tensors of this dtype.
+inline at::ScalarType master_dtype(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 // What every implementation has.
 #define COPUS_COMMON_KERNELS                                              \
-  decltype(kernels::add_rms_norm) add_rms_norm;                           \
-  decltype(kernels::rms_norm_backward) rms_norm_backward;                 \
+  decltype(kernels::add_norm) add_norm;                                   \
+  decltype(kernels::norm_backward) norm_backward;                         \
   decltype(kernels::normalize_heads) normalize_heads;                     \
   decltype(kernels::normalize_heads_backward_) normalize_heads_backward_; \
   decltype(kernels::rotary_) rotary_;                                     \
-  decltype(kernels::swiglu) swiglu;                                       \
-  decltype(kernels::swiglu_backward) swiglu_backward;                     \
+  decltype(kernels::activate) activate;                                   \
+  decltype(kernels::activate_backward) activate_backward;                 \
   decltype(kernels::add_linear_bias_gradient) add_linear_bias_gradient;   \
   decltype(kernels::embedding_part) embedding_part;                       \
   decltype(kernels::add_embedding_gradient) add_embedding_gradient;       \

@@ -58,16 +58,17 @@ Kernel* choose_attention(const at::Tensor& qkv, const AttentionShape& shape, Ker
 #define COPUS_CHOOSE(tensor, kernel) choose(tensor, fused_on_gpu::kernel, on_cpu::kernel, generic::kernel)
 #define COPUS_CHOOSE_WITHOUT_GPU(tensor, kernel) choose(tensor, generic::kernel, on_cpu::kernel, generic::kernel)
 
-NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon) {
+NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight,
+                    const at::Tensor& bias, double epsilon) {
   const PartTimer timer(Part::elementwise);
-  return COPUS_CHOOSE(residual, add_rms_norm)(residual, delta, weight, epsilon);
+  return COPUS_CHOOSE(residual, add_norm)(residual, delta, weight, bias, epsilon);
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                             const at::Tensor& weight, const at::Tensor& residual_gradient,
-                             const at::Tensor& weight_gradient) {
+at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
+                         const at::Tensor& weight, const at::Tensor& residual_gradient,
+                         const at::Tensor& weight_gradient) {
   const PartTimer timer(Part::elementwise);
-  return COPUS_CHOOSE(dy, rms_norm_backward)(dy, input, rstd, weight, residual_gradient, weight_gradient);
+  return COPUS_CHOOSE(dy, norm_backward)(dy, input, statistics, weight, residual_gradient, weight_gradient);
 }
 
 at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
@@ -128,14 +129,15 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
   return kernel(output_gradient, qkv, forward, shape);
 }
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
+at::Tensor activate(const at::Tensor& input, const Activation& activation) {
   const PartTimer timer(Part::elementwise);
-  return COPUS_CHOOSE(gate_up, swiglu)(gate_up);
+  return COPUS_CHOOSE(input, activate)(input, activation);
 }
 
-SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up) {
+ActivationGradient activate_backward(const at::Tensor& activation_gradient, const at::Tensor& input,
+                                     const Activation& activation) {
   const PartTimer timer(Part::elementwise);
-  return COPUS_CHOOSE(gate_up, swiglu_backward)(activation_gradient, gate_up);
+  return COPUS_CHOOSE(input, activate_backward)(activation_gradient, input, activation);
 }
 
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) {

@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "copus/base/exact_sum.h"
+#include "copus/description/model_description.h"
 #include "copus/model/adamw_state.h"
 
 namespace copus::kernels {
@@ -47,19 +48,22 @@ void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy);
 // ---- decoder layer ------------------------------------------------------------------------------------------------
 
 struct NormResult {
-  at::Tensor sum;     // residual + delta (residual itself where delta is undefined)
-  at::Tensor normed;  // RMSNorm(sum) * weight
-  at::Tensor rstd;    // [rows], master dtype
+  at::Tensor sum;         // residual + delta (residual itself where delta is undefined)
+  at::Tensor normed;      // the norm of the sum
+  at::Tensor statistics;  // master dtype: RMSNorm's 1 / rms, [rows]; LayerNorm's mean and 1 / std, [rows, 2]
 };
-// Computes a + b, rounded to their dtype, as add_rms_norm returns it in `sum`.
+// Computes a + b, rounded to their dtype, as add_norm returns it in `sum`.
 at::Tensor add(const at::Tensor& a, const at::Tensor& b);
-NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon);
+// Normalises rows: LayerNorm with a bias [width], RMSNorm where it is undefined.
+NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight,
+                    const at::Tensor& bias, double epsilon);
 
 // Returns residual_gradient + the norm's input gradient (residual_gradient may be undefined); adds the weight's
-// gradient to weight_gradient [width].
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                             const at::Tensor& weight, const at::Tensor& residual_gradient,
-                             const at::Tensor& weight_gradient);
+// gradient to weight_gradient [width]. The shape of `statistics` tells the kind of norm. The gradient of a bias is that
+// of a linear layer's.
+at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
+                         const at::Tensor& weight, const at::Tensor& residual_gradient,
+                         const at::Tensor& weight_gradient);
 
 // The shape of the fused query-key-value matrix [batch * sequence, (heads + 2 kv_heads) * head_dim]: a row holds the
 // query heads, then the key heads, then the value heads.
@@ -121,15 +125,20 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
 // [batch, n, heads * head_dim].
 at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window);
 
-// Computes silu(gate) * up, [rows, f], for gate_up [rows, 2 f] (gate, then up).
-at::Tensor swiglu(const at::Tensor& gate_up);
-struct SwigluGradient {
-  at::Tensor gate_up;     // the gradient, [rows, 2 f]
+struct Activation {
+  ActivationFunction function = ActivationFunction::silu;
+  bool is_gated = true;
+};
+// Computes function(gate) * up, [rows, f], for `input` [rows, 2 f] (gate, then up); function(input) [rows, f] where it
+// is not gated.
+at::Tensor activate(const at::Tensor& input, const Activation& activation);
+struct ActivationGradient {
+  at::Tensor input;       // the gradient, of the shape of the input
   at::Tensor activation;  // the forward's result again, [rows, f]
 };
-// Computes the gradient. It may reuse the memory of either argument for its results, so they must not be read
-// afterwards.
-SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up);
+// Computes the gradient. It may reuse the memory of either tensor for its results, so they must not be read afterwards.
+ActivationGradient activate_backward(const at::Tensor& activation_gradient, const at::Tensor& input,
+                                     const Activation& activation);
 
 // ---- embedding and loss -------------------------------------------------------------------------------------------
 

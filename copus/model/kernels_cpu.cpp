@@ -46,33 +46,45 @@ void parallel_rows(int64_t rows, F f) {
   at::parallel_for(0, rows, rows_per_task, f);
 }
 
-at::ScalarType master_dtype(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+at::Tensor empty_statistics(int64_t rows, const at::Tensor& bias, const at::Tensor& stream) {
+  const std::vector<int64_t> shape = bias.defined() ? std::vector<int64_t>{rows, 2} : std::vector<int64_t>{rows};
+  return empty(shape, master_dtype(stream), stream.device());
+}
+
+cpu::ActivationFunction function_of(const Activation& kind) {
+  return kind.function == ActivationFunction::silu ? cpu::ActivationFunction::silu : cpu::ActivationFunction::gelu_tanh;
 }
 
 int64_t count_blocks(const at::Tensor& flat) { return (flat.numel() + elements_per_block - 1) / elements_per_block; }
 
 }  // namespace
 
-NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon) {
+NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight,
+                    const at::Tensor& bias, double epsilon) {
   const int64_t rows = residual.size(0), width = residual.size(1);
   NormResult result;
   result.sum = delta.defined() ? empty({rows, width}, residual.scalar_type(), residual.device()) : residual;
   result.normed = empty({rows, width}, residual.scalar_type(), residual.device());
-  result.rstd = empty({rows}, master_dtype(residual), residual.device());
+  result.statistics = empty_statistics(rows, bias, residual);
   with_storage_type(residual, [&]<class S>(S) {
     using C = cpu::Compute<S>;
-    const cpu::RmsNormForward<S> arguments{
-        width,           static_cast<C>(epsilon), data<S>(residual),      data<S>(delta),
-        data<S>(weight), data<S>(result.sum),     data<S>(result.normed), data<C>(result.rstd)};
-    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().rms_norm_forward(arguments, begin, end); });
+    const cpu::NormForward<S> arguments{.width = width,
+                                        .epsilon = static_cast<C>(epsilon),
+                                        .residual = data<S>(residual),
+                                        .delta = data<S>(delta),
+                                        .weight = data<S>(weight),
+                                        .bias = data<S>(bias),
+                                        .sum = data<S>(result.sum),
+                                        .normed = data<S>(result.normed),
+                                        .statistics = data<C>(result.statistics)};
+    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().norm_forward(arguments, begin, end); });
   });
   return result;
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                             const at::Tensor& weight, const at::Tensor& residual_gradient,
-                             const at::Tensor& weight_gradient) {
+at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
+                         const at::Tensor& weight, const at::Tensor& residual_gradient,
+                         const at::Tensor& weight_gradient) {
   const int64_t rows = dy.size(0), width = dy.size(1);
   const int64_t partial_sums = (rows + rows_per_partial_sum - 1) / rows_per_partial_sum;
   at::Tensor input_gradient = empty({rows, width}, dy.scalar_type(), dy.device());
@@ -81,16 +93,17 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, cons
     using C = cpu::Compute<S>;
     at::parallel_for(0, partial_sums, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const cpu::RmsNormBackward<S> arguments{width,
-                                                data<S>(dy),
-                                                data<S>(input),
-                                                data<S>(weight),
-                                                data<C>(rstd),
-                                                data<S>(residual_gradient),
-                                                data<S>(input_gradient),
-                                                data<C>(partial) + i * width};
-        cpu::kernels<S>().rms_norm_backward(arguments, i * rows_per_partial_sum,
-                                            std::min(rows, (i + 1) * rows_per_partial_sum));
+        const cpu::NormBackward<S> arguments{statistics.dim() == 2,
+                                             width,
+                                             data<S>(dy),
+                                             data<S>(input),
+                                             data<S>(weight),
+                                             data<C>(statistics),
+                                             data<S>(residual_gradient),
+                                             data<S>(input_gradient),
+                                             data<C>(partial) + i * width};
+        cpu::kernels<S>().norm_backward(arguments, i * rows_per_partial_sum,
+                                        std::min(rows, (i + 1) * rows_per_partial_sum));
       }
     });
   });
@@ -306,23 +319,27 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
   return qkv_gradient;
 }
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
-  const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
-  at::Tensor activation = empty({rows, width}, gate_up.scalar_type(), gate_up.device());
-  with_storage_type(gate_up, [&]<class S>(S) {
-    const cpu::SwigluForward<S> arguments{width, data<S>(gate_up), data<S>(activation)};
-    parallel_rows(rows, [&](int64_t begin, int64_t end) { cpu::kernels<S>().swiglu_forward(arguments, begin, end); });
+at::Tensor activate(const at::Tensor& input, const Activation& kind) {
+  const int64_t rows = input.size(0), width = input.size(1) / (kind.is_gated ? 2 : 1);
+  at::Tensor activation = empty({rows, width}, input.scalar_type(), input.device());
+  with_storage_type(input, [&]<class S>(S) {
+    const cpu::ActivationForward<S> arguments{function_of(kind), kind.is_gated, width, data<S>(input),
+                                              data<S>(activation)};
+    parallel_rows(rows,
+                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().activation_forward(arguments, begin, end); });
   });
   return activation;
 }
 
-SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up) {
-  with_storage_type(gate_up, [&]<class S>(S) {
-    const cpu::SwigluBackward<S> arguments{gate_up.size(1) / 2, data<S>(gate_up), data<S>(activation_gradient)};
-    parallel_rows(gate_up.size(0),
-                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().swiglu_backward(arguments, begin, end); });
+ActivationGradient activate_backward(const at::Tensor& activation_gradient, const at::Tensor& input,
+                                     const Activation& kind) {
+  with_storage_type(input, [&]<class S>(S) {
+    const cpu::ActivationBackward<S> arguments{function_of(kind), kind.is_gated, activation_gradient.size(1),
+                                               data<S>(input), data<S>(activation_gradient)};
+    parallel_rows(input.size(0),
+                  [&](int64_t begin, int64_t end) { cpu::kernels<S>().activation_backward(arguments, begin, end); });
   });
-  return {gate_up, activation_gradient};
+  return {input, activation_gradient};
 }
 
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) {

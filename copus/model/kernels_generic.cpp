@@ -15,8 +15,6 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
@@ -206,10 +204,6 @@ double time_matmul(int64_t n, at::ScalarType dtype, at::Device device) {
 namespace generic {
 namespace {
 
-at::ScalarType master_dtype(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 struct Heads {
   at::Tensor query, key, value;  // views [batch, heads or kv_heads, sequence, head_dim]
 };
@@ -263,28 +257,6 @@ at::Tensor join_heads(const at::Tensor& heads) {
 
 }  // namespace
 
-NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon) {
-  NormResult result;
-  result.sum = delta.defined() ? at::add(residual, delta) : residual;
-  const at::Tensor x = result.sum.to(master_dtype(residual));
-  const at::Tensor rstd = x.square().mean(1, true).add_(epsilon).rsqrt_();
-  result.normed = (x * rstd * weight).to(residual.scalar_type());
-  result.rstd = rstd.squeeze(1);
-  return result;
-}
-
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                             const at::Tensor& weight, const at::Tensor& residual_gradient,
-                             const at::Tensor& weight_gradient) {
-  const at::ScalarType wide = master_dtype(dy);
-  const at::Tensor r = rstd.unsqueeze(1), normalized = input.to(wide) * r, gradient = dy.to(wide);
-  weight_gradient.add_((gradient * normalized).sum(0));
-  const at::Tensor weighted = gradient * weight;
-  at::Tensor dx = (weighted - normalized * (weighted * normalized).mean(1, true)) * r;
-  if (residual_gradient.defined()) dx = dx + residual_gradient;
-  return dx.to(dy.scalar_type());
-}
-
 namespace {
 
 // The query heads and the key heads of a matrix as rows of their own, in fresh memory: [rows * heads, head_dim].
@@ -311,8 +283,8 @@ at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, c
   const HeadRows rows = rows_of_heads(qkv, shape);
   at::Tensor result = qkv.clone();
   put_heads(result, shape,
-            {add_rms_norm(rows.query, {}, query_weight, epsilon).normed,
-             add_rms_norm(rows.key, {}, key_weight, epsilon).normed});
+            {add_norm(rows.query, {}, query_weight, {}, epsilon).normed,
+             add_norm(rows.key, {}, key_weight, {}, epsilon).normed});
   return result;
 }
 
@@ -322,8 +294,8 @@ void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv
   const HeadRows rows = rows_of_heads(qkv, shape), dy = rows_of_heads(gradient, shape);
   const auto backward = [&](const at::Tensor& of, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& weight_gradient) {
-    const at::Tensor rstd = add_rms_norm(x, {}, weight, epsilon).rstd;
-    return rms_norm_backward(of, x, rstd, weight, {}, weight_gradient);
+    const at::Tensor statistics = add_norm(x, {}, weight, {}, epsilon).statistics;
+    return norm_backward(of, x, statistics, weight, {}, weight_gradient);
   };
   put_heads(gradient, shape,
             {backward(dy.query, rows.query, query_weight, query_weight_gradient),
@@ -476,19 +448,6 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
       d = attention_backward_by_math(dy, h, output, forward.log_sum_exp, shape.window);
   }
   return at::cat({join_heads(d.query), join_heads(d.key), join_heads(d.value)}, 1);
-}
-
-at::Tensor swiglu(const at::Tensor& gate_up) {
-  const std::vector<at::Tensor> halves = gate_up.chunk(2, 1);
-  return at::silu(halves[0]) * halves[1];
-}
-
-SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up) {
-  const at::ScalarType wide = master_dtype(gate_up), narrow = gate_up.scalar_type();
-  const std::vector<at::Tensor> halves = gate_up.to(wide).chunk(2, 1);
-  const at::Tensor dy = activation_gradient.to(wide), sigmoid = at::sigmoid(halves[0]), silu = halves[0] * sigmoid;
-  const at::Tensor gate_gradient = dy * halves[1] * (sigmoid + silu * (1 - sigmoid));
-  return {at::cat({gate_gradient, dy * silu}, 1).to(narrow), (silu * halves[1]).to(narrow)};
 }
 
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) {

@@ -1,6 +1,7 @@
 // Kernels on the GPU: allocates the results that those of gpu/ write and calls them on the current stream. Nothing here
 // waits.
 #include <cmath>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/exact_sum.h"
@@ -40,48 +41,52 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-NormResult add_rms_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight, double epsilon) {
+NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight,
+                    const at::Tensor& bias, double epsilon) {
   const int64_t rows = residual.size(0), width = residual.size(1);
-  if (width > gpu::widest_norm) return generic::add_rms_norm(residual, delta, weight, epsilon);
+  if (width > gpu::widest_norm) return generic::add_norm(residual, delta, weight, bias, epsilon);
   NormResult result;
   result.sum = delta.defined() ? empty({rows, width}, residual.scalar_type(), residual.device()) : residual;
   result.normed = empty({rows, width}, residual.scalar_type(), residual.device());
-  result.rstd = empty({rows}, at::kFloat, residual.device());
-  gpu::rms_norm_forward({.storage = storage(residual),
-                         .rows = rows,
-                         .width = width,
-                         .epsilon = static_cast<float>(epsilon),
-                         .residual = data(residual),
-                         .delta = data(delta),
-                         .weight = data(weight),
-                         .sum = data(result.sum),
-                         .normed = data(result.normed),
-                         .rstd = data<float>(result.rstd)},
-                        stream_of(residual));
+  const std::vector<int64_t> shape = bias.defined() ? std::vector<int64_t>{rows, 2} : std::vector<int64_t>{rows};
+  result.statistics = empty(shape, at::kFloat, residual.device());
+  gpu::norm_forward({.storage = storage(residual),
+                     .rows = rows,
+                     .width = width,
+                     .epsilon = static_cast<float>(epsilon),
+                     .residual = data(residual),
+                     .delta = data(delta),
+                     .weight = data(weight),
+                     .bias = data(bias),
+                     .sum = data(result.sum),
+                     .normed = data(result.normed),
+                     .statistics = data<float>(result.statistics)},
+                    stream_of(residual));
   return result;
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& rstd,
-                             const at::Tensor& weight, const at::Tensor& residual_gradient,
-                             const at::Tensor& weight_gradient) {
+at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
+                         const at::Tensor& weight, const at::Tensor& residual_gradient,
+                         const at::Tensor& weight_gradient) {
   const int64_t rows = dy.size(0), width = dy.size(1);
   if (width > gpu::widest_norm) {
-    return generic::rms_norm_backward(dy, input, rstd, weight, residual_gradient, weight_gradient);
+    return generic::norm_backward(dy, input, statistics, weight, residual_gradient, weight_gradient);
   }
   at::Tensor input_gradient = empty({rows, width}, dy.scalar_type(), dy.device());
   const at::Tensor partial_sums =
       empty({divide_up(rows, gpu::norm_rows_per_partial_sum), width}, at::kFloat, dy.device());
-  gpu::rms_norm_backward({.storage = storage(dy),
-                          .rows = rows,
-                          .width = width,
-                          .output_gradient = data(dy),
-                          .input = data(input),
-                          .weight = data(weight),
-                          .rstd = data<float>(rstd),
-                          .residual_gradient = data(residual_gradient),
-                          .input_gradient = data(input_gradient),
-                          .weight_gradients = data<float>(partial_sums)},
-                         stream_of(dy));
+  gpu::norm_backward({.storage = storage(dy),
+                      .is_layer = statistics.dim() == 2,
+                      .rows = rows,
+                      .width = width,
+                      .output_gradient = data(dy),
+                      .input = data(input),
+                      .weight = data(weight),
+                      .statistics = data<float>(statistics),
+                      .residual_gradient = data(residual_gradient),
+                      .input_gradient = data(input_gradient),
+                      .weight_gradients = data<float>(partial_sums)},
+                     stream_of(dy));
   add_linear_bias_gradient(weight_gradient, partial_sums);
   return input_gradient;
 }
@@ -146,18 +151,28 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
               stream_of(qkv));
 }
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
-  const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
-  at::Tensor activation = empty({rows, width}, gate_up.scalar_type(), gate_up.device());
-  gpu::swiglu_forward({storage(gate_up), rows, width, data(gate_up), data(activation)}, stream_of(gate_up));
+namespace {
+
+gpu::ActivationFunction function_of(const Activation& kind) {
+  return kind.function == ActivationFunction::silu ? gpu::ActivationFunction::silu : gpu::ActivationFunction::gelu_tanh;
+}
+
+}  // namespace
+
+at::Tensor activate(const at::Tensor& input, const Activation& kind) {
+  const int64_t rows = input.size(0), width = input.size(1) / (kind.is_gated ? 2 : 1);
+  at::Tensor activation = empty({rows, width}, input.scalar_type(), input.device());
+  gpu::activation_forward(
+      {storage(input), function_of(kind), kind.is_gated, rows, width, data(input), data(activation)}, stream_of(input));
   return activation;
 }
 
-SwigluGradient swiglu_backward(const at::Tensor& activation_gradient, const at::Tensor& gate_up) {
-  gpu::swiglu_backward(
-      {storage(gate_up), gate_up.size(0), gate_up.size(1) / 2, data(gate_up), data(activation_gradient)},
-      stream_of(gate_up));
-  return {gate_up, activation_gradient};
+ActivationGradient activate_backward(const at::Tensor& activation_gradient, const at::Tensor& input,
+                                     const Activation& kind) {
+  gpu::activation_backward({storage(input), function_of(kind), kind.is_gated, input.size(0),
+                            activation_gradient.size(1), data(input), data(activation_gradient)},
+                           stream_of(input));
+  return {input, activation_gradient};
 }
 
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) {

@@ -6,6 +6,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
@@ -58,25 +59,28 @@ class Kernels : public testing::TestWithParam<at::ScalarType> {
   }
 };
 
-TEST_P(Kernels, RmsNorm) {
+TEST_P(Kernels, Norms) {
   for (const auto& [rows, width] : {std::pair{1, 8}, {70, 24}, {129, 64}, {65, 100}, {200, 7}}) {
-    for (const bool with_delta : {false, true}) {
+    for (const auto& [with_delta, is_layer] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+      SCOPED_TRACE(testing::Message() << (is_layer ? "LayerNorm of " : "RMSNorm of ") << rows << " x " << width);
       const at::Tensor residual = random({rows, width}).set_requires_grad(true);
       const at::Tensor delta = random({rows, width});
-      const at::Tensor weight = random({width}).set_requires_grad(true);
+      const at::Tensor weight = random({width}).set_requires_grad(true), bias = random({width});
       const at::Tensor dy = random({rows, width}), upstream = random({rows, width});
       const at::Tensor sum =
           with_delta ? narrow(residual + delta).to(at::kDouble) + (residual - residual.detach()) : residual;
-      const at::Tensor normed = reference::rms_norm(sum, weight, 1e-5);
+      const at::Tensor normed =
+          is_layer ? reference::layer_norm(sum, weight, bias, 1e-5) : reference::rms_norm(sum, weight, 1e-5);
       const auto expected = gradients(normed, {residual, weight}, dy);
       for (const bool generic : {false, true}) {
-        const auto forward = generic ? kernels::generic::add_rms_norm : kernels::add_rms_norm;
-        const auto backward = generic ? kernels::generic::rms_norm_backward : kernels::rms_norm_backward;
-        const auto result = forward(narrow(residual), with_delta ? narrow(delta) : at::Tensor(), narrow(weight), 1e-5);
+        const auto forward = generic ? kernels::generic::add_norm : kernels::add_norm;
+        const auto backward = generic ? kernels::generic::norm_backward : kernels::norm_backward;
+        const auto result = forward(narrow(residual), with_delta ? narrow(delta) : at::Tensor(), narrow(weight),
+                                    is_layer ? narrow(bias) : at::Tensor(), 1e-5);
         expect_close(result.normed, normed, "normed");
         at::Tensor weight_gradient = at::ones({width}, on_device(master(dtype())));
         const at::Tensor dx =
-            backward(narrow(dy), result.sum, result.rstd, narrow(weight), narrow(upstream), weight_gradient);
+            backward(narrow(dy), result.sum, result.statistics, narrow(weight), narrow(upstream), weight_gradient);
         expect_close(dx, expected[0] + upstream, "input gradient");
         expect_close(weight_gradient - 1, expected[1], "weight gradient");
       }
@@ -171,19 +175,26 @@ TEST_P(Kernels, NormsOfProjections) {
   }
 }
 
-TEST_P(Kernels, SwigluAndItsGradient) {
+TEST_P(Kernels, ActivationsAndTheirGradients) {
   for (const auto& [rows, width] : {std::pair{1, 4}, {33, 40}, {64, 176}, {5, 3}}) {
-    const at::Tensor gate_up = (random({rows, int64_t{2} * width}) * 4).set_requires_grad(true);
-    const at::Tensor dy = random({rows, width});
-    const at::Tensor activation = at::silu(gate_up.narrow(1, 0, width)) * gate_up.narrow(1, width, width);
-    const at::Tensor expected = gradients(activation, {gate_up}, dy)[0];
-    for (const bool generic : {false, true}) {
-      const auto forward = generic ? kernels::generic::swiglu : kernels::swiglu;
-      const auto backward = generic ? kernels::generic::swiglu_backward : kernels::swiglu_backward;
-      expect_close(forward(narrow(gate_up)), activation, "activation");
-      const auto result = backward(narrow(dy), narrow(gate_up));
-      expect_close(result.gate_up, expected, "gradient");
-      expect_close(result.activation, activation, "activation again");
+    for (const kernels::Activation kind :
+         {kernels::Activation{ActivationFunction::silu, true}, kernels::Activation{ActivationFunction::silu, false},
+          kernels::Activation{ActivationFunction::gelu_tanh, true},
+          kernels::Activation{ActivationFunction::gelu_tanh, false}}) {
+      SCOPED_TRACE(testing::Message() << (kind.is_gated ? "gated " : "") << static_cast<int>(kind.function));
+      const at::Tensor input = (random({rows, int64_t{kind.is_gated ? 2 : 1} * width}) * 4).set_requires_grad(true);
+      const at::Tensor dy = random({rows, width}), gate = input.narrow(1, 0, width);
+      at::Tensor activation = kind.function == ActivationFunction::silu ? at::silu(gate) : at::gelu(gate, "tanh");
+      if (kind.is_gated) activation = activation * input.narrow(1, width, width);
+      const at::Tensor expected = gradients(activation, {input}, dy)[0];
+      for (const bool generic : {false, true}) {
+        const auto forward = generic ? kernels::generic::activate : kernels::activate;
+        const auto backward = generic ? kernels::generic::activate_backward : kernels::activate_backward;
+        expect_close(forward(narrow(input), kind), activation, "activation");
+        const auto result = backward(narrow(dy), narrow(input), kind);
+        expect_close(result.input, expected, "gradient");
+        expect_close(result.activation, activation, "activation again");
+      }
     }
   }
 }
@@ -402,8 +413,8 @@ TEST_P(Kernels, ResultsDoNotDependOnTheNumberOfThreads) {
     kernels::set_num_threads(threads);
     const auto result = kernels::attention(qkv, shape);
     const at::Tensor weight_gradient = at::zeros({64}, on_device(master(dtype())));
-    const auto norm = kernels::add_rms_norm(result.output, dy, weight, 1e-5);
-    const at::Tensor dx = kernels::rms_norm_backward(dy, norm.sum, norm.rstd, weight, dy, weight_gradient);
+    const auto norm = kernels::add_norm(result.output, dy, weight, {}, 1e-5);
+    const at::Tensor dx = kernels::norm_backward(dy, norm.sum, norm.statistics, weight, dy, weight_gradient);
     const at::Tensor gradient = kernels::attention_backward(dx, qkv, result, shape);
     return at::cat({gradient.flatten().to(at::kDouble), weight_gradient.to(at::kDouble),
                     at::full({1}, kernels::squared_norm(weight_gradient.repeat({1000}), 0, 64000).value(),

@@ -32,7 +32,7 @@ ModelChunk::ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute reco
   first_layer_ = embedding_ ? 1 : 0;
   for (size_t i = first_layer_ + layers_.size(); i < buckets_.size(); ++i) {
     const bool reads_embedding = !parameters.buckets()[buckets_[i]].weight.defined();
-    head_weights_.push_back(reads_embedding ? parameters.find("model.embed_tokens.weight").bucket : buckets_[i]);
+    head_weights_.push_back(reads_embedding ? parameters.find(token_embedding_name).bucket : buckets_[i]);
   }
 }
 
@@ -73,7 +73,7 @@ ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const a
   const RotaryTable::Rows rows = rotary_.rows(0, shape.sequence);
   ResidualStream stream{input, {}};
   if (embedding_) {
-    use.weights({buckets_.front()}, [&] { stream.residual = embedding_->forward(micro_batch.tokens.reshape({-1})); });
+    use.weights({buckets_.front()}, [&] { stream.residual = embedding_->forward(micro_batch.tokens); });
   }
   if (kept) kept->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -124,7 +124,7 @@ at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor&
   }
   if (!embedding_) return gradient;
   use.gradient_begins(buckets_.front());
-  embedding_->backward(gradient, micro_batch.tokens.reshape({-1}));
+  embedding_->backward(gradient, micro_batch.tokens);
   use.gradient_ends(buckets_.front());
   return {};
 }

@@ -24,14 +24,13 @@ int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel, at::Device d
 
 OutputHead::OutputHead(const ParameterStore& parameters, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel),
-      epsilon_(parameters.model().rms_norm_eps),
       rows_per_chunk_(rows_per_chunk(parameters.model().vocab_size, tensor_parallel.size(), parameters.device())),
-      norm_(parameters.find("model.norm.weight")),
+      norm_(parameters, "model.norm"),
       head_(parameters.model().tie_word_embeddings ? *parameters.find_tied_copy() : parameters.find("lm_head.weight")) {
 }
 
 kernels::NormResult OutputHead::normalize(const ResidualStream& stream) const {
-  return kernels::add_rms_norm(stream.residual, stream.delta, norm_.weight, epsilon_);
+  return norm_.forward(stream.residual, stream.delta);
 }
 
 at::Tensor OutputHead::logits(const at::Tensor& normed) const {
@@ -52,7 +51,8 @@ at::Tensor OutputHead::backward(ResidualStream stream, const at::Tensor& targets
   token_losses(hidden, targets, loss_scale, loss_sum, gradient);
   hidden.reset();
   gradient = tensor_parallel_.reduce(gradient);
-  return kernels::rms_norm_backward(gradient, norm.sum, norm.rstd, norm_.weight, {}, norm_.gradient);
+  WeightGradients at_once(WeightGradients::Mode::immediate);
+  return norm_.backward(gradient, norm.sum, norm.statistics, {}, at_once);
 }
 
 // Adds the loss of every row of `hidden` [rows, hidden]. With `hidden_gradient` defined, also writes its gradient there

@@ -36,9 +36,8 @@ class OutputHead {
                      const at::Tensor& loss_sum) const;
 
   TensorParallel tensor_parallel_;
-  double epsilon_;
   int64_t rows_per_chunk_;
-  const Parameter& norm_;
+  StreamNorm norm_;
   const Parameter& head_;  // has a gradient of its own where it is tied to the embedding
 };
 

@@ -136,10 +136,11 @@ void ParameterStore::initialize(uint64_t seed) {
     float* values = static_cast<float*>(host.data_ptr());
     if (parameter.info.kind == ParameterKind::embedding || parameter.info.kind == ParameterKind::linear) {
       const uint64_t key = stream_key(seed, parameter.info.name);
+      const double deviation = initial_deviation(model_, parameter.info);
       for_stretches(parameter.box, parameter.info.shape, from, to, [&](int64_t position, int64_t index, int64_t count) {
         at::parallel_for(0, count, values_per_task, [&](int64_t begin, int64_t end) {
-          fill_normal(key, static_cast<uint64_t>(index + begin), static_cast<uint64_t>(end - begin),
-                      model_.initializer_range, values + position - from + begin);
+          fill_normal(key, static_cast<uint64_t>(index + begin), static_cast<uint64_t>(end - begin), deviation,
+                      values + position - from + begin);
         });
       });
     } else {

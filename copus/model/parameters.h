@@ -85,7 +85,7 @@ class ParameterStore {
   JoinedParameters join(const std::vector<std::string>& names) const;
 
   // Fills the master weights from (seed, parameter name, element index) alone and publishes them: normal with
-  // initializer_range for embeddings and linear weights, zero for biases, one for norms (transformers' rule).
+  // initial_deviation() for embeddings and linear weights, zero for biases, one for norms (transformers' rule).
   void initialize(uint64_t seed);
 
   // Rounds the master weights to this rank's shards of the compute weights. It must be called after every change of a

@@ -77,9 +77,11 @@ class BlockCalculation {
     const double norms = model_.qk_norm == QkNorm::none   ? 0
                          : model_.qk_norm == QkNorm::head ? passes.normed_heads
                                                           : passes.normed_projections;
-    const double widths = stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) +
-                          (passes.attention + norms) * qkv_width() +
-                          passes.feed_forward * static_cast<double>(model_.intermediate_size) / ranks_;
+    // Without a gate the activation reads one matrix less, and its gradient reads and writes one less.
+    const double feed_forward_share = static_cast<double>(1 + model_.feed_forward_inputs()) / 3;
+    const double widths =
+        stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) + (passes.attention + norms) * qkv_width() +
+        passes.feed_forward * feed_forward_share * static_cast<double>(model_.intermediate_size) / ranks_;
     return moved(rows_ * widths * system_.activation_bytes);
   }
 
@@ -140,7 +142,8 @@ BlockCost BlockCalculation::layer_cost() const {
   const double queries = static_cast<double>(model_.num_heads * model_.head_dim) / ranks_;
   const double feed_forward = static_cast<double>(model_.intermediate_size) / ranks_;
   const Product qkv = product(qkv_width(), hidden_), output = product(hidden_, queries);
-  const Product gate_up = product(2 * feed_forward, hidden_), down = product(hidden_, feed_forward);
+  const Product gate_up = product(static_cast<double>(model_.feed_forward_inputs()) * feed_forward, hidden_),
+                down = product(hidden_, feed_forward);
 
   // Attention computes scores and weighted values over causal halves; its backward pass has 5 products instead of 2
   // (Dao 2023).

@@ -89,9 +89,11 @@ class ConfigurationMemory {
   double layer_bytes(const LayerTensors& tensors) const {
     const auto heads = static_cast<double>(model_.num_heads) / tensor_ranks_;
     const double kv_heads = std::max(1.0, static_cast<double>(model_.num_kv_heads) / tensor_ranks_);
-    const double width = (tensors.query * heads + tensors.key_value * kv_heads) * static_cast<double>(model_.head_dim) +
-                         tensors.feed_forward * static_cast<double>(model_.intermediate_size) / tensor_ranks_ +
-                         tensors.gathered * hidden();
+    const double width =
+        (tensors.query * heads + tensors.key_value * kv_heads) * static_cast<double>(model_.head_dim) +
+        (tensors.feed_forward + tensors.feed_forward_inputs * static_cast<double>(model_.feed_forward_inputs())) *
+            static_cast<double>(model_.intermediate_size) / tensor_ranks_ +
+        tensors.gathered * hidden();
     return system_.activation_bytes * (tensors.hidden * hidden() * local_rows() + width * tokens_) +
            tensors.score_bytes * heads * sequence_ * tokens_;
   }

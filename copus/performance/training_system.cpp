@@ -70,14 +70,14 @@ MemoryUse copus_memory_use() {
   // Kept tensors: the layer's input and the stream between its halves, the results of two norms or what they read;
   // queries, keys and values, and attention's output; gate and up. Where attention is recomputed, queries, keys, values
   // and output are not kept.
-  use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward = 2};
-  use.kept_without_attention = {.hidden = 4, .feed_forward = 2};
+  use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward_inputs = 1};
+  use.kept_without_attention = {.hidden = 4, .feed_forward_inputs = 1};
   // Working tensors: the gradients of the stream and of a norm's result, and the feed-forward's activation.
   use.working = {.hidden = 2, .feed_forward = 1};
   // The backward pass normalises queries and keys anew, into a matrix of their own with the values.
   use.working_of_normed_heads = {.query = 1, .key_value = 2};
   // Waiting tensors: the inputs of the four linear layers and their outputs' gradients.
-  use.waiting = {.gathered = 4, .query = 2, .key_value = 2, .feed_forward = 3};
+  use.waiting = {.gathered = 4, .query = 2, .key_value = 2, .feed_forward = 1, .feed_forward_inputs = 1};
   // Logits become their gradient in place, in pieces; the head keeps the stream in two terms, its sum, its norm and the
   // gradient.
   use.logit_bytes = 4;

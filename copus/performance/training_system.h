@@ -22,7 +22,8 @@ struct LayerTensors {
   double query = 0;         // num_heads * head_dim wide; each tensor-parallel rank has its heads
   double key_value = 0;     // num_kv_heads * head_dim wide, cut by heads too (at least one head)
   double feed_forward = 0;  // intermediate_size wide, cut over the tensor-parallel ranks
-  double score_bytes = 0;   // bytes per attention score of a rank's heads, where the scores are written to memory
+  double feed_forward_inputs = 0;  // as wide as gate and up together, or as up alone; cut likewise
+  double score_bytes = 0;  // bytes per attention score of a rank's heads, where the scores are written to memory
 
   bool operator==(const LayerTensors&) const = default;
 };
@@ -90,7 +91,7 @@ struct TrainingSystem {
     double attention = 2;  // as wide as queries, keys and values together: rotary embedding
     // As wide as `attention`: norms of queries and keys, by head or over projections.
     double normed_heads = 2, normed_projections = 3;
-    double feed_forward = 3;    // intermediate_size wide: the activation function
+    double feed_forward = 3;    // intermediate_size wide: the activation function of gate and up
     double normed_outputs = 2;  // added to `stream` where norms are of blocks' outputs: a sum apart from its norm
     double launches = 11;       // number of kernels
     bool operator==(const Passes&) const = default;

@@ -48,22 +48,31 @@ inline constexpr std::array<ParameterRule, 11> parameter_rules = {{
     {.module = "k_norm", .units = &ModelDescription::num_kv_heads, .by_head = true},
 }};
 
-// Returns the rule of a parameter. Throws InternalError for an unknown module.
+// Returns the rule of a parameter. Throws InternalError for an unknown module. The bias of a linear layer whose weight
+// is sharded between columns belongs to the sum of the ranks' terms, and is never sharded.
 inline ParameterRule rule_of(const ParameterInfo& parameter) {
   // The module is "q_proj" of "model.layers.3.self_attn.q_proj.weight".
   const std::string_view name = parameter.name, path = name.substr(0, name.rfind('.'));
   const std::string_view module = path.substr(path.rfind('.') + 1);
   const auto* const found = std::ranges::find(parameter_rules, module, &ParameterRule::module);
-  if (found != parameter_rules.end()) return *found;
-  COPUS_CHECK(parameter.kind == ParameterKind::norm, parameter.name);
+  if (found != parameter_rules.end()) {
+    return parameter.kind == ParameterKind::bias && found->dimension == 1 ? ParameterRule{module} : *found;
+  }
+  const bool is_whole = parameter.kind == ParameterKind::norm || parameter.kind == ParameterKind::norm_bias ||
+                        module == "embed_positions";
+  COPUS_CHECK(is_whole, parameter.name);
   return {};
 }
 
 // Tells whether tensor-parallel ranks that hold the same part of a parameter compute different gradients of it. A
-// norm's differ where each rank sees its own rows (sequence parallelism) or its own heads, other parameters' because
-// each sees its own query heads.
+// norm's differ where each rank sees its own rows (sequence parallelism) or its own heads, those of sharded parameters
+// because each sees its own query heads. All ranks see every row of the gradients that biases without shards and
+// positions sum up.
 inline bool replicas_differ(const ParameterInfo& parameter, const ParallelStrategy& strategy) {
-  return parameter.kind != ParameterKind::norm || strategy.sequence_parallel || rule_of(parameter).by_head;
+  const ParameterRule rule = rule_of(parameter);
+  const bool is_of_norm = parameter.kind == ParameterKind::norm || parameter.kind == ParameterKind::norm_bias;
+  if (is_of_norm) return strategy.sequence_parallel || rule.by_head;
+  return rule.units != nullptr;
 }
 
 // Tells whether two parameters that follow each other in a bucket lie back to back.

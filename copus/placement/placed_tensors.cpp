@@ -1,6 +1,7 @@
 #include "copus/placement/placed_tensors.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "copus/base/error.h"
@@ -26,7 +27,13 @@ class StatePlacer {
       while (end < parameters.size() && share_bucket(parameters[begin], parameters[end])) ++end;
       add_bucket({parameters.begin() + begin, parameters.begin() + end}, /*tied_copy=*/false);
     }
-    if (model_.tie_word_embeddings) add_bucket({parameters.front()}, /*tied_copy=*/true);
+    if (model_.tie_word_embeddings) {
+      // Of learned positions too: so both copies are buckets of one shape, and reduce and move alike.
+      std::vector<ParameterInfo> embeddings;
+      std::ranges::copy_if(parameters, std::back_inserter(embeddings),
+                           [](const ParameterInfo& parameter) { return parameter.kind == ParameterKind::embedding; });
+      add_bucket(embeddings, /*tied_copy=*/true);
+    }
     return std::move(state_);
   }
 

@@ -24,7 +24,8 @@ struct Sharding {
   // gradients.
   bool partial = false;
   // The stage that holds the parameter. A tied embedding also lies on the last stage as the head, even where that is
-  // the same stage: the two gradients are kept in two buffers and added last.
+  // the same stage: the two gradients are kept in two buffers and added last. Learned positions go with it, so that
+  // both buckets are alike; the head has no use for them.
   int64_t stage = 0;
   bool tied = false;
 

@@ -102,6 +102,44 @@ TEST(Sharding, ReplicatesKeysAndValuesWhereHeadsAreFewerThanRanks) {
             (Sharding{.parts = 1, .replicas = 4, .partial = true}));
 }
 
+// Every rank sees all rows of the gradient that such a bias sums up.
+TEST(Sharding, BiasesBehindASumOfTheRanksAreWholeAndNeverPartial) {
+  ModelDescription model = sharded_model();
+  model.attention_output_bias = model.feed_forward_bias = true;
+  for (const bool sequence_parallel : {false, true}) {
+    const ParallelStrategy two{.tensor_parallel = 2, .sequence_parallel = sequence_parallel};
+    for (const char* name : {"self_attn.o_proj.bias", "mlp.down_proj.bias"}) {
+      EXPECT_EQ(shard_by_name(model, two, concat("model.layers.1.", name)), (Sharding{.replicas = 2})) << name;
+    }
+    EXPECT_EQ(shard_by_name(model, two, "model.layers.1.mlp.up_proj.bias"), (Sharding{.parts = 2}));
+  }
+}
+
+// The first rank's term of the embedding has the positions, and every rank sees the gradient of all rows.
+TEST(Sharding, PositionsAreWholeAndGoWithATiedEmbedding) {
+  ModelDescription model = sharded_model();
+  model.learned_positions = true;
+  const ParallelStrategy two{.tensor_parallel = 2, .sequence_parallel = true};
+  EXPECT_EQ(shard_by_name(model, two, "model.embed_positions.weight"), (Sharding{.replicas = 2}));
+  model.tie_word_embeddings = true;
+  const ParallelStrategy stages{.pipeline_parallel = 2};
+  const auto held = list_local_parameters(model, place(model, stages, tokens_per_sequence, 1));
+  EXPECT_EQ(held[held.size() - 2].info.name, token_embedding_name);
+  EXPECT_EQ(held.back().info.name, "model.embed_positions.weight");
+  EXPECT_TRUE(held.back().tied_copy);
+}
+
+TEST(Sharding, LayerNormsBiasesAreReducedAsTheirWeights) {
+  ModelDescription model = sharded_model();
+  model.norm = NormKind::layer;
+  for (const bool sequence_parallel : {false, true}) {
+    const ParallelStrategy two{.tensor_parallel = 2, .sequence_parallel = sequence_parallel};
+    for (const char* name : {"model.norm.weight", "model.norm.bias", "model.layers.1.input_layernorm.bias"}) {
+      EXPECT_EQ(shard_by_name(model, two, name), (Sharding{.replicas = 2, .partial = sequence_parallel})) << name;
+    }
+  }
+}
+
 TEST(Sharding, NormsArePartialWithSequenceParallelismAlone) {
   ParallelStrategy strategy{.tensor_parallel = 2, .sequence_parallel = true};
   EXPECT_TRUE(shard_by_name(sharded_model(), strategy, "model.norm.weight").partial);

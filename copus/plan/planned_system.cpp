@@ -236,6 +236,16 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2) for ",
                   full_name(system));
   }
+  if (system != PlannedSystem::copus && (model.norm == NormKind::layer || model.learned_positions)) {
+    return concat("Copus does not plan LayerNorm or learned positions (GPT-2) for ", full_name(system));
+  }
+  if (system != PlannedSystem::copus && (model.activation != ActivationFunction::silu || !model.gated_feed_forward)) {
+    return concat("Copus does not plan feed-forwards other than SwiGLU for ", full_name(system));
+  }
+  if (system != PlannedSystem::copus && (model.attention_output_bias || model.feed_forward_bias)) {
+    return concat("Copus does not plan biases of the output projection or the feed-forward (attention_bias, mlp_bias) ",
+                  "for ", full_name(system));
+  }
   switch (system) {
     case PlannedSystem::copus:
       break;

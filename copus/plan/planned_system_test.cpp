@@ -138,6 +138,12 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   const auto within = [](ModelDescription& model) { model.attention_window = 512; };
   const auto normed = [](ModelDescription& model) { model.qk_norm = QkNorm::head; };
   const auto normed_outputs = [](ModelDescription& model) { model.block_norm = BlockNorm::output; };
+  const auto layer_norm = [](ModelDescription& model) { model.norm = NormKind::layer; };
+  const auto learned = [](ModelDescription& model) { model.learned_positions = true; };
+  const auto gelu = [](ModelDescription& model) { model.activation = ActivationFunction::gelu_tanh; };
+  const auto ungated = [](ModelDescription& model) { model.gated_feed_forward = false; };
+  const auto biased_output = [](ModelDescription& model) { model.attention_output_bias = true; };
+  const auto biased_feed_forward = [](ModelDescription& model) { model.feed_forward_bias = true; };
   const auto every_fourth = [](ModelDescription& model) { model.no_rope_interval = 4; };
   const auto scaled = [](ModelDescription& model) {
     model.rope_scaling = Llama3RopeScaling{.low_frequency_factor = 2};
@@ -162,6 +168,15 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   EXPECT_THAT(lacks(PlannedSystem::megatron, scaled), HasSubstr("rope_scaling"));
   for (const PlannedSystem system : all_values<PlannedSystem>()) {
     EXPECT_THAT(lacks(system, normed_outputs), HasSubstr(system == PlannedSystem::copus ? "has" : "OLMo 2"));
+    const bool has = system == PlannedSystem::copus;
+    for (const auto& change : {std::function<void(ModelDescription&)>(layer_norm), {learned}}) {
+      EXPECT_THAT(lacks(system, change), HasSubstr(has ? "has" : "GPT-2"));
+    }
+    for (const auto& change : {std::function<void(ModelDescription&)>(gelu), {ungated}}) {
+      EXPECT_THAT(lacks(system, change), HasSubstr(has ? "has" : "SwiGLU"));
+    }
+    EXPECT_THAT(lacks(system, biased_output), HasSubstr(system == PlannedSystem::copus ? "has" : "attention_bias"));
+    EXPECT_THAT(lacks(system, biased_feed_forward), HasSubstr(system == PlannedSystem::copus ? "has" : "mlp_bias"));
   }
   for (const auto& change :
        {std::function<void(ModelDescription&)>(tied), {qwen}, {mistral}, {wide}, {normed}, {every_fourth}}) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
+#include "copus/checkpoint/stored_layout.h"
 #include "copus/model/kernels.h"
 #include "copus/placement/state_parts.h"
 #include "copus/train/state_transfer.h"
@@ -16,10 +17,36 @@ namespace copus {
 
 namespace {
 
-// Elements begin .. end of a tensor of the plan.
+// Elements begin .. end of a parameter of a tensor of the plan.
 struct Piece {
-  int64_t tensor = 0, begin = 0, end = 0;
+  int64_t tensor = 0, parameter = 0, begin = 0, end = 0;
 };
+
+// What a tensor of the plan holds: a kind of state, as in state_in_order(), of parameters, by index in canonical order.
+struct Content {
+  size_t kind = 0;
+  std::vector<int64_t> parameters;
+  StoredTensor stored;  // of weights
+  bool is_plain() const { return kind > 0 || stored.is_plain(); }
+};
+
+// Lists the contents of the tensors of list_checkpoint_tensors.
+std::vector<Content> contents_of(const RankModel& model) {
+  const ModelDescription& description = model.parameters.model();
+  std::map<std::string, int64_t> index;
+  for (const ParameterInfo& parameter : list_parameters(description)) index.emplace(parameter.name, std::ssize(index));
+  std::vector<Content> contents;
+  for (StoredTensor& stored : list_stored_tensors(description)) {
+    Content& content = contents.emplace_back();
+    for (const ParameterInfo& parameter : stored.parameters) content.parameters.push_back(index.at(parameter.name));
+    content.stored = std::move(stored);
+  }
+  for (size_t slot = 0; slot < model.optimizer->num_slots(); ++slot) {
+    for (int64_t i = 0; i < std::ssize(index); ++i)
+      contents.push_back({.kind = slot + 1, .parameters = {i}, .stored = {}});
+  }
+  return contents;
+}
 
 // The elements of a part's box that lie in a piece: since both are row-major, they follow each other in the box.
 Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const Piece& piece) {
@@ -44,7 +71,7 @@ int64_t giver(const StatePart& part, int64_t writer) {
   return part.ranks[writer % std::ssize(part.ranks)];
 }
 
-// Master weights, then the optimizer's slots, as list_checkpoint_tensors has them; each by bucket.
+// Master weights, then the optimizer's slots; each by bucket.
 std::vector<std::vector<at::Tensor>> state_in_order(const RankModel& model) {
   std::vector<std::vector<at::Tensor>> state = {master_weights(model.parameters)};
   for (size_t slot = 0; slot < model.optimizer->num_slots(); ++slot)
@@ -58,10 +85,12 @@ class Handover {
       : plan_(plan),
         everyone_(model.groups.everyone()),
         parameters_(model.parameters),
+        infos_(list_parameters(model.parameters.model())),
+        contents_(contents_of(model)),
         state_(state_in_order(model)),
         parts_(find_state_parts(model.parameters.model(), model.parameters.placement())),
         writers_(plan.writers()) {
-    COPUS_CHECK(plan.tensors.size() == state_.size() * parts_.size(), plan.tensors.size());
+    COPUS_CHECK(plan.tensors.size() == contents_.size(), plan.tensors.size());
     for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
       const Parameter& parameter = parameters_.parameters()[i];
       if (!parameter.tied_copy) here_[parameter.info.name] = i;
@@ -95,14 +124,14 @@ class Handover {
 
   int64_t piece_elements() const { return piece_bytes(std::ssize(writers_)) / size_of(DType::f32); }
 
-  const std::vector<StatePart>& parts_of(int64_t tensor) const { return parts_[tensor % std::ssize(parts_)]; }
-
   std::vector<Piece> cut(const std::vector<int64_t>& tensors) const {
     std::vector<Piece> pieces;
     for (const int64_t tensor : tensors) {
-      const int64_t elements = count_elements(plan_.tensors[tensor].shape);
-      for (int64_t begin = 0; begin < elements; begin += piece_elements()) {
-        pieces.push_back({tensor, begin, std::min(elements, begin + piece_elements())});
+      for (const int64_t parameter : contents_[tensor].parameters) {
+        const int64_t elements = infos_[parameter].num_elements();
+        for (int64_t begin = 0; begin < elements; begin += piece_elements()) {
+          pieces.push_back({tensor, parameter, begin, std::min(elements, begin + piece_elements())});
+        }
       }
     }
     return pieces;
@@ -110,11 +139,11 @@ class Handover {
 
   // Notes what this rank has to do with a writer's piece.
   void add(int64_t writer, const Piece& piece) {
-    const std::vector<int64_t>& shape = plan_.tensors[piece.tensor].shape;
+    const std::vector<int64_t>& shape = infos_[piece.parameter].shape;
     const bool writes = writer == everyone_.rank();
     if (writes) mine_ = piece;
     int64_t received = 0;
-    for (const StatePart& part : parts_of(piece.tensor)) {
+    for (const StatePart& part : parts_[piece.parameter]) {
       const Stretch stretch = inside(part, shape, piece);
       if (stretch.size() <= 0) continue;
       const int64_t from = giver(part, writer);
@@ -122,7 +151,7 @@ class Handover {
       if (!gives && !writes) continue;
       const auto bytes = stretch.size() * size_of(DType::f32);
       if (gives) {
-        float* const elements = on_host(piece.tensor, stretch);
+        float* const elements = on_host(piece, stretch);
         if (writes) {
           sources_.push_back({&part, stretch, elements});
         } else {
@@ -138,11 +167,9 @@ class Handover {
   }
 
   // Elements that this rank holds, in host memory: where they are, or copied from its device.
-  float* on_host(int64_t tensor, const Stretch& stretch) {
-    const size_t kind = tensor / std::ssize(parts_);
-    const size_t index = here_.at(plan_.tensors[tensor % std::ssize(parts_)].name);
-    const Parameter& parameter = parameters_.parameters()[index];
-    const at::Tensor& shard = state_[kind][parameter.bucket];
+  float* on_host(const Piece& piece, const Stretch& stretch) {
+    const Parameter& parameter = parameters_.parameters()[here_.at(infos_[piece.parameter].name)];
+    const at::Tensor& shard = state_[contents_[piece.tensor].kind][parameter.bucket];
     COPUS_CHECK(shard.scalar_type() == at::kFloat);
     const int64_t begin = parameter.offset + stretch.begin - parameters_.buckets()[parameter.bucket].shard_begin;
     const at::Tensor elements = shard.narrow(0, begin, stretch.size());
@@ -163,7 +190,7 @@ class Handover {
   // Puts the piece of this round together.
   void deliver(const TensorSink& sink) {
     float* const piece = buffer(piece_, piece_elements());
-    const std::vector<int64_t>& shape = plan_.tensors[mine_->tensor].shape;
+    const std::vector<int64_t>& shape = infos_[mine_->parameter].shape;
     int64_t found = 0;
     for (const Source& source : sources_) {
       for_stretches(source.part->box, shape, source.stretch.begin, source.stretch.end,
@@ -175,14 +202,33 @@ class Handover {
     }
     const int64_t size = mine_->end - mine_->begin;
     COPUS_CHECK(found == size, plan_.tensors[mine_->tensor].name, " has ", found, " of ", size, " elements");
-    sink(std::as_bytes(std::span<const float>(piece, static_cast<size_t>(size))));
+    const std::span<const float> elements(piece, static_cast<size_t>(size));
+    contents_[mine_->tensor].is_plain() ? sink(std::as_bytes(elements)) : gather(elements, sink);
     sources_.clear();
     mine_.reset();
+  }
+
+  // Collects the parameters of a tensor that files fuse or transpose, and delivers it when it is whole.
+  void gather(std::span<const float> elements, const TensorSink& sink) {
+    gathered_.insert(gathered_.end(), elements.begin(), elements.end());
+    if (std::ssize(gathered_) < count_elements(plan_.tensors[mine_->tensor].shape)) return;
+    std::vector<TensorView> parameters;
+    std::span<const std::byte> bytes = std::as_bytes(std::span<const float>(gathered_));
+    for (const int64_t index : contents_[mine_->tensor].parameters) {
+      const ParameterInfo& info = infos_[index];
+      const auto size = static_cast<size_t>(info.num_elements() * size_of(DType::f32));
+      parameters.push_back({.name = info.name, .dtype = DType::f32, .shape = info.shape, .bytes = bytes.first(size)});
+      bytes = bytes.subspan(size);
+    }
+    sink(pack(contents_[mine_->tensor].stored, parameters).bytes);
+    gathered_.clear();
   }
 
   const CheckpointPlan& plan_;
   Communicator& everyone_;
   const ParameterStore& parameters_;
+  const std::vector<ParameterInfo> infos_;            // in canonical order
+  const std::vector<Content> contents_;               // by tensor of the plan
   const std::vector<std::vector<at::Tensor>> state_;  // as state_in_order
   const std::vector<std::vector<StatePart>> parts_;   // by parameter, in canonical order
   const std::vector<int64_t> writers_;
@@ -196,6 +242,7 @@ class Handover {
   std::vector<Communicator::Message> outgoing_, incoming_;
   int64_t staged_ = 0;  // elements in copied_
   at::Tensor piece_, received_, copied_;
+  std::vector<float> gathered_;
 };
 
 }  // namespace
@@ -208,10 +255,12 @@ int64_t piece_bytes(int64_t num_writers) {
 CheckpointPlan plan_checkpoint_of(const RankModel& model, const CheckpointLimits& limits) {
   std::vector<CheckpointTensor> tensors = list_checkpoint_tensors(model.parameters.model(), model.optimizer->slots());
   const auto parts = find_state_parts(model.parameters.model(), model.parameters.placement());
+  const std::vector<Content> contents = contents_of(model);
   for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<StatePart>& parts_of_first = parts[contents[i].parameters.front()];
     int64_t most = 0;
-    for (const StatePart& part : parts[i % parts.size()]) most = std::max(most, part.end - part.begin);
-    for (const StatePart& part : parts[i % parts.size()]) {
+    for (const StatePart& part : parts_of_first) most = std::max(most, part.end - part.begin);
+    for (const StatePart& part : parts_of_first) {
       if (part.end - part.begin < most) continue;
       tensors[i].at_hand.insert(tensors[i].at_hand.end(), part.ranks.begin(), part.ranks.end());
     }

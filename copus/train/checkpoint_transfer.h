@@ -25,7 +25,7 @@ CheckpointPlan plan_checkpoint_of(const RankModel& model, const CheckpointLimits
 
 // Moves all state to the writers of `plan`, whose tensors are those of list_checkpoint_tensors. Every rank calls it.
 // Beside the state, a writer needs two pieces of memory, and a rank whose state is on a device one more for each
-// writer.
+// writer. A tensor that files fuse or transpose is put together as a whole.
 void hand_over_state(RankModel& model, const CheckpointPlan& plan, const TensorSink& sink);
 
 }  // namespace copus

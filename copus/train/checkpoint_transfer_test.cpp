@@ -115,6 +115,17 @@ TEST_F(CheckpointTransfer, BiasesAndRoundedWeightsToo) {
   expect_same_in({biases, bf16}, {{ranks(2, 2, 1), zero_1}, {ranks(2, 1, 2), zero_1}, {ranks(1, 4, 2)}});
 }
 
+// Files hold these fused and transposed, as transformers does. A run that resumes takes them apart again.
+TEST_F(CheckpointTransfer, TensorsThatFilesFuseAndTransposeToo) {
+  expect_same_in({like_gpt2, tied}, {{ranks(1, 4, 1)},
+                                     {ranks(2, 2, 1), zero_1},
+                                     {ranks(2, 1, 2), zero_3},
+                                     {ranks(2, 2, 2), zero_2, sequence_parallel}});
+  const Checkpoint checkpoint = write({like_gpt2, tied});
+  EXPECT_EQ(checkpoint.weight("transformer.h.3.attn.c_attn.weight").shape, (std::vector<int64_t>{64, 192}));
+  EXPECT_EQ(checkpoint.optimizer("exp_avg.model.layers.3.mlp.up_proj.weight").shape, (std::vector<int64_t>{96, 64}));
+}
+
 // Matrices of 6 MB, whose rows are no divisor of a piece, so that pieces begin and end within a row.
 TEST_F(CheckpointTransfer, TensorsThatTravelInSeveralPiecesToo) {
   const Change large = [](RunConfig& config) {

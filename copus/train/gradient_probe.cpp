@@ -19,6 +19,11 @@ GradientPart part_of(const Parameter& parameter) {
   return is_linear && parameter.info.layer >= 0 ? GradientPart::weight_pass : GradientPart::input_pass;
 }
 
+// Learned positions lie beside a tied embedding in both of its copies, and have a gradient from one side alone.
+bool is_tied_to_head(const Parameter& parameter) {
+  return parameter.sharding.tied && parameter.info.name == token_embedding_name;
+}
+
 // The next position at which a block of a squared norm can begin, so that a norm does not depend on what lies before
 // it.
 int64_t next_block(int64_t element) { return round_up(element, kernels::squared_norm_block); }
@@ -44,7 +49,7 @@ void GradientProbe::list_ranges() {
         ranges_of(parameters_, b, [&](const Parameter& parameter) { return counts_here(parameters_, parameter); }));
     for (const GradientPart part : {GradientPart::input_pass, GradientPart::weight_pass}) {
       const std::vector<GradientRange> ranges = ranges_of(parameters_, b, [&](const Parameter& parameter) {
-        return part_of(parameter) == part && !parameter.sharding.partial && !parameter.sharding.tied &&
+        return part_of(parameter) == part && !parameter.sharding.partial && !is_tied_to_head(parameter) &&
                counts_here(parameters_, parameter);
       });
       auto& of_part = prefix_ranges_[parameters_.buckets()[b].chunk][index(part)];
@@ -86,7 +91,7 @@ GradientProbe::PartialVector& GradientProbe::partial_vector(const Parameter& par
 
 void GradientProbe::find_tied() {
   for (const Parameter& parameter : parameters_.parameters()) {
-    if (!parameter.sharding.tied) continue;
+    if (!is_tied_to_head(parameter)) continue;
     (parameter.tied_copy ? head_ : embedding_) = &parameter;
     is_row_.resize(parameter.box.shape.front());
   }

@@ -201,11 +201,11 @@ TEST_F(LayoutMatrix, SequenceParallelWithFewerKeyValueHeadsThanRanks) {
 }
 
 TEST_F(LayoutMatrix, FourTensorParallelRanksWithBiases) {
-  expect_same({tied, biases}, {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}, {ranks(1, 4, 2), interleaved}});
+  expect_same({tied, biases_everywhere}, {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}, {ranks(1, 4, 2), interleaved}});
 }
 
 TEST_F(LayoutMatrix, FourSequenceParallelRanks) {
-  expect_same({biases, sequence_parallel, micro_batch(4)},
+  expect_same({biases_everywhere, sequence_parallel, micro_batch(4)},
               {{ranks(1, 4, 1), recompute(Recompute::full)}, {ranks(1, 4, 2), gpipe}});
 }
 
@@ -219,6 +219,18 @@ TEST_F(LayoutMatrix, NormalizedOutputsAndProjections) {
               {{ranks(2, 2, 1), zero_1},
                {ranks(2, 2, 1), zero_3, recompute(Recompute::full)},
                {ranks(2, 2, 2), zero_2, zb_h1}});
+}
+
+TEST_F(LayoutMatrix, LearnedPositionsAndLayerNorm) {
+  expect_same({like_gpt2, tied}, {{ranks(1, 4, 1)},
+                                  {ranks(1, 4, 1), recompute(Recompute::full)},
+                                  {ranks(1, 4, 2), zb_h1},
+                                  {ranks(1, 4, 2), interleaved, recompute(Recompute::attention)}});
+  expect_same({like_gpt2, tied, sequence_parallel, micro_batch(4)},
+              {{ranks(2, 2, 1), zero_1},
+               {ranks(2, 2, 1), zero_3, recompute(Recompute::full)},
+               {ranks(2, 2, 2), zero_2, zb_h1}});
+  expect_same({like_gpt2}, {{ranks(2, 1, 1)}, {ranks(2, 1, 4), zb_h1}});
 }
 
 TEST_F(LayoutMatrix, NormalizedHeads) {

@@ -51,10 +51,14 @@ TEST_F(NoiseScaleTest, NormsOfPipelines) {
   }
 }
 
+// Lets snapshots have the parameters' names.
+const Change stored_by_parameter = [](RunConfig& config) { config.model.architecture = Architecture::llama; };
+
 TEST_F(NoiseScaleTest, NormsWithTensorParallelism) {
   for (const std::vector<Change>& base : {std::vector<Change>{tied, kv_heads(1)},
-                                          {biases},
+                                          {biases_everywhere},
                                           {kv_heads(4), normalized_heads},
+                                          {kv_heads(4), like_gpt2, stored_by_parameter, tied},
                                           {kv_heads(2), normalized_outputs_and_projections}}) {
     expect_norms(base, {{ranks(1, 2, 1), micro_batch(2)},
                         {ranks(1, 4, 1), micro_batch(1), zb_h1},
@@ -69,7 +73,7 @@ TEST_F(NoiseScaleTest, NormsWithTensorParallelism) {
 }
 
 TEST_F(NoiseScaleTest, NormsWithSequenceParallelism) {
-  for (const std::vector<Change>& base : {std::vector<Change>{tied, kv_heads(1), biases}, {kv_heads(2)}}) {
+  for (const std::vector<Change>& base : {std::vector<Change>{tied, kv_heads(1), biases_everywhere}, {kv_heads(2)}}) {
     expect_norms(join(base, {ranks(1, 2, 1), sequence_parallel}),
                  {{ranks(1, 2, 1), micro_batch(4)},
                   {ranks(1, 4, 1), micro_batch(1), zb_h1},

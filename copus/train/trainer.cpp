@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/checkpoint/stored_layout.h"
 #include "copus/model/device_memory.h"
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
@@ -241,8 +243,9 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
   check_known(checkpoint, config_);
   const ParameterStore& parameters = whole_parameters();
   Optimizer& optimizer = *model_->optimizer;
-  load_state(parameters, master_weights(parameters),
-             [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
+  StoredParameters weights(config_.model,
+                           [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
+  load_state(parameters, master_weights(parameters), std::ref(weights));
   const std::vector<OptimizerSlot> slots = optimizer_slots(config_.optimizer);
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     load_state(parameters, optimizer.slot_tensors(slot), [&](const std::string& name) -> const TensorView& {

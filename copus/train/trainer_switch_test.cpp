@@ -53,8 +53,9 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
   for (const std::vector<Change>& base : {std::vector<Change>{},
                                           {messages},
                                           {tied},
-                                          {biases, kv_heads(1)},
+                                          {biases_everywhere, kv_heads(1)},
                                           {normalized_heads},
+                                          {like_gpt2, tied},
                                           {normalized_outputs_and_projections}}) {
     const RunConfig begin = config(join(base, {ranks(4, 2, 1), micro_batch(1)}));
     const History expected = run(begin, {}, 10);

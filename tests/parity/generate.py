@@ -64,6 +64,20 @@ def llama() -> transformers.LlamaConfig:
     )
 
 
+def llama_biases() -> transformers.LlamaConfig:
+    """Biases on all projections."""
+    rope = dict(rope_type="default", rope_theta=10000.0)
+    return transformers.LlamaConfig(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=False,
+        rope_parameters=rope,
+    )
+
+
 def qwen2() -> transformers.Qwen2Config:
     """Biases on queries, keys and values; one key/value head for all queries; tied head; another rope base."""
     rope = dict(rope_type="default", rope_theta=1000000.0)
@@ -123,6 +137,24 @@ def olmo2() -> transformers.Olmo2Config:
     )
 
 
+def gpt2() -> transformers.GPT2Config:
+    """Learned positions, LayerNorm, a feed-forward without a gate, fused and transposed projections."""
+    return transformers.GPT2Config(
+        vocab_size=SHAPE["vocab_size"],
+        n_embd=64,
+        n_layer=3,
+        n_head=4,
+        n_inner=144,
+        n_positions=128,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="eager",
+    )
+
+
 class DoubleRMSNorm(torch.nn.Module):
     """RMSNorm without transformers' detour through float32."""
 
@@ -162,7 +194,8 @@ class DoubleRotaryEmbedding(torch.nn.Module):
 def load_float64(folder: pathlib.Path) -> transformers.PreTrainedModel:
     """The model of `folder` in float64 throughout. SDPA, because eager attention has its softmax in float32."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="sdpa")
-    model.model.rotary_emb = DoubleRotaryEmbedding(model.config)
+    if hasattr(model.base_model, "rotary_emb"):
+        model.base_model.rotary_emb = DoubleRotaryEmbedding(model.config)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child).__name__.endswith("RMSNorm"):
@@ -178,7 +211,7 @@ def randomise_weights(model: transformers.PreTrainedModel, generator: torch.Gene
     """Fresh models have norms of one and biases of zero, which would hide that one of them is ignored."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
+        if name.endswith(".weight") and ("norm" in name or ".ln_" in name):
             parameter.data = 1 + 0.1 * noise
         elif name.endswith(".bias"):
             parameter.data = 0.1 * noise
@@ -256,7 +289,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for seed, make_config in enumerate((llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2)):
+    for seed, make_config in enumerate((llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases, gpt2)):
         write_reference(out / make_config.__name__, make_config(), seed)
         print(f"wrote {out / make_config.__name__}")
     stamp.write_text(wanted, encoding="utf-8")

@@ -22,8 +22,12 @@ for directory in sys.argv[1:]:
     config = AutoConfig.from_pretrained(directory)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    rope = config.rope_parameters
-    attention = model.model.layers[0].self_attn
+    rope = getattr(config, "rope_parameters", None) or {"rope_type": "none", "rope_theta": None}
+    decoder = model.base_model
+    if hasattr(decoder, "layers"):
+        attention, norm = decoder.layers[0].self_attn, decoder.norm
+    else:
+        attention, norm = decoder.h[0].attn, decoder.ln_f
     print(
         json.dumps(
             {
@@ -33,7 +37,7 @@ for directory in sys.argv[1:]:
                 "rope_factor": rope.get("factor"),
                 "rope_original": rope.get("original_max_position_embeddings"),
                 "head_dim": attention.head_dim,
-                "rms_norm_eps": model.model.norm.variance_epsilon,
+                "norm_eps": norm.eps if hasattr(norm, "eps") else norm.variance_epsilon,
                 "initializer_range": config.initializer_range,
                 "max_position_embeddings": config.max_position_embeddings,
                 "tie_word_embeddings": config.tie_word_embeddings,

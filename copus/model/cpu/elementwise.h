@@ -1,4 +1,4 @@
-// Kernels that pass once over memory: norms, rotary embedding, SwiGLU, cross-entropy, AdamW and sums.
+// Kernels that pass once over memory: norms, rotary embedding, activations, cross-entropy, AdamW and sums.
 #pragma once
 
 #include <cmath>
@@ -8,59 +8,93 @@
 
 namespace copus::cpu::COPUS_ISA {
 
-template <class S>
-void rms_norm_forward(const RmsNormForward<S>& a, int64_t begin, int64_t end) {
+template <bool is_layer, class S>
+void norm_rows(const NormForward<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
   for (int64_t row = begin; row < end; ++row) {
     const S* input = a.residual + row * a.width;
-    Vector<C> squares = splat<C>(0);
+    Vector<C> sums = splat<C>(0);  // of squares, or of the elements where their mean is subtracted first
     if (a.delta) {
       const S* delta = a.delta + row * a.width;
       S* sum = a.sum + row * a.width;
       for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
         store(sum + i, load(input + i, n) + load(delta + i, n), n);
         const Vector<C> x = load(sum + i, n);
-        squares += x * x;
+        sums += is_layer ? x : x * x;
       });
       input = sum;
     } else {
       for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
         const Vector<C> x = load(input + i, n);
-        squares += x * x;
+        sums += is_layer ? x : x * x;
       });
     }
-    const C rstd = C{1} / std::sqrt(horizontal_sum<C>(squares) / static_cast<C>(a.width) + a.epsilon);
-    a.rstd[row] = rstd;
+    C mean = 0;
+    if constexpr (is_layer) {
+      mean = horizontal_sum<C>(sums) / static_cast<C>(a.width);
+      sums = splat<C>(0);
+      for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+        const Vector<C> x = load(input + i, n, mean) - mean;
+        sums += x * x;
+      });
+      a.statistics[2 * row] = mean;
+    }
+    const C rstd = C{1} / std::sqrt(horizontal_sum<C>(sums) / static_cast<C>(a.width) + a.epsilon);
+    a.statistics[is_layer ? 2 * row + 1 : row] = rstd;
     S* normed = a.normed + row * a.width;
     for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-      store(normed + i, load(input + i, n) * rstd * load(a.weight + i, n), n);
+      if constexpr (is_layer) {
+        store(normed + i, (load(input + i, n) - mean) * rstd * load(a.weight + i, n) + load(a.bias + i, n), n);
+      } else {
+        store(normed + i, load(input + i, n) * rstd * load(a.weight + i, n), n);
+      }
     });
   }
 }
 
 template <class S>
-void rms_norm_backward(const RmsNormBackward<S>& a, int64_t begin, int64_t end) {
+void norm_forward(const NormForward<S>& a, int64_t begin, int64_t end) {
+  a.bias ? norm_rows<true>(a, begin, end) : norm_rows<false>(a, begin, end);
+}
+
+template <bool is_layer, class S>
+void norm_rows_backward(const NormBackward<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
   for (int64_t i = 0; i < a.width; ++i) a.weight_gradient[i] = 0;
   for (int64_t row = begin; row < end; ++row) {
     const S* gradient = a.output_gradient + row * a.width;
     const S* input = a.input + row * a.width;
-    const C rstd = a.rstd[row];
-    Vector<C> products = splat<C>(0);
+    const C mean = is_layer ? a.statistics[2 * row] : C{0};
+    const C rstd = a.statistics[is_layer ? 2 * row + 1 : row];
+    const auto centred = [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+      const Vector<C> x = load(input + i, n);
+      if constexpr (is_layer) return x - mean;
+      return x;
+    };
+    Vector<C> products = splat<C>(0), total = splat<C>(0);
     for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
       const Vector<C> g = load(gradient + i, n);
-      const Vector<C> x = load(input + i, n);
+      const Vector<C> x = centred(i, n);
       store(a.weight_gradient + i, load(a.weight_gradient + i, n) + g * x * rstd, n);
       products += g * load(a.weight + i, n) * x;
+      if constexpr (is_layer) total += g * load(a.weight + i, n);
     });
     const C projection = horizontal_sum<C>(products) / static_cast<C>(a.width) * rstd * rstd;
+    const C average = is_layer ? horizontal_sum<C>(total) / static_cast<C>(a.width) : C{0};
     S* out = a.input_gradient + row * a.width;
     for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-      Vector<C> dx = (load(gradient + i, n) * load(a.weight + i, n) - load(input + i, n) * projection) * rstd;
+      Vector<C> dx = load(gradient + i, n) * load(a.weight + i, n) - centred(i, n) * projection;
+      if constexpr (is_layer) dx -= average;
+      dx *= rstd;
       if (a.residual_gradient) dx += load(a.residual_gradient + row * a.width + i, n);
       store(out + i, dx, n);
     });
   }
+}
+
+template <class S>
+void norm_backward(const NormBackward<S>& a, int64_t begin, int64_t end) {
+  a.is_layer ? norm_rows_backward<true>(a, begin, end) : norm_rows_backward<false>(a, begin, end);
 }
 
 template <class C, class S>
@@ -196,38 +230,86 @@ void rotary(const Rotary<S>& a, int64_t begin, int64_t end) {
   }
 }
 
-template <class S>
-void swiglu_forward(const SwigluForward<S>& a, int64_t begin, int64_t end) {
+// Activation functions x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3),
+// since (1 + tanh(z / 2)) / 2 is sigmoid(z). Each gives z, and the factor z'(x) of a product.
+template <class C>
+struct Silu {
+  static COPUS_INLINE Vector<C> exponent(Vector<C> x) { return x; }
+  static COPUS_INLINE Vector<C> times_slope(Vector<C> product, Vector<C> /*x*/) { return product; }
+};
+
+template <class C>
+struct GeluTanh {
+  static constexpr C scale = static_cast<C>(1.5957691216057307), cube = static_cast<C>(0.044715);  // 2 sqrt(2 / pi)
+  static COPUS_INLINE Vector<C> exponent(Vector<C> x) { return x * (x * x * cube + 1) * scale; }
+  static COPUS_INLINE Vector<C> times_slope(Vector<C> product, Vector<C> x) {
+    return product * (x * x * (3 * cube) + 1) * scale;
+  }
+};
+
+template <class Function, bool is_gated, class S>
+void activate_rows(const ActivationForward<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
   for (int64_t row = begin; row < end; ++row) {
-    const S* gate = a.gate_up + row * 2 * a.width;
-    const S* up = gate + a.width;
+    const S* input = a.input + row * (is_gated ? 2 : 1) * a.width;
     S* activation = a.activation + row * a.width;
     for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-      const Vector<C> g = load(gate + i, n);
-      store(activation + i, g / (exponential<C>(-g) + 1) * load(up + i, n), n);
+      const Vector<C> x = load(input + i, n);
+      const Vector<C> value = x / (exponential<C>(-Function::exponent(x)) + 1);
+      if constexpr (is_gated) {
+        store(activation + i, value * load(input + a.width + i, n), n);
+      } else {
+        store(activation + i, value, n);
+      }
     });
   }
 }
 
-template <class S>
-void swiglu_backward(const SwigluBackward<S>& a, int64_t begin, int64_t end) {
+template <class Function, bool is_gated, class S>
+void activate_rows_backward(const ActivationBackward<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
   for (int64_t row = begin; row < end; ++row) {
-    S* gate = a.gate_up + row * 2 * a.width;
-    S* up = gate + a.width;
+    S* input = a.input + row * (is_gated ? 2 : 1) * a.width;
     S* gradient = a.activation_gradient + row * a.width;
     for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-      const Vector<C> g = load(gate + i, n);
-      const Vector<C> u = load(up + i, n);
+      const Vector<C> x = load(input + i, n);
       const Vector<C> d = load(gradient + i, n);
-      const Vector<C> sigmoid = splat<C>(1) / (exponential<C>(-g) + 1);
-      const Vector<C> silu = g * sigmoid;
-      store(gate + i, d * u * (sigmoid + silu * (1 - sigmoid)), n);
-      store(up + i, d * silu, n);
-      store(gradient + i, silu * u, n);
+      const Vector<C> sigmoid = splat<C>(1) / (exponential<C>(-Function::exponent(x)) + 1);
+      const Vector<C> value = x * sigmoid;
+      const Vector<C> slope = sigmoid + Function::times_slope(value * (1 - sigmoid), x);
+      if constexpr (is_gated) {
+        S* up = input + a.width;
+        const Vector<C> u = load(up + i, n);
+        store(input + i, d * u * slope, n);
+        store(up + i, d * value, n);
+        store(gradient + i, value * u, n);
+      } else {
+        store(input + i, d * slope, n);
+        store(gradient + i, value, n);
+      }
     });
   }
+}
+
+// Calls f<Function, is_gated>().
+template <class C, class F>
+void with_activation(ActivationFunction function, bool is_gated, F f) {
+  if (function == ActivationFunction::silu) {
+    return is_gated ? f.template operator()<Silu<C>, true>() : f.template operator()<Silu<C>, false>();
+  }
+  is_gated ? f.template operator()<GeluTanh<C>, true>() : f.template operator()<GeluTanh<C>, false>();
+}
+
+template <class S>
+void activation_forward(const ActivationForward<S>& a, int64_t begin, int64_t end) {
+  with_activation<Compute<S>>(a.function, a.is_gated,
+                              [&]<class F, bool is_gated>() { activate_rows<F, is_gated>(a, begin, end); });
+}
+
+template <class S>
+void activation_backward(const ActivationBackward<S>& a, int64_t begin, int64_t end) {
+  with_activation<Compute<S>>(a.function, a.is_gated,
+                              [&]<class F, bool is_gated>() { activate_rows_backward<F, is_gated>(a, begin, end); });
 }
 
 template <class S>

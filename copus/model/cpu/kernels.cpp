@@ -11,16 +11,16 @@ namespace copus::cpu::COPUS_ISA {
 template <class S>
 constexpr Kernels<S> make_table() {
   using C = Compute<S>;
-  return {rms_norm_forward<S>,
-          rms_norm_backward<S>,
+  return {norm_forward<S>,
+          norm_backward<S>,
           head_norm_forward<S>,
           head_norm_backward<S>,
           projection_sums<S>,
           projection_norm_forward<S>,
           projection_norm_backward<S>,
           rotary<S>,
-          swiglu_forward<S>,
-          swiglu_backward<S>,
+          activation_forward<S>,
+          activation_backward<S>,
           attention_forward_scratch<S>,
           attention_forward<S>,
           attention_backward_scratch<S>,

@@ -31,31 +31,35 @@ template <class S>
 using Compute = typename ComputeOf<S>::type;
 
 // Computes sum = residual + delta (delta may be null: then sum is not written and residual is the input);
-// normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (Zhang & Sennrich 2019).
+// normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (RMSNorm, Zhang & Sennrich 2019); with a bias
+// normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2) + epsilon)  (LayerNorm, Ba et al.
+// 2016).
 template <class S>
-struct RmsNormForward {
+struct NormForward {
   int64_t width;
   Compute<S> epsilon;
-  const S* residual;  // [rows, width]
-  const S* delta;     // [rows, width] or null
-  const S* weight;    // [width]
-  S* sum;             // [rows, width]; only where delta is given
-  S* normed;          // [rows, width]
-  Compute<S>* rstd;   // [rows]
+  const S* residual;       // [rows, width]
+  const S* delta;          // [rows, width] or null
+  const S* weight;         // [width]
+  const S* bias;           // [width]; null: RMSNorm
+  S* sum;                  // [rows, width]; only where delta is given
+  S* normed;               // [rows, width]
+  Compute<S>* statistics;  // rstd [rows]; of LayerNorm mean and rstd [rows, 2]
 };
 
 // Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient; the weight's gradient over the
 // rows of the range is written to weight_gradient.
 template <class S>
-struct RmsNormBackward {
+struct NormBackward {
+  bool is_layer;  // LayerNorm
   int64_t width;
-  const S* output_gradient;     // [rows, width]
-  const S* input;               // [rows, width]
-  const S* weight;              // [width]
-  const Compute<S>* rstd;       // [rows]
-  const S* residual_gradient;   // [rows, width] or null
-  S* input_gradient;            // [rows, width]
-  Compute<S>* weight_gradient;  // [width], over this range
+  const S* output_gradient;      // [rows, width]
+  const S* input;                // [rows, width]
+  const S* weight;               // [width]
+  const Compute<S>* statistics;  // as in forward
+  const S* residual_gradient;    // [rows, width] or null
+  S* input_gradient;             // [rows, width]
+  Compute<S>* weight_gradient;   // [width], over this range
 };
 
 // Normalises each query head and each key head of a row by itself, and copies the value heads.
@@ -124,20 +128,27 @@ struct Rotary {
   bool backward;
 };
 
-// Computes activation = silu(gate) * up, gate and up side by side in one row.
+enum class ActivationFunction { silu, gelu_tanh };
+
+// Computes activation = function(gate) * up, gate and up side by side in one row, or function(input) where it is not
+// gated.
 template <class S>
-struct SwigluForward {
+struct ActivationForward {
+  ActivationFunction function;
+  bool is_gated;
   int64_t width;
-  const S* gate_up;  // [rows, 2 * width]
-  S* activation;     // [rows, width]
+  const S* input;  // [rows, 2 * width], or [rows, width] where it is not gated
+  S* activation;   // [rows, width]
 };
 
-// Works in place: gate_up becomes its gradient, activation_gradient becomes the activation (which the weight gradient
+// Works in place: the input becomes its gradient, activation_gradient becomes the activation (which the weight gradient
 // of the following linear layer needs and which therefore need not be kept from the forward pass).
 template <class S>
-struct SwigluBackward {
+struct ActivationBackward {
+  ActivationFunction function;
+  bool is_gated;
   int64_t width;
-  S* gate_up;
+  S* input;
   S* activation_gradient;
 };
 
@@ -209,16 +220,16 @@ struct AdamW {
 
 template <class S>
 struct Kernels {
-  void (*rms_norm_forward)(const RmsNormForward<S>&, int64_t begin, int64_t end);
-  void (*rms_norm_backward)(const RmsNormBackward<S>&, int64_t begin, int64_t end);
+  void (*norm_forward)(const NormForward<S>&, int64_t begin, int64_t end);
+  void (*norm_backward)(const NormBackward<S>&, int64_t begin, int64_t end);
   void (*head_norm_forward)(const HeadNormForward<S>&, int64_t begin, int64_t end);
   void (*head_norm_backward)(const HeadNormBackward<S>&, int64_t begin, int64_t end);
   void (*projection_sums)(const ProjectionSums<S>&, int64_t begin, int64_t end);
   void (*projection_norm_forward)(const ProjectionNorm<S>&, int64_t begin, int64_t end);
   void (*projection_norm_backward)(const ProjectionNorm<S>&, int64_t begin, int64_t end);
   void (*rotary)(const Rotary<S>&, int64_t begin, int64_t end);
-  void (*swiglu_forward)(const SwigluForward<S>&, int64_t begin, int64_t end);
-  void (*swiglu_backward)(const SwigluBackward<S>&, int64_t begin, int64_t end);
+  void (*activation_forward)(const ActivationForward<S>&, int64_t begin, int64_t end);
+  void (*activation_backward)(const ActivationBackward<S>&, int64_t begin, int64_t end);
   int64_t (*attention_forward_scratch)(const AttentionForward<S>&);  // elements of Compute<S> that one thread needs
   void (*attention_forward)(const AttentionForward<S>&, int64_t task, Compute<S>* scratch);
   int64_t (*attention_backward_scratch)(const AttentionBackward<S>&);

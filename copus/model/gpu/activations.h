@@ -1,4 +1,4 @@
-// Rotary embedding and SwiGLU. Every element is read and written once, so the bytes are those of the floor. Rotary
+// Rotary embedding and activations. Every element is read and written once, so the bytes are those of the floor. Rotary
 // takes 4 bytes a rotated pair of bfloat16, and the angles, of which a thread reads 8 bytes a pair for eight heads;
 // they are few and come from the caches.
 #pragma once
@@ -56,45 +56,71 @@ rotary_kernel(const Rotary a) {
   }
 }
 
-inline constexpr int swiglu_threads = 256;
+inline constexpr int activation_threads = 256;
 
-// Computes SwiGLU; a block takes a row.
-template <class S, int V>
-COPUS_KERNEL(swiglu_threads)
-swiglu_forward_kernel(const SwigluForward a) {
-  const S* const gates = static_cast<const S*>(a.gate_up) + block_index() * 2 * a.width;
-  const S* const ups = gates + a.width;
+// Activation functions x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3),
+// since (1 + tanh(z / 2)) / 2 is sigmoid(z). Each gives z, and the factor z'(x) of a product.
+struct Silu {
+  static COPUS_DEVICE float exponent(float x) { return x; }
+  static COPUS_DEVICE float times_slope(float product, float /*x*/) { return product; }
+};
+
+struct GeluTanh {
+  static constexpr float scale = 1.5957691216057307F, cube = 0.044715F;  // 2 sqrt(2 / pi)
+  static COPUS_DEVICE float exponent(float x) { return x * (x * x * cube + 1.0F) * scale; }
+  static COPUS_DEVICE float times_slope(float product, float x) {
+    return product * (x * x * (3.0F * cube) + 1.0F) * scale;
+  }
+};
+
+// A block takes a row.
+template <class S, int V, class Function, bool is_gated>
+COPUS_KERNEL(activation_threads)
+activation_forward_kernel(const ActivationForward a) {
+  const S* const inputs = static_cast<const S*>(a.input) + block_index() * (is_gated ? 2 : 1) * a.width;
   S* const activations = static_cast<S*>(a.activation) + block_index() * a.width;
   for (int64_t i = thread_index() * V; i < a.width; i += block_threads() * V) {
-    const Pack<S, V> gate = load<V>(gates + i), up = load<V>(ups + i);
+    const Pack<S, V> input = load<V>(inputs + i);
+    Pack<S, V> up;
+    if constexpr (is_gated) up = load<V>(inputs + a.width + i);
     Pack<S, V> activation;
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) {
-      const float g = widen(gate.values[v]);
-      activation.values[v] = round_to<S>(g / (1.0F + expf(-g)) * widen(up.values[v]));
+      const float x = widen(input.values[v]);
+      float value = x / (1.0F + expf(-Function::exponent(x)));
+      if constexpr (is_gated) value *= widen(up.values[v]);
+      activation.values[v] = round_to<S>(value);
     }
     store(activations + i, activation);
   }
 }
 
-template <class S, int V>
-COPUS_KERNEL(swiglu_threads)
-swiglu_backward_kernel(const SwigluBackward a) {
-  S* const gates = static_cast<S*>(a.gate_up) + block_index() * 2 * a.width;
-  S* const ups = gates + a.width;
+template <class S, int V, class Function, bool is_gated>
+COPUS_KERNEL(activation_threads)
+activation_backward_kernel(const ActivationBackward a) {
+  S* const inputs = static_cast<S*>(a.input) + block_index() * (is_gated ? 2 : 1) * a.width;
+  S* const ups = inputs + a.width;
   S* const gradients = static_cast<S*>(a.activation_gradient) + block_index() * a.width;
   for (int64_t i = thread_index() * V; i < a.width; i += block_threads() * V) {
-    Pack<S, V> gate = load<V>(gates + i), up = load<V>(ups + i), gradient = load<V>(gradients + i);
+    Pack<S, V> input = load<V>(inputs + i), gradient = load<V>(gradients + i), up;
+    if constexpr (is_gated) up = load<V>(ups + i);
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) {
-      const float g = widen(gate.values[v]), u = widen(up.values[v]), d = widen(gradient.values[v]);
-      const float sigmoid = 1.0F / (1.0F + expf(-g)), silu = g * sigmoid;
-      gate.values[v] = round_to<S>(d * u * (sigmoid + silu * (1.0F - sigmoid)));
-      up.values[v] = round_to<S>(d * silu);
-      gradient.values[v] = round_to<S>(silu * u);
+      const float x = widen(input.values[v]), d = widen(gradient.values[v]);
+      const float sigmoid = 1.0F / (1.0F + expf(-Function::exponent(x))), value = x * sigmoid;
+      const float slope = sigmoid + Function::times_slope(value * (1.0F - sigmoid), x);
+      if constexpr (is_gated) {
+        const float u = widen(up.values[v]);
+        input.values[v] = round_to<S>(d * u * slope);
+        up.values[v] = round_to<S>(d * value);
+        gradient.values[v] = round_to<S>(value * u);
+      } else {
+        input.values[v] = round_to<S>(d * slope);
+        gradient.values[v] = round_to<S>(value);
+      }
     }
-    store(gates + i, gate);
-    store(ups + i, up);
+    store(inputs + i, input);
+    if constexpr (is_gated) store(ups + i, up);
     store(gradients + i, gradient);
   }
 }

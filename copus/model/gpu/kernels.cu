@@ -64,18 +64,24 @@ void with_norm(Storage storage, int64_t width, bool is_aligned, F f) {
 
 }  // namespace
 
-void rms_norm_forward(const RmsNormForward& a, void* stream) {
-  with_norm(a.storage, a.width, aligned(a.residual, a.delta, a.weight, a.sum, a.normed),
+void norm_forward(const NormForward& a, void* stream) {
+  with_norm(a.storage, a.width, aligned(a.residual, a.delta, a.weight, a.bias, a.sum, a.normed),
             [&]<class S, int V, int K>(int threads) {
-              launch(rms_norm_forward_kernel<S, V, K>, {a.rows}, threads, stream, a);
+              const auto start = [&]<bool is_layer>() {
+                launch(norm_forward_kernel<S, V, K, is_layer>, {a.rows}, threads, stream, a);
+              };
+              a.bias != nullptr ? start.template operator()<true>() : start.template operator()<false>();
             });
 }
 
-void rms_norm_backward(const RmsNormBackward& a, void* stream) {
+void norm_backward(const NormBackward& a, void* stream) {
   with_norm(a.storage, a.width, aligned(a.output_gradient, a.input, a.weight, a.residual_gradient, a.input_gradient),
             [&]<class S, int V, int K>(int threads) {
-              launch(rms_norm_backward_kernel<S, V, K>, {divide_up(a.rows, norm_rows_per_partial_sum)}, threads, stream,
-                     a);
+              const auto start = [&]<bool is_layer>() {
+                launch(norm_backward_kernel<S, V, K, is_layer>, {divide_up(a.rows, norm_rows_per_partial_sum)}, threads,
+                       stream, a);
+              };
+              a.is_layer ? start.template operator()<true>() : start.template operator()<false>();
             });
 }
 
@@ -111,15 +117,34 @@ void rotary(const Rotary& a, void* stream) {
   });
 }
 
-void swiglu_forward(const SwigluForward& a, void* stream) {
-  with_packs(a.storage, a.width, aligned(a.gate_up, a.activation), [&]<class S, int V>() {
-    launch(swiglu_forward_kernel<S, V>, {a.rows}, threads_for(a.width / V, swiglu_threads), stream, a);
+namespace {
+
+// Calls f<Function, is_gated>().
+template <class F>
+void with_activation(ActivationFunction function, bool is_gated, F f) {
+  if (function == ActivationFunction::silu) {
+    return is_gated ? f.template operator()<Silu, true>() : f.template operator()<Silu, false>();
+  }
+  is_gated ? f.template operator()<GeluTanh, true>() : f.template operator()<GeluTanh, false>();
+}
+
+}  // namespace
+
+void activation_forward(const ActivationForward& a, void* stream) {
+  with_packs(a.storage, a.width, aligned(a.input, a.activation), [&]<class S, int V>() {
+    with_activation(a.function, a.is_gated, [&]<class Function, bool is_gated>() {
+      launch(activation_forward_kernel<S, V, Function, is_gated>, {a.rows},
+             threads_for(a.width / V, activation_threads), stream, a);
+    });
   });
 }
 
-void swiglu_backward(const SwigluBackward& a, void* stream) {
-  with_packs(a.storage, a.width, aligned(a.gate_up, a.activation_gradient), [&]<class S, int V>() {
-    launch(swiglu_backward_kernel<S, V>, {a.rows}, threads_for(a.width / V, swiglu_threads), stream, a);
+void activation_backward(const ActivationBackward& a, void* stream) {
+  with_packs(a.storage, a.width, aligned(a.input, a.activation_gradient), [&]<class S, int V>() {
+    with_activation(a.function, a.is_gated, [&]<class Function, bool is_gated>() {
+      launch(activation_backward_kernel<S, V, Function, is_gated>, {a.rows},
+             threads_for(a.width / V, activation_threads), stream, a);
+    });
   });
 }
 

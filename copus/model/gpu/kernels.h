@@ -23,36 +23,40 @@ enum class Storage { float32, bfloat16 };
 inline constexpr int64_t widest_norm = 8192;
 
 // Computes sum = residual + delta (delta may be null: then sum is not written and residual is the input);
-// normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (Zhang & Sennrich 2019).
-struct RmsNormForward {
+// normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (RMSNorm, Zhang & Sennrich 2019); with a bias
+// normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2) + epsilon)  (LayerNorm, Ba et al.
+// 2016).
+struct NormForward {
   Storage storage;
   int64_t rows, width;
   float epsilon;
   const void* residual;  // [rows, width]
   const void* delta;     // [rows, width] or null
   const void* weight;    // [width]
+  const void* bias;      // [width]; null: RMSNorm
   void* sum;             // [rows, width]; only where delta is given
   void* normed;          // [rows, width]
-  float* rstd;           // [rows]
+  float* statistics;     // rstd [rows]; of LayerNorm mean and rstd [rows, 2]
 };
-void rms_norm_forward(const RmsNormForward& arguments, void* stream);
+void norm_forward(const NormForward& arguments, void* stream);
 
 // The number of rows whose contributions to a norm weight's gradient form one partial sum.
 inline constexpr int64_t norm_rows_per_partial_sum = 16;
 
 // Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient.
-struct RmsNormBackward {
+struct NormBackward {
   Storage storage;
+  bool is_layer;  // LayerNorm
   int64_t rows, width;
   const void* output_gradient;    // [rows, width]
   const void* input;              // [rows, width]
   const void* weight;             // [width]
-  const float* rstd;              // [rows]
+  const float* statistics;        // as in forward
   const void* residual_gradient;  // [rows, width] or null
   void* input_gradient;           // [rows, width]
   float* weight_gradients;        // [ceil(rows / norm_rows_per_partial_sum), width]
 };
-void rms_norm_backward(const RmsNormBackward& arguments, void* stream);
+void norm_backward(const NormBackward& arguments, void* stream);
 
 // Computes out[range, column] (+)= the sum of the column over the rows of the range.
 struct ColumnSums {
@@ -67,7 +71,7 @@ void column_sums(const ColumnSums& arguments, void* stream);
 // The largest head_dim that the norms of heads accept, since they keep a head's sums in shared memory.
 inline constexpr int64_t widest_normed_head = 256;
 
-// Normalises each query head and each key head of a row by itself, as rms_norm_forward does a row, and copies the value
+// Normalises each query head and each key head of a row by itself, as an RMSNorm does a row, and copies the value
 // heads.
 struct HeadNormForward {
   Storage storage;
@@ -112,23 +116,30 @@ struct Rotary {
 };
 void rotary(const Rotary& arguments, void* stream);
 
-// Computes activation = silu(gate) * up, gate and up side by side in one row.
-struct SwigluForward {
-  Storage storage;
-  int64_t rows, width;
-  const void* gate_up;  // [rows, 2 * width]
-  void* activation;     // [rows, width]
-};
-void swiglu_forward(const SwigluForward& arguments, void* stream);
+enum class ActivationFunction { silu, gelu_tanh };
 
-// Works in place: gate_up becomes its gradient, activation_gradient becomes the activation.
-struct SwigluBackward {
+// Computes activation = function(gate) * up, gate and up side by side in one row, or function(input) where it is not
+// gated.
+struct ActivationForward {
   Storage storage;
+  ActivationFunction function;
+  bool is_gated;
   int64_t rows, width;
-  void* gate_up;
+  const void* input;  // [rows, 2 * width], or [rows, width] where it is not gated
+  void* activation;   // [rows, width]
+};
+void activation_forward(const ActivationForward& arguments, void* stream);
+
+// Works in place: the input becomes its gradient, activation_gradient becomes the activation.
+struct ActivationBackward {
+  Storage storage;
+  ActivationFunction function;
+  bool is_gated;
+  int64_t rows, width;
+  void* input;
   void* activation_gradient;
 };
-void swiglu_backward(const SwigluBackward& arguments, void* stream);
+void activation_backward(const ActivationBackward& arguments, void* stream);
 
 // Copies each token's row of a part of the embedding table that begins at token `first_token`; zeros for other tokens.
 struct EmbeddingPart {

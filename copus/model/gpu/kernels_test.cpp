@@ -73,19 +73,21 @@ TEST_P(GpuKernels, Norm) {
     SCOPED_TRACE(testing::Message() << rows << " x " << width);
     const at::Tensor residual = random({rows, width}), delta = random({rows, width}), weight = random({width});
     const at::Tensor dy = random({rows, width}), upstream = random({rows, width});
-    for (const bool second : {false, true}) {
-      const auto result =
-          kernels::add_rms_norm(narrow(residual), second ? narrow(delta) : at::Tensor(), narrow(weight), 1e-5);
+    const at::Tensor some_bias = random({width});
+    for (const auto& [second, is_layer] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+      const at::Tensor bias = is_layer ? some_bias : at::Tensor();
+      const auto result = kernels::add_norm(narrow(residual), second ? narrow(delta) : at::Tensor(), narrow(weight),
+                                            is_layer ? narrow(bias) : at::Tensor(), 1e-5);
       const at::Tensor sum = second ? at::add(narrow(residual), narrow(delta)) : narrow(residual);
       EXPECT_TRUE(result.sum.equal(sum));
-      const auto expected = generic::add_rms_norm(sum.to(at::kDouble), {}, weight, 1e-5);
+      const auto expected = generic::add_norm(sum.to(at::kDouble), {}, weight, bias, 1e-5);
       expect_close(result.normed, expected.normed, "normed");
       const at::Tensor weight_gradient = master(at::ones({width})), wide = at::ones({width}, at::kDouble);
       const at::Tensor dx =
-          kernels::rms_norm_backward(narrow(dy), narrow(sum.to(at::kDouble)), result.rstd, narrow(weight),
-                                     second ? narrow(upstream) : at::Tensor(), weight_gradient);
-      const at::Tensor expected_dx = generic::rms_norm_backward(dy, sum.to(at::kDouble), expected.rstd, weight,
-                                                                second ? upstream : at::Tensor(), wide);
+          kernels::norm_backward(narrow(dy), narrow(sum.to(at::kDouble)), result.statistics, narrow(weight),
+                                 second ? narrow(upstream) : at::Tensor(), weight_gradient);
+      const at::Tensor expected_dx = generic::norm_backward(dy, sum.to(at::kDouble), expected.statistics, weight,
+                                                            second ? upstream : at::Tensor(), wide);
       expect_close(dx, expected_dx, "input gradient");
       expect_close(weight_gradient - 1, wide - 1, "weight gradient");
     }
@@ -114,15 +116,19 @@ TEST_P(GpuKernels, Rotary) {
   }
 }
 
-TEST_P(GpuKernels, Swiglu) {
+TEST_P(GpuKernels, Activations) {
   for (const auto& [rows, width] : {std::pair{1, 1}, {3, 8}, {2, 1001}, {2, 4864}}) {
-    const at::Tensor gate_up = random({rows, int64_t{2} * width}) * 4, dy = random({rows, width});
-    expect_close(kernels::swiglu(narrow(gate_up)), generic::swiglu(narrow(gate_up).to(at::kDouble)), "activation");
-    const at::Tensor stored = narrow(gate_up), stored_dy = narrow(dy);
-    const auto expected = generic::swiglu_backward(dy, stored.to(at::kDouble));
-    const auto result = kernels::swiglu_backward(stored_dy, stored);
-    expect_close(result.gate_up, expected.gate_up, "gradient");
-    expect_close(result.activation, expected.activation, "activation again");
+    for (const kernels::Activation kind :
+         {kernels::Activation{ActivationFunction::silu, true}, kernels::Activation{ActivationFunction::gelu_tanh, true},
+          kernels::Activation{ActivationFunction::gelu_tanh, false}}) {
+      const at::Tensor input = random({rows, int64_t{kind.is_gated ? 2 : 1} * width}) * 4, dy = random({rows, width});
+      const at::Tensor stored = narrow(input), stored_dy = narrow(dy);
+      const auto expected = generic::activate_backward(dy, stored.to(at::kDouble), kind);
+      expect_close(kernels::activate(stored, kind), expected.activation, "activation");
+      const auto result = kernels::activate_backward(stored_dy, stored, kind);
+      expect_close(result.input, expected.input, "gradient");
+      expect_close(result.activation, expected.activation, "activation again");
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// RMSNorm with the residual's addition, forward and backward. A block takes whole rows and keeps them in registers, so
-// that every operand passes through memory once. Each thread holds up to K packs of V elements of a row.
+// RMSNorm and LayerNorm with the residual's addition, forward and backward. A block takes whole rows and keeps them in
+// registers, so that every operand passes through memory once. Each thread holds up to K packs of V elements of a row.
 //
 // Bytes per row of n elements of s bytes, which are those of the floor: forward 4 n s, backward 4 n s, and n / 2 more
 // for partial sums of the weight's gradient (each 4 n bytes written and read again, one for 16 rows).
@@ -18,9 +18,9 @@ COPUS_DEVICE int64_t norm_column(int k) {
   return (static_cast<int64_t>(k) * block_threads() + thread_index()) * V;
 }
 
-template <class S, int V, int K>
+template <class S, int V, int K, bool is_layer>
 COPUS_KERNEL(norm_threads)
-rms_norm_forward_kernel(const RmsNormForward a) {
+norm_forward_kernel(const NormForward a) {
   const int64_t first = block_index() * a.width;
   const S* const residual = static_cast<const S*>(a.residual) + first;
   Pack<S, V> input[K];
@@ -45,32 +45,56 @@ rms_norm_forward_kernel(const RmsNormForward a) {
       if (norm_column<V>(k) < a.width) store(sum + norm_column<V>(k), input[k]);
     }
   }
+  float mean = 0;
+  if constexpr (is_layer) {
+    float total = 0;
+    COPUS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      if (norm_column<V>(k) >= a.width) continue;
+      COPUS_UNROLL
+      for (int v = 0; v < V; ++v) total += widen(input[k].values[v]);
+    }
+    mean = sum_over_block(total) / static_cast<float>(a.width);
+    if (thread_index() == 0) a.statistics[2 * block_index()] = mean;
+  }
   float squares = 0;
   COPUS_UNROLL
   for (int k = 0; k < K; ++k) {
     if (norm_column<V>(k) >= a.width) continue;
     COPUS_UNROLL
-    for (int v = 0; v < V; ++v) squares += widen(input[k].values[v]) * widen(input[k].values[v]);
+    for (int v = 0; v < V; ++v) {
+      const float x = is_layer ? widen(input[k].values[v]) - mean : widen(input[k].values[v]);
+      squares += x * x;
+    }
   }
   const float rstd = 1.0F / sqrtf(sum_over_block(squares) / static_cast<float>(a.width) + a.epsilon);
-  if (thread_index() == 0) a.rstd[block_index()] = rstd;
+  if (thread_index() == 0) a.statistics[is_layer ? 2 * block_index() + 1 : block_index()] = rstd;
   const S* const weight = static_cast<const S*>(a.weight);
   S* const normed = static_cast<S*>(a.normed) + first;
   COPUS_UNROLL
   for (int k = 0; k < K; ++k) {
     if (norm_column<V>(k) >= a.width) continue;
     const Pack<S, V> factor = load<V>(weight + norm_column<V>(k));
-    COPUS_UNROLL
-    for (int v = 0; v < V; ++v) {
-      input[k].values[v] = round_to<S>(widen(input[k].values[v]) * rstd * widen(factor.values[v]));
+    if constexpr (is_layer) {
+      const Pack<S, V> bias = load<V>(static_cast<const S*>(a.bias) + norm_column<V>(k));
+      COPUS_UNROLL
+      for (int v = 0; v < V; ++v) {
+        const float x = (widen(input[k].values[v]) - mean) * rstd;
+        input[k].values[v] = round_to<S>(x * widen(factor.values[v]) + widen(bias.values[v]));
+      }
+    } else {
+      COPUS_UNROLL
+      for (int v = 0; v < V; ++v) {
+        input[k].values[v] = round_to<S>(widen(input[k].values[v]) * rstd * widen(factor.values[v]));
+      }
     }
     store(normed + norm_column<V>(k), input[k]);
   }
 }
 
-template <class S, int V, int K>
+template <class S, int V, int K, bool is_layer>
 COPUS_KERNEL(norm_threads)
-rms_norm_backward_kernel(const RmsNormBackward a) {
+norm_backward_kernel(const NormBackward a) {
   const S* const weight = static_cast<const S*>(a.weight);
   Pack<S, V> factor[K];
   float weight_gradient[K][V];
@@ -98,18 +122,22 @@ rms_norm_backward_kernel(const RmsNormBackward a) {
       x[k] = load<V>(input + norm_column<V>(k));
       if (has_residual && upstream_early) upstream[k] = load<V>(residual_gradient + norm_column<V>(k));
     }
-    const float rstd = a.rstd[row];
-    float products = 0;
+    const float mean = is_layer ? a.statistics[2 * row] : 0, rstd = a.statistics[is_layer ? 2 * row + 1 : row];
+    const auto centred = [&](int k, int v) { return is_layer ? widen(x[k].values[v]) - mean : widen(x[k].values[v]); };
+    float products = 0, total = 0;
     COPUS_UNROLL
     for (int k = 0; k < K; ++k) {
       if (norm_column<V>(k) >= a.width) continue;
       COPUS_UNROLL
       for (int v = 0; v < V; ++v) {
-        const float product = widen(dy[k].values[v]) * widen(x[k].values[v]);
+        const float product = widen(dy[k].values[v]) * centred(k, v);
         weight_gradient[k][v] += product * rstd;
         products += product * widen(factor[k].values[v]);
+        if constexpr (is_layer) total += widen(dy[k].values[v]) * widen(factor[k].values[v]);
       }
     }
+    float average = 0;
+    if constexpr (is_layer) average = sum_over_block(total) / static_cast<float>(a.width);
     const float projection = sum_over_block(products) / static_cast<float>(a.width) * rstd * rstd;
     S* const input_gradient = static_cast<S*>(a.input_gradient) + row * a.width;
     COPUS_UNROLL
@@ -118,7 +146,9 @@ rms_norm_backward_kernel(const RmsNormBackward a) {
       if (has_residual && !upstream_early) upstream[k] = load<V>(residual_gradient + norm_column<V>(k));
       COPUS_UNROLL
       for (int v = 0; v < V; ++v) {
-        float dx = (widen(dy[k].values[v]) * widen(factor[k].values[v]) - widen(x[k].values[v]) * projection) * rstd;
+        float dx = widen(dy[k].values[v]) * widen(factor[k].values[v]) - centred(k, v) * projection;
+        if constexpr (is_layer) dx -= average;
+        dx *= rstd;
         if (has_residual) dx += widen(upstream[k].values[v]);
         dy[k].values[v] = round_to<S>(dx);
       }

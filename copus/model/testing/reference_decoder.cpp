@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rsqrt.h>
@@ -20,6 +21,10 @@ namespace copus::reference {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   return x * at::rsqrt(x.pow(2).mean(-1, true) + epsilon) * weight;
+}
+
+at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
+  return rms_norm(x - x.mean(-1, true), weight, epsilon) + bias;
 }
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
@@ -55,6 +60,12 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
   const at::Tensor angle = at::tensor(angles, at::kDouble).view({tokens.size(1), -1});
   const at::Tensor cosine = angle.cos().to(options), sine = angle.sin().to(options);
   at::Tensor x = at::embedding(weights.at("model.embed_tokens.weight"), tokens);
+  if (model.learned_positions) x = x + weights.at("model.embed_positions.weight").narrow(0, 0, tokens.size(1));
+  const auto stream_norm = [&](const at::Tensor& y, const std::string& name) {
+    return model.norm == NormKind::rms
+               ? rms_norm(y, weights.at(name + ".weight"), model.rms_norm_eps)
+               : layer_norm(y, weights.at(name + ".weight"), weights.at(name + ".bias"), model.rms_norm_eps);
+  };
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     const auto weight = [&](const std::string& name) { return weights.at(prefix + name); };
@@ -62,10 +73,13 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
     const auto norm = [&](const at::Tensor& y, const std::string& name) {
       return rms_norm(y, weight(name + ".weight"), model.rms_norm_eps);
     };
-    const at::Tensor attention_input = of_outputs ? x : norm(x, "input_layernorm");
+    const auto with_bias = [&](const at::Tensor& y, const std::string& name, bool bias) {
+      return bias ? y + weight(name + ".bias") : y;
+    };
+    const at::Tensor attention_input = of_outputs ? x : stream_norm(x, prefix + "input_layernorm");
     const auto heads = [&](const std::string& name, int64_t count) {
       at::Tensor y = at::matmul(attention_input, weight("self_attn." + name + ".weight").t());
-      if (model.qkv_bias) y = y + weight("self_attn." + name + ".bias");
+      y = with_bias(y, "self_attn." + name, model.qkv_bias);
       if (model.qk_norm == QkNorm::projection && name != "v_proj")
         y = norm(y, "self_attn." + name.substr(0, 1) + "_norm");
       return y.view({tokens.size(0), tokens.size(1), count, model.head_dim}).transpose(1, 2);
@@ -78,15 +92,23 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
     const at::Tensor attended = attention(compared("q", model.num_heads), compared("k", model.num_kv_heads),
                                           heads("v_proj", model.num_kv_heads), model.attention_window);
     const at::Tensor attention_output =
-        at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t());
-    x = x + (of_outputs ? norm(attention_output, "post_attention_layernorm") : attention_output);
-    const at::Tensor y = of_outputs ? x : norm(x, "post_attention_layernorm");
-    const at::Tensor activation =
-        at::silu(at::matmul(y, weight("mlp.gate_proj.weight").t())) * at::matmul(y, weight("mlp.up_proj.weight").t());
-    const at::Tensor output = at::matmul(activation, weight("mlp.down_proj.weight").t());
-    x = x + (of_outputs ? norm(output, "post_feedforward_layernorm") : output);
+        with_bias(at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t()),
+                  "self_attn.o_proj", model.attention_output_bias);
+    x = x + (of_outputs ? stream_norm(attention_output, prefix + "post_attention_layernorm") : attention_output);
+    const at::Tensor y = of_outputs ? x : stream_norm(x, prefix + "post_attention_layernorm");
+    const auto feed_forward = [&](const at::Tensor& input, const std::string& name) {
+      return with_bias(at::matmul(input, weight("mlp." + name + ".weight").t()), "mlp." + name,
+                       model.feed_forward_bias);
+    };
+    const auto activate = [&](const at::Tensor& input) {
+      return model.activation == ActivationFunction::silu ? at::silu(input) : at::gelu(input, "tanh");
+    };
+    const at::Tensor up = feed_forward(y, "up_proj");
+    const at::Tensor output = feed_forward(
+        model.gated_feed_forward ? activate(feed_forward(y, "gate_proj")) * up : activate(up), "down_proj");
+    x = x + (of_outputs ? stream_norm(output, prefix + "post_feedforward_layernorm") : output);
   }
-  x = rms_norm(x, weights.at("model.norm.weight"), model.rms_norm_eps);
+  x = stream_norm(x, "model.norm");
   return at::matmul(x, weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight").t());
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -37,6 +38,13 @@ inline at::Tensor cut(at::Tensor whole, const Box& box) {
     whole = whole.narrow(static_cast<int64_t>(i), box.begin[i], box.shape[i]);
   }
   return whole;
+}
+
+// Returns the parameter of the whole model, or its copy beside a tied head, that `parameter` is a part of.
+inline const Parameter& same_parameter(const ParameterStore& whole, const Parameter& parameter) {
+  return *std::ranges::find_if(whole.parameters(), [&](const Parameter& other) {
+    return other.tied_copy == parameter.tied_copy && other.info.name == parameter.info.name;
+  });
 }
 
 class StagesInTurn {

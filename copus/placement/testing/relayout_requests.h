@@ -70,8 +70,11 @@ inline ModelDescription random_model(Draw& draw) {
   model.vocab_size = draw.one_of({17, 37, 64, 131});
   model.num_layers = draw.one_of({2, 4, 5, 7, 8, 11});
   model.qkv_bias = draw.coin();
+  model.attention_output_bias = model.feed_forward_bias = draw.coin();
   model.qk_norm = static_cast<QkNorm>(draw.one_of({0, 1, 2}));
   model.tie_word_embeddings = draw.coin();
+  model.learned_positions = draw.coin();
+  model.norm = draw.coin() ? NormKind::layer : NormKind::rms;
   return model;
 }
 

@@ -57,6 +57,19 @@ inline const Change biases = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen2;
   config.model.qkv_bias = true;
 };
+inline const Change biases_everywhere = [](RunConfig& config) {
+  config.model.qkv_bias = config.model.attention_output_bias = config.model.feed_forward_bias = true;
+};
+inline const Change like_gpt2 = [](RunConfig& config) {
+  biases_everywhere(config);
+  config.model.architecture = Architecture::gpt2;
+  config.model.num_kv_heads = config.model.num_heads;
+  config.model.norm = NormKind::layer;
+  config.model.learned_positions = config.model.scales_residual_initializer = true;
+  config.model.max_position_embeddings = 21;
+  config.model.activation = ActivationFunction::gelu_tanh;
+  config.model.gated_feed_forward = false;
+};
 inline const Change normalized_heads = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen3;
   config.model.qk_norm = QkNorm::head;

@@ -54,10 +54,11 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   const double values = static_cast<double>(m.num_kv_heads * m.head_dim);
   double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
   if (m.qk_norm == QkNorm::projection) normed_heads += 3 * rotated;  // squares: one in; their gradient: two in
-  const double swiglu = (3 + 6) * feed_forward;  // forward: two in, one out; backward: three in, three out
+  // Forward: gate and up in, one out; backward: three in, three out. Without a gate one less each.
+  const double activation = static_cast<double>(3 * (1 + m.feed_forward_inputs())) * feed_forward;
   // Embedding and its gradient, final norm (no residual comes back to it), loss; the first norm has nothing to add.
   const double ends = (2 + 2 + 4 + 3 - 2) * hidden + 2 * static_cast<double>(m.vocab_size);
-  return static_cast<double>(m.num_layers) * (norms + normed_heads + rotary + swiglu) + ends;
+  return static_cast<double>(m.num_layers) * (norms + normed_heads + rotary + activation) + ends;
 }
 
 // ParameterStore::initialize makes its numbers on the host, some seconds for billions, which programs that take turns

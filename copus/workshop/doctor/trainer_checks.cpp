@@ -51,7 +51,7 @@ Finding check_device(at::Device device) {
       return kernels::from_host(ones.data(), shape, at::kFloat, device);
     };
     const at::Tensor product = kernels::linear(matrix({rows, width}), matrix({width, width}), {});
-    const at::Tensor normed = kernels::add_rms_norm(product, {}, matrix({width}), 1e-6).normed;
+    const at::Tensor normed = kernels::add_norm(product, {}, matrix({width}), {}, 1e-6).normed;
     std::vector<float> result(static_cast<size_t>(rows * width));
     kernels::copy_to_host(normed, result.data());
     const bool is_right = std::ranges::all_of(result, [](float one) { return std::abs(one - 1) < 1e-3; });

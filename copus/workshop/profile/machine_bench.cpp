@@ -292,7 +292,7 @@ class MachineBench {
     // Two operands, two results.
     const double bytes = 4 * static_cast<double>(sizes_.elementwise_rows * sizes_.elementwise_width) *
                          static_cast<double>(c10::elementSize(dtype_));
-    add_computing([=] { kernels::add_rms_norm(a, b, weight, 1e-6); },
+    add_computing([=] { kernels::add_norm(a, b, weight, {}, 1e-6); },
                   [=, &bytes_per_second](double seconds) { bytes_per_second = bytes / seconds; });
   }
 

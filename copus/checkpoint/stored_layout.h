@@ -1,0 +1,41 @@
+// The way between parameters and the tensors of files that fuse or transpose them (description/stored_tensors.h).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "copus/checkpoint/safetensors.h"
+#include "copus/description/stored_tensors.h"
+
+namespace copus {
+
+// Takes the parameters out of a file's tensor, which has the shape of `stored`. Transposed ones are copies, others
+// views of the same bytes.
+std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& tensor);
+
+// Puts whole parameters of one dtype, in the order of stored.parameters, into the tensor of a file: a copy, unless the
+// tensor is plain.
+TensorView pack(const StoredTensor& stored, std::span<const TensorView> parameters);
+
+// Finds parameters in a model's files, and keeps the tensor of one file at a time unpacked.
+class StoredParameters {
+ public:
+  using Find = std::function<const TensorView&(const std::string& name)>;
+  // find(name) gives a tensor of the files by its name there.
+  StoredParameters(const ModelDescription& model, Find find);
+
+  // Returns a parameter, valid until the next call. Throws what `find` throws.
+  const TensorView& operator()(const std::string& name);
+
+ private:
+  Find find_;
+  std::vector<StoredTensor> stored_;
+  std::map<std::string, size_t> holder_;  // by parameter: index into stored_
+  size_t open_ = 0;
+  std::vector<TensorView> unpacked_;  // of stored_[open_]; empty: none
+};
+
+}  // namespace copus

@@ -1,0 +1,63 @@
+// The tensors of files and the parameters that they hold.
+#include "copus/description/stored_tensors.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+namespace copus {
+namespace {
+
+using testing::ElementsAre;
+
+ModelDescription small_model() {
+  ModelDescription model;
+  model.vocab_size = 11;
+  model.hidden_size = 8;
+  model.intermediate_size = 20;
+  model.num_layers = 2;
+  model.num_heads = model.num_kv_heads = 2;
+  model.head_dim = 4;
+  model.max_position_embeddings = 16;
+  return model;
+}
+
+ModelDescription gpt2_model() {
+  return parse_model_description(
+      R"({"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16})", "test");
+}
+
+TEST(StoredTensors, MostModelsStoreEachParameterByItself) {
+  const ModelDescription model = small_model();
+  const std::vector<ParameterInfo> parameters = list_parameters(model);
+  const std::vector<StoredTensor> stored = list_stored_tensors(model);
+  ASSERT_EQ(stored.size(), parameters.size());
+  for (size_t i = 0; i < stored.size(); ++i) {
+    EXPECT_TRUE(stored[i].is_plain());
+    EXPECT_EQ(stored[i].name, parameters[i].name);
+    EXPECT_EQ(stored[i].shape, parameters[i].shape);
+  }
+}
+
+TEST(StoredTensors, Gpt2FusesAndTransposes) {
+  const ModelDescription model = gpt2_model();
+  std::set<std::string> held;
+  for (const StoredTensor& tensor : list_stored_tensors(model)) {
+    for (const ParameterInfo& parameter : tensor.parameters) EXPECT_TRUE(held.insert(parameter.name).second);
+    if (tensor.name == "transformer.h.1.attn.c_attn.weight") {
+      EXPECT_THAT(tensor.shape, ElementsAre(8, 24));
+      EXPECT_TRUE(tensor.is_transposed);
+      ASSERT_EQ(tensor.parameters.size(), 3);
+      EXPECT_EQ(tensor.parameters[1].name, "model.layers.1.self_attn.k_proj.weight");
+    } else if (tensor.name == "transformer.h.0.attn.c_attn.bias") {
+      EXPECT_THAT(tensor.shape, ElementsAre(24));
+      EXPECT_FALSE(tensor.is_transposed);
+    } else if (tensor.name == "transformer.h.0.mlp.c_proj.weight") {
+      EXPECT_THAT(tensor.shape, ElementsAre(32, 8));
+    }
+  }
+  EXPECT_EQ(held.size(), list_parameters(model).size());
+}
+
+}  // namespace
+}  // namespace copus
