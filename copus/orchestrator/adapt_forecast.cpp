@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
@@ -31,8 +32,8 @@ FastestByBatch fastest_by_batch(const std::vector<Candidate>& candidates) {
 
 // The share of the time in its first batch that a run saves by the best batch in each piece, under one law. A run that
 // spares tokens has no batch in which a sample is worth less than adapt.least_efficiency of one in its first batch.
-double batch_saving(const JobConfig& config, const FastestByBatch& fastest, int64_t first_batch, double tokens,
-                    const EfficiencyLaw& law) {
+double batch_saving(const JobConfig& config, const FastestByBatch& fastest, int64_t first_batch,
+                    const TokensLeft& tokens, const EfficiencyLaw& law) {
   const auto tokens_of = [&](int64_t batch) { return static_cast<double>(batch * config.train.sequence_length); };
   const double first_throughput = fastest.at(first_batch)->throughput();
   const double least_worth = spares_tokens(config) ? config.adapt.least_efficiency : 0;
@@ -40,7 +41,7 @@ double batch_saving(const JobConfig& config, const FastestByBatch& fastest, int6
   for (int64_t piece = 0; piece < pieces_of_a_run; ++piece) {
     const auto share = [](double border) { return std::pow(border / pieces_of_a_run, 2); };
     const auto place = static_cast<double>(piece);
-    const double critical = law.critical_batch({.tokens = tokens * share(place + 0.5)});
+    const double critical = law.critical_batch({.tokens = tokens.done + tokens.left * share(place + 0.5)});
     const double log_worth = law.log_worth(tokens_of(first_batch), critical, 1);
     double least_time = 1;
     for (const auto& [batch, candidate] : fastest) {
@@ -57,11 +58,16 @@ std::string percent_of(double share) { return format_number("%.1f %%", 100 * sha
 
 }  // namespace
 
-AdaptForecast forecast_adapting(const JobConfig& config, const std::vector<Candidate>& candidates,
-                                const Configuration& current, double tokens,
+AdaptForecast forecast_adapting(const JobConfig& config, std::vector<Candidate> candidates,
+                                const Configuration& current, const TokensLeft& tokens,
                                 const std::function<double(const ParallelStrategy&)>& pause_seconds,
                                 const std::vector<EfficiencyLaw>& laws) {
-  COPUS_CHECK(tokens > 0 && !laws.empty(), tokens, ", ", laws.size());
+  COPUS_CHECK(tokens.left > 0 && !laws.empty(), tokens.left, ", ", laws.size());
+  const auto has_other_layout = [&](const Candidate& candidate) {
+    return candidate.configuration.strategy != current.strategy;
+  };
+  constexpr int64_t moves_of_a_try = 2;
+  if (config.adapt.most_relayouts < moves_of_a_try) std::erase_if(candidates, has_other_layout);
   const Candidate* const first = find_candidate(candidates, current);
   COPUS_CHECK(first != nullptr, to_string(current));
   const FastestByBatch fastest = fastest_by_batch(candidates);
@@ -84,18 +90,23 @@ AdaptForecast forecast_adapting(const JobConfig& config, const std::vector<Candi
   forecast.batch_saving = quantile(savings, 0.5);
   forecast.batch_saving_high = quantile(savings, 0.9);
 
-  const double steps = tokens / static_cast<double>(current.global_batch * config.train.sequence_length);
-  const auto moves = static_cast<double>(config.adapt.most_relayouts);
+  std::set<ParallelStrategy> others;
+  for (const Candidate& candidate : candidates) {
+    if (has_other_layout(candidate)) others.insert(candidate.configuration.strategy);
+  }
+  forecast.relayouts = std::min(config.adapt.most_relayouts, moves_of_a_try * std::ssize(others));
   double pause = 0;
   for (const auto& [batch, candidate] : fastest) {
     pause = std::max(pause, pause_seconds(candidate->configuration.strategy));
   }
-  const double cost = moves * pause + moves / 2 * steps_of_a_trial * first->step_seconds;
-  forecast.most_cost = cost / (steps * first->step_seconds);
+  const auto relayouts = static_cast<double>(forecast.relayouts);
+  const double tries = relayouts / static_cast<double>(moves_of_a_try);
+  const double steps = tokens.left / static_cast<double>(current.global_batch * config.train.sequence_length);
+  forecast.cost = (relayouts * pause + tries * steps_of_a_trial * first->step_seconds) / (steps * first->step_seconds);
   return forecast;
 }
 
-std::vector<std::string> describe(const AdaptForecast& forecast, const JobConfig& config) {
+std::vector<std::string> describe(const AdaptForecast& forecast) {
   const auto with_interval = [](double saving, double low, double high) {
     return concat(percent_of(saving), " (80 % interval ", percent_of(low), " to ", percent_of(high), ")");
   };
@@ -110,10 +121,11 @@ std::vector<std::string> describe(const AdaptForecast& forecast, const JobConfig
   lines.push_back(concat("by its batch at most ",
                          with_interval(forecast.batch_saving, forecast.batch_saving_low, forecast.batch_saving_high),
                          " more, by published laws of the critical batch"));
-  lines.push_back(concat("at a cost of at most ", percent_of(forecast.most_cost), ", for ",
-                         counted(config.adapt.most_relayouts, "re-layout"), " (adapt.most_relayouts)"));
-  lines.push_back(forecast.pays() ? "adapt.policy = \"copus\" is worth turning on"
-                                  : "adapt.policy = \"copus\" is not worth turning on");
+  lines.push_back(concat("at a cost of ", percent_of(forecast.cost), " if it makes ",
+                         counted(forecast.relayouts, "re-layout"), " (adapt.most_relayouts)"));
+  lines.push_back(concat("adapting (adapt.policy = \"copus\") ", forecast.pays()      ? "is worth it"
+                                                                 : forecast.may_pay() ? "may be worth it"
+                                                                                      : "is not worth it"));
   return lines;
 }
 

@@ -18,8 +18,8 @@ class AdaptForecastTest : public testing::Test {
   AdaptForecast forecast(const std::vector<Candidate>& candidates,
                          const std::vector<EfficiencyLaw>& laws = {{}}) const {
     return forecast_adapting(
-        config_, candidates, {pipeline, 16, 1}, tokens_, [this](const ParallelStrategy&) { return pause_seconds_; },
-        laws);
+        config_, candidates, {pipeline, 16, 1}, {0, tokens_},
+        [this](const ParallelStrategy&) { return pause_seconds_; }, laws);
   }
   // A law whose critical batch is so many samples throughout the run.
   EfficiencyLaw constant(double samples) const {
@@ -41,7 +41,7 @@ TEST_F(AdaptForecastTest, ALayoutSavesWhatItsStepsAreShorter) {
   const AdaptForecast already = forecast({candidate(pipeline, 16, 1, 0.03), candidate(data, 16, 1.5, 0.04)});
   EXPECT_EQ(already.layout_saving, 0);
   EXPECT_EQ(already.layout_saving_low, 0);
-  EXPECT_THAT(describe(already, config_).front(), HasSubstr("nothing by its layout"));
+  EXPECT_THAT(describe(already).front(), HasSubstr("nothing by its layout"));
 }
 
 // A batch four times as large at 1.25 times the seconds, where each sample is worth (1 + 16 / 64) / (1 + 64 / 64).
@@ -61,17 +61,48 @@ TEST_F(AdaptForecastTest, ABatchSavesByItsThroughputAndTheWorthOfItsSamples) {
   EXPECT_EQ(forecast(candidates, {constant(64)}).batch_saving, 0) << "it would spend tokens";
 }
 
+TEST_F(AdaptForecastTest, TheCriticalBatchOfAResumedRunIsThatOfItsTokens) {
+  const std::vector<Candidate> candidates = {candidate(pipeline, 16, 1), candidate(pipeline, 64, 1.25)};
+  const EfficiencyLaw growing{.level = std::log(1e9), .by_tokens = 1};
+  const auto saving_after = [&](double done) {
+    return forecast_adapting(config_, candidates, {pipeline, 16, 1}, {done, 1e-3},
+                             [](const ParallelStrategy&) { return 0.0; }, {growing})
+        .batch_saving;
+  };
+  const double length = static_cast<double>(config_.train.sequence_length);
+  const double critical = 64 * length;  // ln B_c = ln n, so that this is n
+  EXPECT_NEAR(saving_after(critical), 0.5, 1e-6);
+  EXPECT_EQ(saving_after(length), 0);
+}
+
 TEST_F(AdaptForecastTest, PausesAndTriesThatFailAreItsCost) {
   config_.adapt.most_relayouts = 4;
   pause_seconds_ = 3;
-  const AdaptForecast forecast = this->forecast({candidate(pipeline, 16, 2), candidate(data, 16, 1.96)});
-  EXPECT_DOUBLE_EQ(forecast.most_cost, (4 * 3 + 2 * 6 * 2) / 2000.0);
-  EXPECT_TRUE(forecast.pays());
-  EXPECT_THAT(describe(forecast, config_).back(), HasSubstr("is worth turning on"));
+  const std::vector<Candidate> candidates = {candidate(pipeline, 16, 2), candidate(data, 16, 1.8),
+                                             candidate(layout(2, 2, 1), 16, 2)};
+  const AdaptForecast forecast = this->forecast(candidates);
+  EXPECT_EQ(forecast.relayouts, 4);
+  EXPECT_DOUBLE_EQ(forecast.cost, (4 * 3 + 2 * 6 * 2) / 2000.0);
+  EXPECT_EQ(describe(forecast).back(), "adapting (adapt.policy = \"copus\") is worth it");
+  pause_seconds_ = 42;
+  EXPECT_EQ(describe(this->forecast(candidates)).back(), "adapting (adapt.policy = \"copus\") may be worth it");
+  pause_seconds_ = 60;
+  EXPECT_EQ(describe(this->forecast(candidates)).back(), "adapting (adapt.policy = \"copus\") is not worth it");
+}
+
+TEST_F(AdaptForecastTest, LayoutsThatMayNotBeTriedSaveAndCostNothing) {
+  const std::vector<Candidate> candidates = {candidate(pipeline, 16, 2), candidate(data, 16, 1)};
   pause_seconds_ = 10;
-  const AdaptForecast dear = this->forecast({candidate(pipeline, 16, 2), candidate(data, 16, 1.96)});
-  EXPECT_FALSE(dear.pays());
-  EXPECT_THAT(describe(dear, config_).back(), HasSubstr("is not worth turning on"));
+  for (const int64_t most : {0, 1}) {
+    config_.adapt.most_relayouts = most;
+    const AdaptForecast forecast = this->forecast(candidates);
+    EXPECT_EQ(forecast.layout_saving, 0);
+    EXPECT_EQ(forecast.cost, 0);
+    EXPECT_FALSE(forecast.may_pay());
+  }
+  config_.adapt.most_relayouts = 1000;
+  EXPECT_EQ(forecast(candidates).relayouts, 2) << "there is one other layout";
+  EXPECT_EQ(forecast({candidate(pipeline, 16, 2)}).relayouts, 0);
 }
 
 }  // namespace

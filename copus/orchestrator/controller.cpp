@@ -136,7 +136,7 @@ Reaction Controller::observe(const Observation& observation) {
     is_measured_ |= learner_->counted_steps() > 0;
     outcomes_.observe(latest_, learner_->counted_steps() > 0);
   }
-  if (policy_) policy_->observe(latest_);
+  if (policy_) policy_->observe(latest_, current_);
   Reaction reaction;
   if (is_decision_due(is_finite)) {
     reaction.decision = decide();

@@ -1,6 +1,7 @@
 #include "copus/orchestrator/loss_sentinel.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -15,21 +16,19 @@ constexpr size_t most_bins = 256, least_bins = 16;
 constexpr int64_t least_steps_before = 64, least_steps_since = 32;
 constexpr double bump_share = 0.25;
 // The forecast is made from this share of the way on, and is worth something until so many times as far.
-constexpr double first_share = 0.5, last_share = 1.5;
-
-double fall_at(double place) {
-  constexpr double exponent = 0.28;
-  return std::pow(place, -exponent);
-}
+constexpr double first_share = 0.5, last_share = 1.25;
+// From flatter than any published law to the steep beginnings of small models.
+constexpr std::array exponents = {0.02, 0.1, 0.2, 0.28, 0.4, 0.5, 0.65, 0.8, 1.0, 1.2};
+constexpr double likely_deviations = 2;
 
 }  // namespace
 
-void LossSentinel::Stretch::add(double fall, double loss) {
+void LossSentinel::Stretch::add(double place, double loss) {
   if (bins.empty() || bins.back().steps == steps_of_a_bin) {
     if (bins.size() == most_bins) {
       for (size_t i = 0; i < most_bins / 2; ++i) {
         const Bin &first = bins[2 * i], &second = bins[2 * i + 1];
-        bins[i] = {first.steps + second.steps, (first.fall + second.fall) / 2, (first.loss + second.loss) / 2};
+        bins[i] = {first.steps + second.steps, (first.place + second.place) / 2, (first.loss + second.loss) / 2};
       }
       bins.resize(most_bins / 2);
       steps_of_a_bin *= 2;
@@ -38,7 +37,7 @@ void LossSentinel::Stretch::add(double fall, double loss) {
   }
   Bin& bin = bins.back();
   const auto share = 1 / static_cast<double>(++bin.steps);
-  bin.fall += share * (fall - bin.fall);
+  bin.place += share * (place - bin.place);
   bin.loss += share * (loss - bin.loss);
 }
 
@@ -48,12 +47,12 @@ int64_t LossSentinel::Stretch::steps() const {
   return sum;
 }
 
-void LossSentinel::observe(double place, double loss) {
+void LossSentinel::add(double place, double loss) {
   COPUS_CHECK(place > 0 && std::isfinite(loss), place, ", ", loss);
-  (is_watching_ ? since_ : before_).add(fall_at(place), loss);
+  (is_watching_ ? since_ : before_).add(place, loss);
 }
 
-bool LossSentinel::batch_grew() {
+bool LossSentinel::begin_watch() {
   const Stretch since = std::exchange(since_, {});
   const bool is_forecast_kept = std::exchange(is_watching_, true) && since.steps() < least_steps_before;
   if (!is_forecast_kept && !since.bins.empty()) before_ = since;
@@ -61,48 +60,71 @@ bool LossSentinel::batch_grew() {
 }
 
 std::optional<LossSentinel::Excess> LossSentinel::excess() const {
-  if (before_.bins.empty() || since_.steps() < least_steps_since) return std::nullopt;
-  const double fall_then = before_.bins.back().fall;
-  if (since_.bins.back().fall < fall_then * fall_at(last_share)) return std::nullopt;
+  const int64_t steps_since = since_.steps();
+  if (before_.bins.empty() || steps_since < least_steps_since) return std::nullopt;
+  const double place_then = before_.bins.back().place;
+  if (since_.bins.back().place > last_share * place_then) return std::nullopt;
 
-  // Bins count by their steps, whose losses scatter alike.
-  std::vector<Bin> fitted;
-  std::copy_if(before_.bins.begin(), before_.bins.end(), std::back_inserter(fitted),
-               [&](const Bin& bin) { return bin.fall <= fall_then * fall_at(first_share); });
-  double count = 0, mean_fall = 0, mean_loss = 0;
-  for (const Bin& bin : fitted) {
-    const auto steps = static_cast<double>(bin.steps);
-    count += steps;
-    mean_fall += steps * bin.fall;
-    mean_loss += steps * bin.loss;
+  std::vector<Bin> before, since;
+  std::copy_if(before_.bins.begin(), before_.bins.end(), std::back_inserter(before),
+               [&](const Bin& bin) { return bin.place >= first_share * place_then; });
+  int64_t passed = 0, steps_before = 0;
+  for (const Bin& bin : before) steps_before += bin.steps;
+  for (const Bin& bin : since_.bins) {
+    passed += bin.steps;
+    if (static_cast<double>(passed) > bump_share * static_cast<double>(steps_since)) since.push_back(bin);
   }
   // Where the place has jumped, few bins may be left of many steps.
-  if (count < least_steps_before || fitted.size() < least_bins) return std::nullopt;
-  mean_fall /= count;
-  mean_loss /= count;
+  if (steps_before < least_steps_before || before.size() < least_bins) return std::nullopt;
+
+  std::vector<LineExcess> lines;
+  for (const double exponent : exponents) lines.push_back(excess_over_line(before, since, exponent));
+  const double least_residuals = std::ranges::min_element(lines, {}, &LineExcess::residuals)->residuals;
+  const double variance_of_a_step = least_residuals / static_cast<double>(std::ssize(before) - 2);
+  const double likely_residuals = least_residuals + likely_deviations * likely_deviations * variance_of_a_step;
+  std::optional<Excess> least;
+  for (const LineExcess& line : lines) {
+    if (line.residuals <= likely_residuals && (!least || line.excess.nats < least->nats)) least = line.excess;
+  }
+  return least;
+}
+
+// Bins count by their steps, whose losses scatter alike. Places are relative to the last one, for the sake of rounding.
+LossSentinel::LineExcess LossSentinel::excess_over_line(const std::vector<Bin>& before, const std::vector<Bin>& since,
+                                                        double exponent) {
+  const double place_then = before.back().place;
+  const auto fall_at = [&](const Bin& bin) { return std::pow(bin.place / place_then, -exponent); };
+  double steps_before = 0, mean_fall = 0, mean_loss = 0;
+  for (const Bin& bin : before) {
+    const auto steps = static_cast<double>(bin.steps);
+    steps_before += steps;
+    mean_fall += steps * fall_at(bin);
+    mean_loss += steps * bin.loss;
+  }
+  mean_fall /= steps_before;
+  mean_loss /= steps_before;
   double squares = 0, products = 0;
-  for (const Bin& bin : fitted) {
-    const double distance = bin.fall - mean_fall;
+  for (const Bin& bin : before) {
+    const double distance = fall_at(bin) - mean_fall;
     squares += static_cast<double>(bin.steps) * distance * distance;
     products += static_cast<double>(bin.steps) * distance * (bin.loss - mean_loss);
   }
   const double slope = products / squares;
-  const auto above_line = [&](const Bin& bin) { return bin.loss - mean_loss - slope * (bin.fall - mean_fall); };
+  const auto above_line = [&](const Bin& bin) { return bin.loss - mean_loss - slope * (fall_at(bin) - mean_fall); };
   double residuals = 0;
-  for (const Bin& bin : fitted) residuals += static_cast<double>(bin.steps) * above_line(bin) * above_line(bin);
-  const double variance_of_a_step = residuals / static_cast<double>(std::ssize(fitted) - 2);
+  for (const Bin& bin : before) residuals += static_cast<double>(bin.steps) * above_line(bin) * above_line(bin);
+  const double variance_of_a_step = residuals / static_cast<double>(std::ssize(before) - 2);
 
-  double steps = 0, distance = 0, excess = 0, passed = 0;
-  for (const Bin& bin : since_.bins) {
-    const auto steps_of_bin = static_cast<double>(bin.steps);
-    if ((passed += steps_of_bin) <= bump_share * static_cast<double>(since_.steps())) continue;
-    steps += steps_of_bin;
-    distance += steps_of_bin * (bin.fall - mean_fall);
-    excess += steps_of_bin * above_line(bin);
+  double steps_since = 0, distance = 0, excess = 0;
+  for (const Bin& bin : since) {
+    const auto steps = static_cast<double>(bin.steps);
+    steps_since += steps;
+    distance += steps * (fall_at(bin) - mean_fall);
+    excess += steps * above_line(bin);
   }
-  distance /= steps;
-  return Excess{excess / steps,
-                std::sqrt(variance_of_a_step * (1 / steps + 1 / count + distance * distance / squares))};
+  distance /= steps_since;
+  const double per_step = 1 / steps_since + 1 / steps_before + distance * distance / squares;
+  return {{excess / steps_since, std::sqrt(variance_of_a_step * per_step)}, residuals};
 }
 
 }  // namespace copus

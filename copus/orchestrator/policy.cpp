@@ -14,7 +14,7 @@ namespace copus {
 
 std::string why_batch_is_held(SchedulePhase phase) {
   return concat("the learning rate's schedule is in its phase \"", to_string(phase),
-                "\", in which adapt.hold_in lets the batch stay");
+                "\", in which adapt.hold_in keeps the batch");
 }
 
 std::unique_ptr<Policy> make_policy(const JobConfig& config, std::string_view file_text) {

@@ -75,8 +75,8 @@ struct Choice {
 class Policy {
  public:
   virtual ~Policy() = default;
-  // Shows the policy a step; called after every step, before choose.
-  virtual void observe(const Observation&) {}
+  // Shows the policy a step and the configuration that it ran in; called after every step, before choose.
+  virtual void observe(const Observation&, const Configuration&) {}
   // Tells whether the policy has to be asked after this step, even if the interval between decisions has not passed.
   // The next step is one in `current`.
   virtual bool is_due(const Observation& /*latest*/, const Configuration& /*current*/) const { return false; }

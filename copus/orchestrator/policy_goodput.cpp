@@ -10,12 +10,11 @@
 
 #include "copus/base/error.h"
 #include "copus/base/units.h"
+#include "copus/orchestrator/adapt_contract.h"
 #include "copus/orchestrator/goodput_ranking.h"
-#include "copus/orchestrator/loss_sentinel.h"
 #include "copus/orchestrator/move_value.h"
 #include "copus/orchestrator/policies.h"
 #include "copus/orchestrator/run_mark.h"
-#include "copus/orchestrator/speed_watch.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {
@@ -29,12 +28,6 @@ constexpr int64_t least_steps = 3;
 // The number of strategies that were never measured of which a decision forecasts the pause: the plan of one takes
 // milliseconds where there are hundreds of ranks.
 constexpr size_t most_forecasts = 4;
-
-// A breach of adapt.loss_contract has to exceed chance by so many standard deviations. The batch that has broken it is
-// not chosen again before the run is so many times as far: a critical batch that grows as published laws say is then
-// larger by 1.4 (docs/decisions/statistics.md).
-constexpr double deviations_of_a_breach = 2;
-constexpr int64_t times_as_far = 2;
 
 // What a change of the batch costs the optimizer, in steps: its second moments are those of the batch before for some
 // 1 / (1 - beta2) = 20 of them. How much of these it loses has not been measured; in the simulated runs that the rule
@@ -62,13 +55,9 @@ double noise_at(const NoiseTrace& trace, double consumed_samples) {
 class GoodputPolicy : public Policy {
  public:
   GoodputPolicy(JobConfig config, std::optional<NoiseTrace> truth)
-      : config_(std::move(config)), truth_(std::move(truth)) {}
+      : config_(std::move(config)), truth_(std::move(truth)), contract_(config_) {}
 
-  void observe(const Observation& latest) override {
-    speed_.add(latest.step_seconds);
-    const double place = spares_tokens(config_) ? static_cast<double>(latest.consumed_samples) : latest.elapsed_seconds;
-    if (place > 0 && std::isfinite(latest.loss)) sentinel_.observe(place, latest.loss);
-  }
+  void observe(const Observation& latest, const Configuration& current) override { contract_.observe(latest, current); }
 
   Choice choose(const Situation& situation) override {
     follow(situation);
@@ -76,11 +65,13 @@ class GoodputPolicy : public Policy {
     const GoodputRanking ranking(config_, noise, situation);
     Choice choice;
     choice.best = ranking.best();
-    if (const Candidate* const before = way_back(situation)) {
-      choice.target = before->configuration;
-      choice.predicted_gain = ranking.gains_of(*before).at_value;
-      choice.reason = concat("back to ", to_string(*choice.target), ", since ", *breach());
-      batch_limit_ = {situation.current.global_batch, times_as_far * situation.latest.consumed_samples};
+    const std::optional<AdaptContract::Breach> breach = contract_.breach();
+    const Candidate* const smaller = breach ? way_back(*breach, situation) : nullptr;
+    if (smaller != nullptr) {
+      choice.target = smaller->configuration;
+      choice.predicted_gain = ranking.gains_of(*smaller).at_value;
+      choice.reason = concat("back to ", to_string(*choice.target), ", since ", contract_.describe(*breach));
+      contract_.forbid(situation.current.global_batch, situation.latest.consumed_samples);
     } else if (const Saving most = most_saving(ranking, noise, situation); most.candidate != nullptr) {
       const GoodputRanking::Gains& gains = ranking.gains_of(*most.candidate);
       choice.target = most.candidate->configuration;
@@ -107,8 +98,7 @@ class GoodputPolicy : public Policy {
   }
 
   void visit_state(StateValues& values) override {
-    values(last_, direction_, batch_switched_at_, batch_seen_at_, turns_, relayouts_, speed_, sentinel_, grown_from_,
-           batch_limit_);
+    values(last_, direction_, batch_switched_at_, batch_seen_at_, turns_, contract_);
   }
 
   NoiseBelief belief(const Observation& latest) const override {
@@ -191,23 +181,10 @@ class GoodputPolicy : public Policy {
 
   static int sign(int64_t difference) { return (difference > 0) - (difference < 0); }
 
-  // Counts turns of the batch, up and down alike, and re-layouts, whoever made them. Other ranks or other speeds are
-  // another question of the layout, for which re-layouts count anew.
+  // Counts turns of the batch, up and down alike, whoever made them.
   void follow(const Situation& situation) {
-    const bool is_elsewhere = last_ && *last_ != situation.current;
-    if (is_elsewhere) relayouts_ += is_relayout(*last_, situation);
-    const bool has_other_ranks =
-        is_elsewhere && last_->strategy.world_size() != situation.current.strategy.world_size();
-    if (has_other_ranks || (!is_elsewhere && speed_.has_changed())) relayouts_ = 0;
-    if (is_elsewhere) speed_.restart();
-    if (has_other_ranks) sentinel_.restart();
     const int64_t switched_at = situation.latest.consumed_samples - situation.samples_since_switch;
     const int direction = last_ ? sign(situation.current.global_batch - last_->global_batch) : 0;
-    if (direction > 0) {
-      if (sentinel_.batch_grew()) grown_from_ = last_;
-    } else if (direction < 0) {
-      sentinel_.restart();
-    }
     if (direction != 0) {
       const double stayed = static_cast<double>(switched_at - batch_switched_at_);
       if (direction == -direction_) {
@@ -228,11 +205,8 @@ class GoodputPolicy : public Policy {
     return static_cast<double>(config_.adapt.dwell_samples) * std::pow(price_of_a_turn, turns_);
   }
 
-  static bool is_relayout(const Configuration& other, const Situation& situation) {
-    return other.strategy != situation.current.strategy;
-  }
   static bool is_relayout(const Candidate& candidate, const Situation& situation) {
-    return is_relayout(candidate.configuration, situation);
+    return candidate.configuration.strategy != situation.current.strategy;
   }
 
   // The seconds in which a move must pay: no more than are left, and no more than have passed, since what is best now
@@ -320,10 +294,7 @@ class GoodputPolicy : public Policy {
   // Explains why the candidate is a re-layout too many; empty where it is not. A try may need another one back.
   std::optional<std::string> end_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     if (!is_relayout(candidate, situation)) return std::nullopt;
-    const bool is_a_try = what_trying_tells(candidate, situation) > 0;
-    if (relayouts_ + (is_a_try ? 2 : 1) <= config_.adapt.most_relayouts) return std::nullopt;
-    return concat("of ", counted(config_.adapt.most_relayouts, "re-layout"), " (adapt.most_relayouts) ", relayouts_,
-                  " have been made", is_a_try ? ", and a try may need one back" : "");
+    return contract_.why_too_many(what_trying_tells(candidate, situation) > 0 ? 2 : 1);
   }
 
   // Explains why the candidate must not be moved to now, whatever time it would save; empty where it may.
@@ -387,10 +358,9 @@ class GoodputPolicy : public Policy {
     if (std::optional<std::string> why = dwell_of_any(situation)) return why;
     if (candidate.configuration.global_batch == batch) return std::nullopt;
     if (situation.holds_batch) return why_batch_is_held(*situation.latest.phase);
-    if (batch_limit_ && candidate.configuration.global_batch >= batch_limit_->first &&
-        situation.latest.consumed_samples < batch_limit_->second) {
-      return concat("the loss was too high in a batch of ", batch_limit_->first,
-                    " (adapt.loss_contract), and no batch is as large until ", batch_limit_->second, " samples");
+    if (std::optional<std::string> why =
+            contract_.why_forbidden(candidate.configuration.global_batch, situation.latest.consumed_samples)) {
+      return why;
     }
     const int64_t samples = situation.latest.consumed_samples - batch_switched_at_;
     const auto memory =
@@ -408,24 +378,17 @@ class GoodputPolicy : public Policy {
     return std::nullopt;
   }
 
-  // Explains that the loss is higher than adapt.loss_contract allows, since the batch has grown; empty where it is not.
-  std::optional<std::string> breach() const {
-    const std::optional<LossSentinel::Excess> excess = sentinel_.excess();
-    const double allowed = config_.adapt.loss_contract;
-    if (!excess || !(excess->nats - allowed > deviations_of_a_breach * excess->deviation)) return std::nullopt;
-    return concat("the loss is ", format_number("%.3g", excess->nats), " nats above its forecast from the batch of ",
-                  grown_from_->global_batch, ", give or take ", format_number("%.2g", excess->deviation),
-                  ", and adapt.loss_contract allows ", format_number("%.3g", allowed));
-  }
-
-  // Finds the candidate to go back to where the larger batch breaks the contract: the one before, or where it is none
-  // any more, the fastest of its batch. Null where the contract is kept.
-  const Candidate* way_back(const Situation& situation) const {
-    if (!breach()) return nullptr;
-    if (const Candidate* const before = find_candidate(situation.candidates, *grown_from_)) return before;
-    const int64_t batch = grown_from_->global_batch;
-    return fastest_near(situation, static_cast<double>(batch),
-                        [&](const Candidate& candidate) { return candidate.configuration.global_batch == batch; });
+  // Finds the fastest candidate of the batch before the one that breaks the contract: in the current layout, or where
+  // that cannot have this batch, in any other that the re-layouts left allow. Null where the batch has to stay.
+  const Candidate* way_back(const AdaptContract::Breach& breach, const Situation& situation) const {
+    if (situation.holds_batch) return nullptr;
+    const auto fastest = [&](const CandidateFilter& allowed) {
+      return fastest_near(situation, static_cast<double>(breach.batch_before), [&](const Candidate& candidate) {
+        return candidate.configuration.global_batch == breach.batch_before && allowed(candidate);
+      });
+    };
+    if (const Candidate* const here = fastest(layout_is(situation.current.strategy))) return here;
+    return fastest([&](const Candidate& candidate) { return !end_of_relayouts(candidate, situation); });
   }
 
   // Finds the candidate of the highest Goodput in this layout, where the current batch wastes tokens: the noise scale
@@ -476,12 +439,7 @@ class GoodputPolicy : public Policy {
   int64_t batch_switched_at_ = 0;      // in consumed samples
   RunMark batch_seen_at_;              // the first decision in this batch
   int turns_ = 0;                      // turns of the batch in a row, each soon after the one before
-  int64_t relayouts_ = 0;              // since the beginning, or since ranks or speeds changed
-  SpeedWatch speed_;
-  LossSentinel sentinel_;
-  std::optional<Configuration> grown_from_;  // that the batch has grown from, for the sentinel
-  // A batch that has broken adapt.loss_contract, and the samples until which none is as large.
-  std::optional<std::pair<int64_t, int64_t>> batch_limit_;
+  AdaptContract contract_;
 };
 
 }  // namespace

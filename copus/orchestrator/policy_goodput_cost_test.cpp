@@ -239,7 +239,7 @@ TEST(GoodputPolicy, OtherRanksOrOtherSpeedsLetLayoutsChangeAgain) {
   EXPECT_EQ(relayouts_of(*policy, question, 20), 2);
   const auto relayouts_after_steps = [&](double seconds) {
     question.latest.step_seconds = seconds;
-    for (int step = 0; step < 20; ++step) policy->observe(question.latest);
+    for (int step = 0; step < 20; ++step) policy->observe(question.latest, question.current);
     return relayouts_of(*policy, question, 20);
   };
   EXPECT_EQ(relayouts_after_steps(1.0), 0);

@@ -403,7 +403,7 @@ TEST(GoodputPolicy, SaysWhatItChoseAmongAndWhy) {
             "with d=4,t=1,p=1,B=64,b=1; should save 2 d 18 h of the next 11 d 14 h");
 }
 
-// A run that has grown from 16 to 32 samples at step 200, and whose loss is higher by `extra` since then.
+// A run that has grown from 16 to 32 samples at step 400, and whose loss is higher by `extra` since then.
 Choice choice_after_growth(const RunConfig& config, Policy& policy, double extra, Question& question) {
   set_noise(question.latest, 1e6);
   const auto step = [&](int64_t number, double more) {
@@ -412,18 +412,18 @@ Choice choice_after_growth(const RunConfig& config, Policy& policy, double extra
     question.latest.consumed_samples = 16 * number;
     question.latest.step_seconds = 1;
     question.latest.loss = 3 + 3 / std::pow(static_cast<double>(number), 0.28) + more;
-    policy.observe(question.latest);
+    policy.observe(question.latest, question.current);
   };
   question.current = {pipeline, 16, 1};
-  for (int64_t i = 1; i <= 200; ++i) step(i, 0);
-  question.elapsed_seconds = 200;
+  for (int64_t i = 1; i <= 400; ++i) step(i, 0);
+  question.elapsed_seconds = 400;
   question.ask(policy, config.noise_scale.calibration);
   question.current.global_batch = 32;
   question.samples_since_switch = 96;
-  for (int64_t i = 201; i <= 203; ++i) step(i, extra);
+  for (int64_t i = 401; i <= 403; ++i) step(i, extra);
   question.ask(policy, config.noise_scale.calibration);
-  for (int64_t i = 204; i <= 260; ++i) step(i, extra);
-  question.elapsed_seconds = 260;
+  for (int64_t i = 404; i <= 460; ++i) step(i, extra);
+  question.elapsed_seconds = 460;
   question.samples_since_switch = 60 * 32;
   return question.ask(policy, config.noise_scale.calibration);
 }
@@ -444,11 +444,18 @@ TEST(GoodputPolicy, GoesBackWhereTheLossInALargerBatchBreaksTheContract) {
     ASSERT_TRUE(choice.target) << choice.reason;
     EXPECT_EQ(*choice.target, candidates[0].configuration);
     EXPECT_THAT(choice.reason, HasSubstr("adapt.loss_contract allows 0.01"));
-    // There it stays below that batch until it is twice as far.
+    // There it stays below that batch until it is twice as far, also where it is resumed.
     question.current = *choice.target;
     question.samples_since_switch = question.latest.consumed_samples = 8000;
-    EXPECT_THAT(question.ask(*policy).reason, HasSubstr("the loss was too high in a batch of 32"));
-    question.latest.consumed_samples = 9000;
+    StateValues written;
+    policy->visit_state(written);
+    const std::unique_ptr<Policy> resumed = make_policy(config);
+    StateValues values(written.written());
+    resumed->visit_state(values);
+    for (Policy* const one : {policy.get(), resumed.get()}) {
+      EXPECT_THAT(question.ask(*one).reason, HasSubstr("the loss was too high in a batch of 32"));
+    }
+    question.latest.consumed_samples = 15000;
     EXPECT_TRUE(question.ask(*policy).target);
   }
 }

@@ -26,7 +26,7 @@ class SpeedWatch {
   }
 
   // Tells whether the median step has changed by a quarter, and then compares with the latest steps from here on.
-  bool has_changed() {
+  bool take_change() {
     if (latest_.size() < compared) return false;
     const double change = quantile(latest_, 0.5) / quantile(first_, 0.5);
     if (!(std::abs(std::log(change)) >= std::log(least_change))) return false;

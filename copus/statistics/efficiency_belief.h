@@ -75,8 +75,8 @@ struct EfficiencyBelief {
 // not positive and finite.
 EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed);
 
-// Returns laws as published ones that go by the tokens read say them, for a run of which nothing is known, not even its
-// noise scale: 512 equally likely draws from that half of the prior, in which the noise scale plays no part.
+// Draws 512 equally likely laws from the half of the prior in which the critical batch depends on the tokens read: for
+// a run of which nothing is known, not even its noise scale, which plays no part in them.
 std::vector<EfficiencyLaw> published_laws(uint64_t seed);
 
 }  // namespace copus

@@ -104,11 +104,16 @@ void warn(const std::optional<std::string>& reason) {
   if (reason) std::cout << "warning    " << *reason << '\n' << std::flush;
 }
 
+// How far the run has come where it begins or goes on.
+TrainingState state_at_start(const RunPlan& plan) {
+  return plan.checkpoint ? parse_training_state(plan.checkpoint->training_state(), "training_state.json")
+                         : TrainingState();
+}
+
 // Seconds until the run ends by tokens or by time, whichever comes first.
 double seconds_to_end(const RunPlan& plan, double step_seconds) {
   const TrainConfig& train = plan.config.train;
-  TrainingState done;
-  if (plan.checkpoint) done = parse_training_state(plan.checkpoint->training_state(), "training_state.json");
+  const TrainingState done = state_at_start(plan);
   double seconds = std::numeric_limits<double>::infinity();
   if (const int64_t tokens = limit_in_tokens(train); tokens > 0) {
     const auto tokens_a_step = static_cast<double>(plan.start.global_batch * train.sequence_length);
@@ -120,17 +125,19 @@ double seconds_to_end(const RunPlan& plan, double step_seconds) {
 
 // Tells what adapting may save and cost a run whose next step is expected to take so long.
 void tell_adapting(const RunPlan& plan, const Knowledge& known, const Corrected& step) {
-  const RunConfig& config = plan.config;
+  RunConfig config = plan.config;
+  config.adapt.policy = PolicyKind::copus;  // which the question is about, whatever policy the run has
   const std::unique_ptr<JobModel> job = job_model_of(config);
   const Candidate current{plan.start, step.seconds, step.relative_deviation, 0, false, job->predict_step(plan.start)};
   const PerformanceTable table = job->table(known, plan.start.strategy.world_size());
-  const double steps = std::max(1.0, seconds_to_end(plan, step.seconds) / step.seconds);
-  const double tokens = steps * static_cast<double>(plan.start.global_batch * config.train.sequence_length);
+  const double steps = seconds_to_end(plan, step.seconds) / step.seconds;
+  const auto tokens_of_a_step = static_cast<double>(plan.start.global_batch * config.train.sequence_length);
+  const TokensLeft tokens{static_cast<double>(state_at_start(plan).consumed_tokens), steps * tokens_of_a_step};
   const auto pause_seconds = [&](const ParallelStrategy& to) { return job->move_seconds(plan.start.strategy, to); };
   const AdaptForecast forecast = forecast_adapting(config, candidates_of(table, current, config), plan.start, tokens,
                                                    pause_seconds, published_laws(config.execution.seed));
   std::cout << "adapting   may save, of this time:\n";
-  for (const std::string& line : describe(forecast, config)) std::cout << "           " << line << '\n';
+  for (const std::string& line : describe(forecast)) std::cout << "           " << line << '\n';
   std::cout << std::flush;
 }
 

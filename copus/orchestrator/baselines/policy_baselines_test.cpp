@@ -187,7 +187,7 @@ TEST(NormTestPolicy, TakesTheSmallestBatchThatPasses) {
   EXPECT_FALSE(question.ask(*policy).target);
   // A step without a small batch leaves the norms of the one before.
   step(16, 4, 900, 3);
-  policy->observe(question.latest);
+  policy->observe(question.latest, question.current);
   step(16, 4, 0, 0);
   question.latest.small_batch = question.latest.small_batch_squared_norm = {};
   EXPECT_EQ(question.ask(*policy).target.value().global_batch, 256);

@@ -121,7 +121,7 @@ class NormTestPolicy : public NormTestingPolicy {
  public:
   using NormTestingPolicy::NormTestingPolicy;
 
-  void observe(const Observation& observation) override {
+  void observe(const Observation& observation, const Configuration&) override {
     if (last_consumed_ && observation.small_batch && observation.small_batch_squared_norm) {
       const auto batch = static_cast<double>(observation.consumed_samples - *last_consumed_);
       norms_ = {*observation.small_batch, *observation.small_batch_squared_norm, batch,

@@ -22,7 +22,7 @@ class ConaPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
 
-  void observe(const Observation& observation) override {
+  void observe(const Observation& observation, const Configuration&) override {
     if (!observation.noise_scale) return;
     const double before = average_.value_or(*observation.noise_scale);
     average_ = before + smoothing * (*observation.noise_scale - before);

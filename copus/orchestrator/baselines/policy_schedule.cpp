@@ -130,7 +130,7 @@ class SeesawPolicy : public ProgressPolicy {
         first_batch_(static_cast<double>(config.train.global_batch)),
         first_factor_(initial_rate_factor(config, config.train.global_batch)) {}
 
-  void observe(const Observation& observation) override {
+  void observe(const Observation& observation, const Configuration&) override {
     batch_ = observation.consumed_samples - consumed_samples_;
     consumed_samples_ = observation.consumed_samples;
   }

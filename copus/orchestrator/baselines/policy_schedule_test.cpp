@@ -85,7 +85,7 @@ class SeesawRun {
     latest_.elapsed_seconds += latest_.step_seconds = 1;
     rate_ = schedule() * factor_;
     batch_ = current_.global_batch;
-    policy_->observe(latest_);
+    policy_->observe(latest_, current_);
     if (under_way_) {
       factor_ = under_way_->target_rate_factor.value();
       current_ = *under_way_->target;

@@ -107,7 +107,7 @@ struct Question {
     Observation seen = latest;
     seen.elapsed_seconds = elapsed_seconds;
     if (seen.consumed_samples == 0) seen.consumed_samples = samples_since_switch;
-    policy.observe(seen);
+    policy.observe(seen, current);
     const NoiseBelief noise = policy.belief(seen);
     const double at_least = noise.is_bounded() ? 0 : static_cast<double>(current.global_batch);
     const double rate_cap = std::max(at_least, critical_batch({.calibration = calibration}, noise.value, 0));
@@ -156,7 +156,7 @@ class PaperRun {
       now.elapsed_seconds = latest_.elapsed_seconds + step_seconds();
       noise(now, current_);
       latest_ = now;
-      policy_->observe(now);
+      policy_->observe(now, current_);
       if (now.consumed_samples - decided_at_ >= config_.adapt.interval_samples || policy_->is_due(now, current_))
         decide();
     }
