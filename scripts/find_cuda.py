@@ -23,8 +23,15 @@ import sys
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OLDEST_TORCH = (2, 11)  # as cmake/FindLibtorch.cmake's
-LEAST_CAPABILITY = (8, 0)  # as cmake/CopusGpu.cmake's
+
+
+def of_cmake(file: str, pattern: str) -> tuple[int, ...]:
+    """A version of two numbers that the build states."""
+    return tuple(map(int, re.search(pattern, (ROOT / "cmake" / file).read_text(encoding="utf-8")).groups()))
+
+
+OLDEST_TORCH = of_cmake("FindLibtorch.cmake", r"set\(OLDEST_TORCH (\d+)\.(\d+)\)")
+LEAST_CAPABILITY = of_cmake("CopusGpu.cmake", r"set\(CMAKE_CUDA_ARCHITECTURES (\d+)(\d)-real")
 PROBE = """
 import json, torch
 gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -34,6 +34,7 @@ class Machine(unittest.TestCase):
         self.folder = pathlib.Path(folder.name).resolve()
         self.project = self.folder / "project"
         shutil.copytree(ROOT / "scripts", self.project / "scripts")
+        shutil.copytree(ROOT / "cmake", self.project / "cmake")
         for name in ("setup", "build", "fetch-corpus"):
             self.write(self.project / "scripts" / name, f'echo "{name} $* $COPUS_TORCH_DIR $COPUS_GPU" >>"$LOG"')
         self.write(self.project / "build/copus", COPUS)

@@ -55,6 +55,7 @@ class WithoutRoot(unittest.TestCase):
         self.folder = pathlib.Path(folder.name).resolve() / "with blanks"
         self.folder.mkdir()
         shutil.copytree(SCRIPTS, self.folder / "project" / "scripts")
+        shutil.copytree(SCRIPTS.parent / "cmake", self.folder / "project" / "cmake")
         (self.folder / "torch").mkdir()
         (self.folder / "torch" / "TorchConfig.cmake").touch()
         (self.folder / "bin").mkdir()
