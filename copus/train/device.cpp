@@ -36,8 +36,8 @@ at::Device find_device(const std::string& name) {
   }
   if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) {
     throw UserError(concat("train.device = \"", name,
-                           "\": this build's libtorch has no CUDA; build against one that has (-DTorch_DIR=...), or "
-                           "set train.device = \"cpu\""));
+                           "\": this program computes on CPUs alone, since it was built without a libtorch for GPUs or "
+                           "without nvcc; build it with both (docs/gpu.md), or set train.device = \"cpu\""));
   }
   const int64_t devices = visible_gpus();
   if (index >= devices) {

@@ -45,7 +45,7 @@ Precision agree_on_precision(Precision wanted, at::Device device, World& world);
 // these ranks.
 bool configure_aten(int64_t threads, int64_t local_ranks = 1);
 
-// Number of GPUs that this process sees; 0 where this build's libtorch has no CUDA.
+// Number of GPUs that this process sees; 0 in a program for CPUs alone.
 int64_t visible_gpus();
 
 // The maker's name of the processor or the GPU.
