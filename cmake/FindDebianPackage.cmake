@@ -1,8 +1,14 @@
+# debian_package_is_missing(NAME PACKAGE...): ends with what to install.
+function(debian_package_is_missing NAME)
+  list(JOIN ARGN " " PACKAGES)
+  message(FATAL_ERROR "${NAME} was not found. Run `scripts/setup --build`, which needs no root, or: "
+    "apt-get install ${PACKAGES}")
+endfunction()
+
 # find_debian_package(NAME PACKAGE...): find_package(NAME REQUIRED), whose failure names the Debian packages to install.
 macro(find_debian_package NAME)
   find_package(${NAME} QUIET)
   if(NOT ${NAME}_FOUND)
-    list(JOIN ARGN " " PACKAGES)
-    message(FATAL_ERROR "${NAME} was not found. Run `make setup`, or: apt-get install ${PACKAGES}")
+    debian_package_is_missing(${NAME} ${ARGN})
   endif()
 endmacro()

@@ -85,6 +85,7 @@ LEFT_OUT = [
     (r"make (quickstart( DEVICE=cuda)?|build|setup|test|test-all)$", "sets up and builds, with a network: what this test is a part of"),
     (r"cmake --install build ", "450 MB; the test build.install does it"),
     (r"\.venv/bin/pip install ", "needs a network"),
+    (r"pip install --no-deps nvidia-|export CUDA_HOME=|ln -s libcudart", "needs a network, for a build for GPUs"),
     (r"COPUS_WITH_TORCH=1 pip |copus train ", "compiles for minutes; the test python.wheel_with_trainer does it"),
     (r"\.venv/bin/python tools/tokenize_corpus\.py \S+://", "needs a network; data.remote_files has a server of its own"),
     (r"mkdir -p tasks$|cat > tasks/|HF_HUB_OFFLINE=1 .* -m lm_eval ", "needs lm_eval; test-integrations has it"),
