@@ -4,12 +4,14 @@
 Usage: find_libtorch_test.py CMAKE
 """
 
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import venv
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 PROJECT = f"""
@@ -37,9 +39,9 @@ class FindLibtorch(unittest.TestCase):
         (torch / "share/cmake/Torch/TorchConfigVersion.cmake").write_text(f'set(PACKAGE_VERSION "{version}")\n')
         return torch / "share/cmake/Torch"
 
-    def configure(self, *options, build="build"):
+    def configure(self, *options, build="build", **variables):
         command = [CMAKE, "-S", self.folder, "-B", self.folder / build, *options]
-        result = subprocess.run(command, capture_output=True, text=True)
+        result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
         return result.returncode, " ".join((result.stdout + result.stderr).split())
 
     def assert_taken(self, place, *options, **where):
@@ -76,6 +78,29 @@ class FindLibtorch(unittest.TestCase):
         self.assert_taken(IN_VENV, "-UTorch_DIR")
         old = self.make_libtorch("old", "2.10.0")
         self.assert_refused(f"-DTorch_DIR={old}", says="is 2.10.0; Copus needs 2.11 or newer", build="another")
+
+    def make_environment(self):
+        """The options of a wheel's build in an environment, as pip starts it."""
+        venv.create(self.folder / "env")
+        return "-DCOPUS_PYTHON=ON", f"-DPython3_EXECUTABLE={self.folder}/env/bin/python"
+
+    def test_a_wheel_takes_the_pytorch_of_the_environment_that_pip_hides(self):
+        options = self.make_environment()
+        self.make_libtorch(IN_VENV, "2.13.0")
+        place = f"env/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
+        self.make_libtorch(place, "2.14.0")
+        for folder, version in ((place, "2.14.0+cpu"), ("isolated/torch", "2.15.0")):
+            (self.folder / folder).mkdir(parents=True, exist_ok=True)
+            (self.folder / folder / "__init__.py").touch()
+            (self.folder / folder / "version.py").write_text(f"__version__ = '{version}'\n")
+        self.assert_taken(place, *options, PYTHONPATH=str(self.folder / "isolated"))
+
+    def test_a_wheel_needs_a_pytorch(self):
+        options = self.make_environment()
+        self.make_libtorch(IN_VENV, "2.13.0")
+        self.assert_refused(*options, says=f"{self.folder}/env/bin/python has no PyTorch to build the trainer for")
+        named = self.make_libtorch("other", "2.12.0")
+        self.assert_refused(*options, f"-DTorch_DIR={named}", says="has no version.py: the Python wheel needs a PyTorch")
 
 
 if __name__ == "__main__":
