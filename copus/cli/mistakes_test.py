@@ -56,7 +56,7 @@ MISTAKES = [
     (["plan", "--model", "7B", "--cluster", "h100-sxm"], ["--model 7B", "no such model", "llama-2-7b"]),
     (["plan", "--model", "folder", "--cluster", "h100-sxm"], ["--model", "folder/config.json", "Hugging Face"]),
     (["plan", "--model", "run.toml", "--cluster", "h100-sxm"], ["run.toml:", "not valid JSON", "config.json"]),
-    (["plan", "--model", "gpt2.json", "--cluster", "h100-sxm"], ["gpt2 is not supported", "LlamaForCausalLM"]),
+    (["plan", "--model", "bert.json", "--cluster", "h100-sxm"], ["bert is not supported", "LlamaForCausalLM"]),
     ([*H100, "--cluster", "run.toml"], ["run.toml:", "unknown key", "description of a cluster", "ranks_per_node"]),
     ([*SXM, "--gpus", "16"], ["--gpus is given 2 times", "'copus plan --help'"]),
     (["plan", "--model", "llama-2-13b", "--cluster", "h100-sxm"], ["--gpus is missing", "give for example --gpus 8"]),
@@ -134,7 +134,7 @@ MISTAKES_IN_TRAINING = [
     (["train", "folder"], ["folder is a folder", "expected a run's configuration", "'copus train --help'"]),
     (["train", "model"], ["model is a folder of a model", "--init-from model"]),
     (["train", "corpus.txt"], ["corpus.txt:1", "not valid TOML", "[section]"]),
-    (["train", "gpt2.json"], ["gpt2.json:1", "not valid TOML", "looks like JSON"]),
+    (["train", "bert.json"], ["bert.json:1", "not valid TOML", "looks like JSON"]),
     (["train", "run.toml", "--init-from", "nowhere"], ["nowhere", "Hugging Face"]),
     (["train", "run.toml", "--init-from", "folder"], ["folder has no config.json", "Hugging Face"]),
     (["train", "run.toml", "--run-dir", "folder"], ["folder exists and is not empty", "another --run-dir"]),
@@ -160,7 +160,7 @@ MISTAKES_IN_TRAINING = [
     (setting("adapt.policy=copsu"), ["adapt.policy", '"copsu"', 'did you mean "copus"?']),
     (setting("adapt.policy=copus"), ["how fast this machine computes", "copus profile --machine"]),
     (setting("cluster.config=h100"), ["cluster.config h100", "did you mean h100-sxm?"]),
-    (setting("model.architecture=gpt2"), ["model.architecture", '"llama", "qwen2"', '"gpt2"']),
+    (setting("model.architecture=bert"), ["model.architecture", '"llama", "qwen2"', '"bert"']),
     (setting("model.hidden_size=33"), ['"hidden_size" (33)', 'multiple of "num_attention_heads" (4)']),
     (setting("train.sequence_length=100000"), ["train.sequence_length (100000)", "max_position_embeddings (2048)"]),
     (setting("train.max_steps=0"), ["nothing says when the run ends", "train.max_steps, train.max_tokens"]),
@@ -220,7 +220,7 @@ class Mistakes(ProgramTest):
         super().setUp()
         (self.folder / "folder").mkdir()
         self.write("folder/note.txt", "")
-        self.write("gpt2.json", '{"model_type": "gpt2", "n_embd": 768}')
+        self.write("bert.json", '{"model_type": "bert", "hidden_size": 768}')
         (self.folder / "model").mkdir()
         self.write("model/config.json", '{"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, '
                    '"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256}')
