@@ -27,7 +27,7 @@ namespace {
 
 constexpr const char* name_with_libtorch = "copus-torch";
 
-// Those that wheels have installed, each for its version of Python, beside a program in that bin/.
+// The programs with libtorch that wheels have installed beside this bin/, one for each version of Python.
 std::vector<std::filesystem::path> programs_of_wheels(const std::filesystem::path& bin) {
   std::vector<std::filesystem::path> programs;
   for (const char* const libraries : {"lib", "lib64"}) {

@@ -34,7 +34,7 @@ void AdaptContract::observe(const Observation& step, const Configuration& config
 }
 
 std::optional<std::string> AdaptContract::why_too_many(int64_t relayouts) const {
-  if (relayouts_ + relayouts <= adapt_.most_relayouts) return std::nullopt;
+  if (allows(relayouts)) return std::nullopt;
   return concat("of ", counted(adapt_.most_relayouts, "re-layout"), " (adapt.most_relayouts) ", relayouts_,
                 " have been made", relayouts > 1 ? ", and a try may need one back" : "");
 }

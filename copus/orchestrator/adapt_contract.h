@@ -23,6 +23,8 @@ class AdaptContract {
   // are another question of the layout, for which they count anew.
   void observe(const Observation& step, const Configuration& configuration);
 
+  // Tells whether so many more re-layouts may be made.
+  bool allows(int64_t relayouts) const { return relayouts_ + relayouts <= adapt_.most_relayouts; }
   // Explains why so many more re-layouts would be too many; empty where they would not.
   std::optional<std::string> why_too_many(int64_t relayouts) const;
 

@@ -8,6 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/base/quantile.h"
 #include "copus/base/units.h"
+#include "copus/orchestrator/goodput_ranking.h"
 #include "copus/orchestrator/move_value.h"
 #include "copus/orchestrator/policies.h"
 
@@ -53,8 +54,6 @@ double batch_saving(const JobConfig& config, const FastestByBatch& fastest, int6
   }
   return saved;
 }
-
-std::string percent_of(double share) { return format_number("%.1f %%", 100 * share); }
 
 }  // namespace
 

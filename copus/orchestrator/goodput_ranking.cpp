@@ -54,6 +54,8 @@ class Worths {
 
 std::string percent(double fraction) { return format_number("%+.1f %%", 100 * fraction); }
 
+std::string percent_of(double fraction) { return format_number("%.1f %%", 100 * fraction); }
+
 const Candidate& current_candidate(const Situation& situation) {
   const Candidate* const found = find_candidate(situation.candidates, situation.current);
   COPUS_CHECK(found != nullptr, to_string(situation.current));

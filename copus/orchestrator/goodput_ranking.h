@@ -14,6 +14,8 @@ namespace copus {
 
 // Formats a fraction as "+12.3 %".
 std::string percent(double fraction);
+// Formats a fraction that has no direction, as "12.3 %".
+std::string percent_of(double fraction);
 
 // The candidate of the configuration that the run is in.
 const Candidate& current_candidate(const Situation& situation);

@@ -124,7 +124,7 @@ class GoodputPolicy : public Policy {
     std::vector<Saving> without_pause;
     without_pause.reserve(situation.candidates.size());
     for (const Candidate& candidate : situation.candidates) {
-      if (candidate.configuration == situation.current) continue;
+      if (candidate.configuration == situation.current || is_ruled_out(candidate, situation)) continue;
       const double at_most = most_seconds_saved(candidate, ranking, situation);
       if (at_most > 0) without_pause.push_back({at_most, &candidate});
     }
@@ -272,8 +272,6 @@ class GoodputPolicy : public Policy {
     return concat(percent(gains.at_low), " and ", percent(gains.at_high), " at the ends of the noise scale's interval");
   }
 
-  static std::string percent_of(double deviation) { return format_number("%.1f %%", 100 * deviation); }
-
   std::string what_it_costs(const Candidate& candidate, const Situation& situation) const {
     const double pause = pause_of(candidate, situation);
     return concat(pause > 0 ? ", after a pause of " + format_duration(pause) : "",
@@ -291,10 +289,23 @@ class GoodputPolicy : public Policy {
                   ", and the run is to spare tokens (adapt.objective, adapt.least_efficiency)");
   }
 
-  // Explains why the candidate is a re-layout too many; empty where it is not. A try may need another one back.
+  // The number of re-layouts that a move to the candidate may take: a try may need another one back.
+  static int64_t relayouts_to(const Candidate& candidate, const Situation& situation) {
+    if (!is_relayout(candidate, situation)) return 0;
+    return what_trying_tells(candidate, situation) > 0 ? 2 : 1;
+  }
+
+  // Tells of what holds for thousands of candidates at once and without their reasons, which take time to write,
+  // whether it stands in the way of this one: frozen layouts, or a batch that is held.
+  bool is_ruled_out(const Candidate& candidate, const Situation& situation) const {
+    return (is_relayout(candidate, situation) && !contract_.allows(relayouts_to(candidate, situation))) ||
+           (situation.holds_batch && candidate.configuration.global_batch != situation.current.global_batch);
+  }
+
+  // Explains why the candidate is a re-layout too many; empty where it is not.
   std::optional<std::string> end_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     if (!is_relayout(candidate, situation)) return std::nullopt;
-    return contract_.why_too_many(what_trying_tells(candidate, situation) > 0 ? 2 : 1);
+    return contract_.why_too_many(relayouts_to(candidate, situation));
   }
 
   // Explains why the candidate must not be moved to now, whatever time it would save; empty where it may.
@@ -388,7 +399,7 @@ class GoodputPolicy : public Policy {
       });
     };
     if (const Candidate* const here = fastest(layout_is(situation.current.strategy))) return here;
-    return fastest([&](const Candidate& candidate) { return !end_of_relayouts(candidate, situation); });
+    return fastest([&](const Candidate& candidate) { return !is_ruled_out(candidate, situation); });
   }
 
   // Finds the candidate of the highest Goodput in this layout, where the current batch wastes tokens: the noise scale

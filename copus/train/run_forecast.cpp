@@ -123,14 +123,14 @@ double seconds_to_end(const RunPlan& plan, double step_seconds) {
   return std::max(0.0, seconds);
 }
 
-// Tells what adapting may save and cost a run whose next step is expected to take so long.
-void tell_adapting(const RunPlan& plan, const Knowledge& known, const Corrected& step) {
+// Tells what adapting may save and cost a run whose next step is expected to take so long, with so many seconds left.
+void tell_adapting(const RunPlan& plan, const Knowledge& known, const Corrected& step, double seconds_left) {
   RunConfig config = plan.config;
   config.adapt.policy = PolicyKind::copus;  // which the question is about, whatever policy the run has
   const std::unique_ptr<JobModel> job = job_model_of(config);
   const Candidate current{plan.start, step.seconds, step.relative_deviation, 0, false, job->predict_step(plan.start)};
   const PerformanceTable table = job->table(known, plan.start.strategy.world_size());
-  const double steps = seconds_to_end(plan, step.seconds) / step.seconds;
+  const double steps = seconds_left / step.seconds;
   const auto tokens_of_a_step = static_cast<double>(plan.start.global_batch * config.train.sequence_length);
   const TokensLeft tokens{static_cast<double>(state_at_start(plan).consumed_tokens), steps * tokens_of_a_step};
   const auto pause_seconds = [&](const ParallelStrategy& to) { return job->move_seconds(plan.start.strategy, to); };
@@ -153,11 +153,11 @@ void tell_speed_and_time(const RunPlan& plan) {
   }
   const StepTimeLearner learner(plan.config, plan.start, known->profile.knowledge);
   const Corrected step = learner.expected();
+  const double seconds_left = seconds_to_end(plan, step.seconds);
   const auto tokens = static_cast<double>(plan.start.global_batch * predicted_job(plan.config).sequence_length);
   std::cout << "speed      " << format_rate(tokens / step.seconds, "tokens") << ", a step " << learner.introduction()
-            << "; " << known->grounds << "\nends       after " << format_duration(seconds_to_end(plan, step.seconds))
-            << '\n';
-  if (seconds_to_end(plan, step.seconds) > 0) tell_adapting(plan, known->profile.knowledge, step);
+            << "; " << known->grounds << "\nends       after " << format_duration(seconds_left) << '\n';
+  if (seconds_left > 0) tell_adapting(plan, known->profile.knowledge, step, seconds_left);
 }
 
 }  // namespace
