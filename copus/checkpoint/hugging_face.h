@@ -50,8 +50,8 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
-// Checks likewise that `tensors` are those of the model's files, and returns the parameters by name. Those that a file
-// has transposed are copies, whose memory the views keep.
+// Checks in the same way that `tensors` are exactly those of the model's files, and returns the parameters by name. A
+// parameter that the file stores transposed is a copy, and its view keeps that memory.
 std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
                                                                std::span<const TensorView> tensors,
                                                                const std::string& source);

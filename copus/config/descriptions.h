@@ -21,7 +21,7 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
 // be read.
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by);
 
-// Reads the text of a model's description likewise: from a config.json, the folder that holds one, or one that ships.
+// The text of a model's description, from a config.json, the folder that holds one, or a model that ships with Copus.
 // `source` names the file in messages.
 struct ModelText {
   std::string text;

@@ -124,7 +124,8 @@ struct ParameterInfo {
 };
 
 // Finds the dropout that transformers would train a config.json's model with: `"resid_pdrop" is 0.1`, or "" where there
-// is none. Copus trains without. `source` as below; throws UserError where the text is no JSON object.
+// is none. Copus trains without dropout. `source` is the file's name for messages. Throws UserError if the text is no
+// JSON object.
 std::string dropout_in(std::string_view json_text, const std::string& source);
 
 // Reads a Hugging Face config.json in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).

@@ -26,7 +26,7 @@ class QueryKeyNorm {
   // Returns `qkv` with normalised queries and keys; `qkv` itself where there is no norm.
   at::Tensor forward(const at::Tensor& qkv, const kernels::AttentionShape& shape, const at::Tensor& statistics) const;
 
-  // Overwrites the gradient of forward's result with the gradient of `qkv`. A collective likewise.
+  // Overwrites the gradient of forward's result with the gradient of `qkv`. It is a collective too.
   void backward_(const at::Tensor& gradient, const at::Tensor& qkv, const kernels::AttentionShape& shape,
                  const at::Tensor& statistics, WeightGradients& weight_gradients) const;
 
