@@ -1,5 +1,6 @@
 #include "copus/orchestrator/switch_outcomes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -30,7 +31,11 @@ std::vector<LossPoint> without_bump(const std::deque<LossPoint>& losses) {
 }
 
 std::optional<LossTrend> significant_trend(const std::vector<LossPoint>& points) {
-  if (std::ssize(points) < least_losses || points.front().elapsed_seconds == points.back().elapsed_seconds) {
+  // A log that somebody has changed may lack the seconds of a step.
+  const bool are_timed = std::all_of(points.begin(), points.end(),
+                                     [](const LossPoint& point) { return std::isfinite(point.elapsed_seconds); });
+  if (!are_timed || std::ssize(points) < least_losses ||
+      points.front().elapsed_seconds == points.back().elapsed_seconds) {
     return std::nullopt;
   }
   const LossTrend trend = loss_trend(points);
