@@ -23,8 +23,10 @@ class AdaptContract {
   // are another question of the layout, for which they count anew.
   void observe(const Observation& step, const Configuration& configuration);
 
+  // The number of re-layouts that may still be made; below 0 where others have made more.
+  int64_t left() const { return adapt_.most_relayouts - relayouts_; }
   // Tells whether so many more re-layouts may be made.
-  bool allows(int64_t relayouts) const { return relayouts_ + relayouts <= adapt_.most_relayouts; }
+  bool allows(int64_t relayouts) const { return relayouts <= left(); }
   // Explains why so many more re-layouts would be too many; empty where they would not.
   std::optional<std::string> why_too_many(int64_t relayouts) const;
 

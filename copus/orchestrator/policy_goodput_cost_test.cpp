@@ -17,7 +17,8 @@ using testing::HasSubstr;
 
 // A pause of 10 s at a gain of 20 %, which saves a sixth of what is left after it.
 TEST(GoodputPolicy, ARelayoutMustPayForItsPauseInTheTimeLeftAndInTheTimePassed) {
-  const RunConfig config = copus_config(16);
+  RunConfig config = copus_config(16);
+  config.adapt.most_relayouts = 1000000;  // so that a re-layout is hardly asked to save more than its pause
   Question question{{candidate(pipeline, 16, 1.2, 0), candidate(data, 16, 1, 0)}, {pipeline, 16, 1}, {}};
   set_noise(question.latest, 30);
   question.relayout_seconds = 10;
@@ -229,6 +230,34 @@ TEST(GoodputPolicy, ATryIsMadeOnlyWhereOneMoreRelayoutBackIsLeft) {
   EXPECT_THAT(question.ask(config).reason, HasSubstr("and a try may need one back"));
   config.adapt.most_relayouts = 2;
   EXPECT_TRUE(question.ask(config).target);
+}
+
+// With six left, a re-layout that needs none back has to save a sixth of 0.3 % of the time left, and one that is tried
+// two sixths. A tenth of the steps' time has saved so much when it has passed for ten times as long.
+TEST(GoodputPolicy, ARelayoutHasToSaveMoreTheFewerAreLeftAndTheLongerTheRun) {
+  RunConfig config = copus_config(16);
+  config.adapt.most_relayouts = 6;
+  Question question{{candidate(pipeline, 16, 1, 0), candidate(data, 16, 0.9, 0)}, {pipeline, 16, 1}, {}};
+  question.latest.seconds_left = 1e6;
+  const double due = 1e6 * 0.003 / 6, share_saved = 0.1;
+  const auto moves_after = [&](double seconds) {
+    question.elapsed_seconds = seconds;
+    return question.ask(config).target.has_value();
+  };
+  EXPECT_FALSE(moves_after(0.99 * due / share_saved));
+  EXPECT_THAT(question.ask(config).reason, HasSubstr(", beyond the 8 min 20 s that a re-layout has to save"));
+  EXPECT_TRUE(moves_after(1.01 * due / share_saved));
+  config.adapt.most_relayouts = 3;
+  EXPECT_FALSE(moves_after(1.9 * due / share_saved));
+  EXPECT_TRUE(moves_after(2.1 * due / share_saved));
+  config.adapt.most_relayouts = 6;
+  question.candidates[1] = candidate(data, 16, 0.9, 0.001);
+  question.candidates[1].is_layout_measured = false;
+  EXPECT_FALSE(moves_after(1.9 * due / share_saved));
+  EXPECT_TRUE(moves_after(2.1 * due / share_saved));
+  question.candidates[1] = candidate(pipeline, 32, 0.9);  // a change of the batch costs none
+  set_noise(question.latest, 1000);
+  EXPECT_TRUE(moves_after(1000));
 }
 
 TEST(GoodputPolicy, OtherRanksOrOtherSpeedsLetLayoutsChangeAgain) {
