@@ -5,22 +5,31 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "copus/base/cpu_quota.h"
 #include "copus/base/error.h"
 
 namespace copus {
 
-int64_t usable_cores() {
+int64_t cores_of_affinity() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores)
                                                           : std::max(1U, std::thread::hardware_concurrency());
+}
+
+int64_t usable_cores(const std::filesystem::path& root) {
+  const int64_t cores = cores_of_affinity();
+  const std::optional<double> quota = cpu_quota(root);
+  return quota && *quota < static_cast<double>(cores) ? static_cast<int64_t>(std::ceil(*quota)) : cores;
 }
 
 int64_t default_threads(int64_t processes) {

@@ -28,6 +28,7 @@
 
 #include "copus/base/available_memory.h"
 #include "copus/base/cores.h"
+#include "copus/base/cpu_quota.h"
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/cli/with_libtorch.h"
@@ -184,7 +185,7 @@ std::vector<Finding> examine(const std::string& run_directory) {
   const auto add = [&](const std::string& subject, const std::function<Finding()>& check) {
     checks.emplace_back(subject, [check] { return std::vector{check()}; });
   };
-  add("cores", [=] { return check_cores(cores, granted_cores()); });
+  add("cores", [=] { return check_cores(cores_of_affinity(), cores, cpu_quota()); });
   add("memory", [] { return check_memory(available_memory_bytes(), available_address_space_bytes()); });
   add("threads", [=] { return check_threads(ranks); });
   add("open files", [=] { return check_open_files(most_open_files(), ranks); });

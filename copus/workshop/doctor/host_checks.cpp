@@ -15,7 +15,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -42,22 +41,11 @@ std::string bytes_text(int64_t bytes) { return format_bytes(static_cast<double>(
 
 }  // namespace
 
-std::optional<double> granted_cores(const std::filesystem::path& groups) {
-  double quota = 0, period = 0;
-  if (std::ifstream(groups / "cpu.max") >> quota >> period && period > 0) return quota / period;  // "max" is no number
-  std::ifstream(groups / "cpu/cpu.cfs_quota_us") >> quota;
-  std::ifstream(groups / "cpu/cpu.cfs_period_us") >> period;
-  if (quota <= 0 || period <= 0) return std::nullopt;
-  return quota / period;
-}
-
-Finding check_cores(int64_t usable, std::optional<double> granted) {
-  const std::string text = concat(counted(usable, "core"), " usable");
-  if (!granted || *granted >= static_cast<double>(usable)) return {Verdict::ok, "cores", text};
-  return {Verdict::warning, "cores",
-          concat(text, ", and the control group grants the time of ", format_number("%.3g", *granted)),
-          concat("set train.threads so that ranks x threads is at most ",
-                 std::max<int64_t>(1, static_cast<int64_t>(*granted)), ", or raise the container's limit of CPUs")};
+Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota) {
+  return {Verdict::ok, "cores",
+          concat(usable, " usable: the process may run on ", bound, ", and ",
+                 quota ? concat("its control group grants the time of ", format_number("%.3g", *quota))
+                       : "no control group limits their time")};
 }
 
 Finding check_memory(int64_t available, int64_t address_space) {

@@ -12,11 +12,8 @@
 
 namespace copus {
 
-// The cores whose time the control group grants this process, as a container sees it; nothing without such a limit.
-// `groups` is the file system of control groups.
-std::optional<double> granted_cores(const std::filesystem::path& groups = "/sys/fs/cgroup");
-
-Finding check_cores(int64_t usable, std::optional<double> granted);
+// The cores that this process may run on, how many of them Copus counts with, and the quota of its control group.
+Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota);
 // Bytes of memory and of address space that this process may still take.
 Finding check_memory(int64_t available, int64_t address_space);
 // The largest limit that a process may set itself, and the ranks that would start here.

@@ -50,28 +50,11 @@ void refuse_system_call(long number) {
   std::exit(0);
 }
 
-TEST(Doctor, CoresThatTheControlGroupDoesNotGrantAreAWarning) {
-  EXPECT_EQ(check_cores(8, std::nullopt).verdict, Verdict::ok);
-  EXPECT_EQ(check_cores(8, 8).verdict, Verdict::ok);
-  const Finding limited = check_cores(8, 1.5);
-  EXPECT_EQ(limited.verdict, Verdict::warning);
-  EXPECT_THAT(limited.text, HasSubstr("grants the time of 1.5"));
-  EXPECT_THAT(limited.remedy, HasSubstr("at most 1"));
-}
-
-TEST(Doctor, ReadsTheQuotaOfBothVersionsOfControlGroups) {
-  const TemporaryFolder second, first, none;
-  std::ofstream(second.path() / "cpu.max") << "150000 100000\n";
-  EXPECT_EQ(granted_cores(second.path()), 1.5);
-  std::ofstream(second.path() / "cpu.max") << "max 100000\n";
-  EXPECT_EQ(granted_cores(second.path()), std::nullopt);
-  std::filesystem::create_directory(first.path() / "cpu");
-  std::ofstream(first.path() / "cpu/cpu.cfs_quota_us") << "200000\n";
-  std::ofstream(first.path() / "cpu/cpu.cfs_period_us") << "100000\n";
-  EXPECT_EQ(granted_cores(first.path()), 2);
-  std::ofstream(first.path() / "cpu/cpu.cfs_quota_us") << "-1\n";
-  EXPECT_EQ(granted_cores(first.path()), std::nullopt);
-  EXPECT_EQ(granted_cores(none.path()), std::nullopt);
+TEST(Doctor, NamesTheCoresOfTheAffinityAndTheQuota) {
+  EXPECT_THAT(check_cores(8, 8, std::nullopt).text, HasSubstr("8 usable: the process may run on 8, and no control"));
+  EXPECT_THAT(check_cores(8, 2, 1.5).text,
+              HasSubstr("2 usable: the process may run on 8, and its control group grants"));
+  EXPECT_THAT(check_cores(8, 2, 1.5).text, HasSubstr("the time of 1.5"));
 }
 
 TEST(Doctor, LittleMemoryIsAWarningAndNoneIsBad) {

@@ -1,0 +1,14 @@
+// The processor time that control groups (cgroups) grant: the limit of a container, a pod or a service.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+namespace copus {
+
+// Returns the smallest quota of this process's control group and the groups around it, as a number of cores (1.5: one
+// and a half seconds of processor time a second); nothing without a quota. Reads both versions of control groups.
+// `root` is the folder that holds proc and sys.
+std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
+
+}  // namespace copus
