@@ -1,3 +1,8 @@
+if(COPUS_PYTHON)
+  # pip starts CMake without scripts/build, which would name what was unpacked where only root may install packages.
+  list(APPEND CMAKE_PREFIX_PATH ${CMAKE_SOURCE_DIR}/.cache/debian/usr ${CMAKE_SOURCE_DIR}/third_party/usr)
+endif()
+
 # debian_package_is_missing(NAME PACKAGE...): ends with what to install.
 function(debian_package_is_missing NAME)
   list(JOIN ARGN " " PACKAGES)
