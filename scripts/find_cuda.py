@@ -12,6 +12,7 @@ PyTorch for CUDA. nvcc is CUDACXX, below CUDA_HOME, on the PATH, or in /usr/loca
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import pathlib
@@ -38,6 +39,8 @@ gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "cmake": torch.utils.cmake_prefix_path,
                   "gpus": gpus, "capability": torch.cuda.get_device_capability() if gpus else None}))
 """
+# The driver's devices, by which a card is found without PyTorch: on Linux, and in Windows' subsystem for Linux.
+DEVICES = ["/dev/nvidia[0-9]*", "/dev/dxg"]
 PROBE_SECONDS = 120  # a first import from a network's file system is slow
 
 
@@ -138,7 +141,11 @@ def main() -> int:
     has_torch = not isinstance(torch, Missing)
     nvcc = find_nvcc(torch["cuda"].split(".")[0] if has_torch else None)
     missing = [each for each in (torch, nvcc) if isinstance(each, Missing)]
-    if has_torch and not torch["gpus"]:
+    if not has_torch and not any(map(glob.glob, DEVICES)):
+        missing.insert(0, Missing("an NVIDIA GPU with its driver", DEVICES,
+                                  "NVIDIA's driver; in a container, docker run --gpus all; without a card nothing below "
+                                  "helps, and `make quickstart` trains on CPUs"))
+    elif has_torch and not torch["gpus"]:
         missing.append(Missing("a GPU that PyTorch can use",
                                [f"torch {torch['version']}: torch.cuda.is_available() is False"], "a driver for CUDA " +
                                torch["cuda"] + " (nvidia-smi shows its version); in a container, "

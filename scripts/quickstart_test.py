@@ -35,6 +35,9 @@ class Machine(unittest.TestCase):
         self.project = self.folder / "project"
         shutil.copytree(ROOT / "scripts", self.project / "scripts")
         shutil.copytree(ROOT / "cmake", self.project / "cmake")
+        finder = self.project / "scripts/find_cuda.py"
+        finder.write_text(finder.read_text().replace('"/dev/nvidia[', f'"{self.folder}/dev/nvidia[')
+                          .replace('"/dev/dxg', f'"{self.folder}/dev/dxg'))
         for name in ("setup", "build", "fetch-corpus"):
             self.write(self.project / "scripts" / name, f'echo "{name} $* $COPUS_TORCH_DIR $COPUS_GPU" >>"$LOG"')
         self.write(self.project / "build/copus", COPUS)
@@ -88,6 +91,13 @@ class Machine(unittest.TestCase):
 
     def test_without_any_pytorch_each_python_is_named(self):
         self.assert_lacks("PyTorch for CUDA, 2.11 or newer", f"{self.folder}/bin/python3: no module torch", "pip install torch")
+
+    def test_a_machine_without_a_driver_is_told_before_it_downloads_a_pytorch(self):
+        self.assert_lacks("an NVIDIA GPU with its driver", f"{self.folder}/dev/nvidia[0-9]*", "`make quickstart` trains on CPUs")
+        (self.folder / "dev").mkdir()
+        (self.folder / "dev/nvidia0").touch()
+        done, _ = self.call("--device", "cuda")
+        self.assertNotIn("an NVIDIA GPU", done.stderr)
 
     def test_all_that_is_missing_is_one_message(self):
         self.install_torch(cuda="99.0", gpus=0, capability=None)
