@@ -1,13 +1,16 @@
-if(COPUS_PYTHON)
-  # pip starts CMake without scripts/build, which would name what was unpacked where only root may install packages.
-  list(APPEND CMAKE_PREFIX_PATH ${CMAKE_SOURCE_DIR}/.cache/debian/usr ${CMAKE_SOURCE_DIR}/third_party/usr)
+# Where packages lie that only root may install: unpacked by scripts/setup, or brought along by scripts/gpu-check --prepare.
+# pip and users start CMake without scripts/build.
+list(APPEND CMAKE_PREFIX_PATH ${CMAKE_SOURCE_DIR}/.cache/debian/usr ${CMAKE_SOURCE_DIR}/third_party/usr)
+# Debian's folder of libraries, which CMake knows from Debian's compilers alone.
+if(NOT CMAKE_LIBRARY_ARCHITECTURE)
+  set(CMAKE_LIBRARY_ARCHITECTURE ${CMAKE_HOST_SYSTEM_PROCESSOR}-linux-gnu)
 endif()
 
 # debian_package_is_missing(NAME PACKAGE...): ends with what to install.
 function(debian_package_is_missing NAME)
   list(JOIN ARGN " " PACKAGES)
   message(FATAL_ERROR "${NAME} was not found. Run `scripts/setup --build`, which needs no root, or: "
-    "apt-get install ${PACKAGES}")
+    "apt-get install ${PACKAGES}. On other systems: docs/gpu.md, Building.")
 endfunction()
 
 # find_debian_package(NAME PACKAGE...): find_package(NAME REQUIRED), whose failure names the Debian packages to install.

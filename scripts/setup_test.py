@@ -165,6 +165,19 @@ with zipfile.ZipFile(f"{folder}/{wheel}", "w") as archive:
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual((self.folder / "log").read_text(), "", "neither apt-get nor sudo has anything to do")
 
+    def test_off_debian_headers_that_were_brought_along_are_enough(self):
+        (self.folder / "few").mkdir()
+        for program in ("bash", "dirname", "env", "grep", "nproc", "python3", "rm", "sed", "uname"):
+            (self.folder / "few" / program).symlink_to(shutil.which(program))
+        for program, text in {"cmake": "", "ninja": "", "g++": '[[ " $* " == *" -isystem third_party/usr/include "* ]]'}.items():
+            (self.folder / "few" / program).write_text(f"#!/usr/bin/env bash\n{text}\n")
+            (self.folder / "few" / program).chmod(0o755)
+        command = 'PATH="$PWD/../few"; scripts/setup --build'
+        self.assertRegex(self.bash(command).stdout, r"note: not a Debian system, .*: gtest/gtest\.h [^)]*gpu-check --prepare")
+        (self.folder / "project/third_party/usr/include").mkdir(parents=True)
+        result = self.bash(command)
+        self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+
     def test_an_old_libtorch_in_the_environment_is_none(self):
         venv = self.folder / "project" / ".venv"
         torch = venv / "lib" / "python3.11" / "site-packages" / "torch" / "share" / "cmake" / "Torch"
