@@ -291,8 +291,10 @@ class GoodputPolicy : public Policy {
   std::string what_it_costs(const Candidate& candidate, const Situation& situation) const {
     const double pause = pause_of(candidate, situation);
     const double due = price_of_relayouts(candidate, situation);
+    const char* const for_what = relayouts_to(candidate, situation) > 1 ? " that a re-layout and one back have to save"
+                                                                        : " that the re-layout has to save";
     return concat(pause > 0 ? ", after a pause of " + format_duration(pause) : "",
-                  due > 0 ? concat(", beyond the ", format_duration(due), " that a re-layout has to save") : "",
+                  due > 0 ? concat(", beyond the ", format_duration(due), for_what) : "",
                   turns_back(candidate, situation)
                       ? concat(", after ", counted(turns_, "turn"), " of the batch in short order")
                       : "");

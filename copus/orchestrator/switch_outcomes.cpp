@@ -31,11 +31,7 @@ std::vector<LossPoint> without_bump(const std::deque<LossPoint>& losses) {
 }
 
 std::optional<LossTrend> significant_trend(const std::vector<LossPoint>& points) {
-  // A log that somebody has changed may lack the seconds of a step.
-  const bool are_timed = std::all_of(points.begin(), points.end(),
-                                     [](const LossPoint& point) { return std::isfinite(point.elapsed_seconds); });
-  if (!are_timed || std::ssize(points) < least_losses ||
-      points.front().elapsed_seconds == points.back().elapsed_seconds) {
+  if (std::ssize(points) < least_losses || points.front().elapsed_seconds == points.back().elapsed_seconds) {
     return std::nullopt;
   }
   const LossTrend trend = loss_trend(points);
@@ -74,7 +70,8 @@ LossTrend loss_trend(const std::vector<LossPoint>& points) {
 
 void SwitchOutcomes::observe(const Observation& observation, bool counts) {
   consumed_samples_ = observation.consumed_samples;
-  losses_.push_back({observation.elapsed_seconds, observation.loss});
+  // A log that somebody has changed may lack the seconds of a step.
+  if (std::isfinite(observation.elapsed_seconds)) losses_.push_back({observation.elapsed_seconds, observation.loss});
   if (losses_.size() > most_losses) losses_.pop_front();
   if (!open_ || !counts) return;
   if (step_seconds_.size() < most_step_seconds) step_seconds_.push_back(observation.step_seconds);

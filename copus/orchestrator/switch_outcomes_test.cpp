@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <limits>
+#include <optional>
 
 #include "copus/base/mix_bits.h"
 #include "copus/orchestrator/testing/small_run.h"
@@ -136,6 +138,21 @@ TEST_F(SwitchOutcomesTest, WithoutATrendThereIsNoRatio) {
   move();
   steps(60, to_, 1, 0.01);
   EXPECT_EQ(outcomes_.take(Knowledge())[0].progress_ratio, std::nullopt);
+}
+
+TEST_F(SwitchOutcomesTest, AStepWhoseTimeIsNotKnownIsLeftOut) {
+  steps(60, from_, 1, 0.01);
+  move();
+  steps(30, to_, 1, 0.02);
+  Observation timeless;
+  timeless.elapsed_seconds = std::numeric_limits<double>::quiet_NaN();
+  timeless.step_seconds = 1;
+  timeless.consumed_samples = samples_;
+  outcomes_.observe(timeless, true);
+  steps(30, to_, 1, 0.02);
+  const std::optional<double> ratio = outcomes_.take(Knowledge())[0].progress_ratio;
+  ASSERT_TRUE(ratio);
+  EXPECT_NEAR(*ratio, 2, 0.02);
 }
 
 TEST_F(SwitchOutcomesTest, CountsWhatWasMeasuredBeforeTheSwitch) {
