@@ -1,6 +1,11 @@
 # Where packages lie that only root may install: unpacked by scripts/setup, or brought along by scripts/gpu-check --prepare.
 # pip and users start CMake without scripts/build.
-list(APPEND CMAKE_PREFIX_PATH ${CMAKE_SOURCE_DIR}/.cache/debian/usr ${CMAKE_SOURCE_DIR}/third_party/usr)
+foreach(FOLDER ${CMAKE_SOURCE_DIR}/.cache/debian/usr ${CMAKE_SOURCE_DIR}/third_party/usr)
+  if(EXISTS ${FOLDER})
+    message(STATUS "Looking for packages in ${FOLDER} first")
+    list(APPEND CMAKE_PREFIX_PATH ${FOLDER})
+  endif()
+endforeach()
 # Debian's folder of libraries, which CMake knows from Debian's compilers alone.
 if(NOT CMAKE_LIBRARY_ARCHITECTURE)
   set(CMAKE_LIBRARY_ARCHITECTURE ${CMAKE_HOST_SYSTEM_PROCESSOR}-linux-gnu)

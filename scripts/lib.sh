@@ -11,7 +11,17 @@ COPUS_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$COPUS_ROOT"
 
 venv_python="$COPUS_ROOT/.venv/bin/python"
-jobs="${COPUS_JOBS:-$(nproc)}"
+# Cores whose time this process gets: those that it may run on, or the quota of its container, rounded up.
+usable_cores() {
+  local cores quota period
+  cores="$(nproc)"
+  if read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max && [[ "$quota" != max ]]; then
+    quota=$(((quota + period - 1) / period))
+    ((quota >= cores)) || cores="$quota"
+  fi
+  echo "$cores"
+}
+jobs="${COPUS_JOBS:-$(usable_cores)}"
 
 # Debian packages that were unpacked here because only root may install them (scripts/unpack-debian-packages).
 unpacked="$COPUS_ROOT/.cache/debian"

@@ -36,8 +36,11 @@ class Machine(unittest.TestCase):
         shutil.copytree(ROOT / "scripts", self.project / "scripts")
         shutil.copytree(ROOT / "cmake", self.project / "cmake")
         finder = self.project / "scripts/find_cuda.py"
-        finder.write_text(finder.read_text().replace('"/dev/nvidia[', f'"{self.folder}/dev/nvidia[')
-                          .replace('"/dev/dxg', f'"{self.folder}/dev/dxg'))
+        text = finder.read_text()
+        for device in ('"/dev/nvidia[', '"/dev/dxg'):
+            self.assertIn(device, text)
+            text = text.replace(device, f'"{self.folder}{device[1:]}')
+        finder.write_text(text)
         for name in ("setup", "build", "fetch-corpus"):
             self.write(self.project / "scripts" / name, f'echo "{name} $* $COPUS_TORCH_DIR $COPUS_GPU" >>"$LOG"')
         self.write(self.project / "build/copus", COPUS)
