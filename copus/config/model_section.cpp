@@ -40,6 +40,27 @@ Json to_json(const Setting& setting) {
   }
 }
 
+// Replaces our fields about sliding layers by transformers' lists and objects.
+void describe_by_layer_type(Json& config) {
+  constexpr int64_t most_layers = 1 << 16;
+  const int64_t interval = config.value("full_attention_interval", int64_t{0});
+  const Json layers = config.value("num_hidden_layers", Json());
+  if (layers.is_number_integer() && layers > 0 && layers <= most_layers) {
+    config["layer_types"] = Json::array();
+    for (int64_t layer = 1; layer <= layers.get<int64_t>(); ++layer) {
+      const bool is_full = interval > 0 && layer % interval == 0;
+      config["layer_types"].push_back(is_full ? "full_attention" : "sliding_attention");
+    }
+  }
+  Json full = config.value("rope_scaling", Json::object());
+  full["rope_theta"] = config["rope_theta"];
+  const Json sliding = {{"rope_theta", config.value("sliding_rope_theta", Json(0))}};
+  config["rope_parameters"] = {{"full_attention", full},
+                               {"sliding_attention", config.contains("sliding_rope_theta") ? sliding : full}};
+  config.erase("rope_theta");
+  config.erase("rope_scaling");
+}
+
 // Refuses a model that transformers would train with dropout, unless the run ignores it.
 ModelDescription describe(const ModelText& config, bool ignores_dropout) {
   ModelDescription model = parse_model_description(config.text, config.source);
@@ -58,8 +79,8 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
   RunConfig one, other;
   one.model = here;
   other.model = there;
-  one.model.rope_scaling = here.rope_scaling.value_or(Llama3RopeScaling{});  // gives the two lists the same keys
-  other.model.rope_scaling = there.rope_scaling.value_or(Llama3RopeScaling{});
+  one.model.rope_scaling = here.rope_scaling.value_or(RopeScaling{});  // gives the two lists the same keys
+  other.model.rope_scaling = there.rope_scaling.value_or(RopeScaling{});
   const std::vector<WrittenField> fields = write_fields(one);
   const std::vector<WrittenField> other_fields = write_fields(other);
   for (size_t i = 0; i < fields.size(); ++i) {
@@ -74,7 +95,7 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 // Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
 // key/value heads, Qwen3's size of a head, Mistral's window, OLMo 2's and GPT-2's epsilon, SmolLM3's and GPT-2's tied
-// embeddings, and SmolLM3's rotary base and layers without rotary embeddings.
+// embeddings, SmolLM3's rotary base and layers without rotary embeddings, and OLMo 3's types of layers.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},
@@ -100,6 +121,8 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
     }
     config[field.name] = to_json(field);
   }
+  const auto owners = architectures_with("full_attention_interval");
+  if (std::ranges::find(owners, architecture) != owners.end()) describe_by_layer_type(config);
   return parse_model_description(config.dump(), where);
 }
 

@@ -77,12 +77,12 @@ TEST_F(ModelSection, TakesLlama3Scaling) {
       "rope_type = 'llama3', factor = 32, low_freq_factor = 1, high_freq_factor = 4.0, "
       "original_max_position_embeddings = 8192";
   EXPECT_EQ(parse_with_model(concat(inline_model, "rope_scaling = { ", scaling, " }")).model.rope_scaling,
-            (Llama3RopeScaling{32.0, 1.0, 4.0, 8192}));
+            (RopeScaling{RopeType::llama3, 32.0, 1.0, 4.0, 8192}));
   EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { ", scaling, ", facotr = 3 }")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("facotr"), HasSubstr("\"factor\"")));
   EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = 3")),
               HasSubstr("model.rope_scaling must be a table"));
-  EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { rope_type = 'yarn' }")), HasSubstr("yarn"));
+  EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { rope_type = 'ntk' }")), HasSubstr("ntk"));
 }
 
 TEST_F(ModelSection, MayBeAFileOrADirectory) {

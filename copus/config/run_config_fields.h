@@ -98,6 +98,8 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("rope_scaling", model.rope_scaling);
   visitor.field("no_rope_layer_interval", model.no_rope_interval, at_least_zero);
   visitor.field("sliding_window", model.attention_window, at_least_zero);
+  visitor.field("full_attention_interval", model.full_attention_interval, at_least_zero);
+  visitor.field("sliding_rope_theta", model.sliding_rope_theta, single_precision_or_zero);
   visitor.field("attention_bias", model.attention_output_bias);
   visitor.field("mlp_bias", model.feed_forward_bias);
   visitor.field("tie_word_embeddings", model.tie_word_embeddings);

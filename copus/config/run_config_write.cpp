@@ -22,11 +22,13 @@ std::string write(const DataSource& source) {
   if (!source.weight) return quote(source.path);
   return concat("{ path = ", quote(source.path), ", weight = ", write_number(*source.weight), " }");
 }
-std::string write(const Llama3RopeScaling& scaling) {
-  return concat("{ rope_type = \"llama3\", factor = ", write_number(scaling.factor),
-                ", low_freq_factor = ", write_number(scaling.low_frequency_factor),
-                ", high_freq_factor = ", write_number(scaling.high_frequency_factor),
-                ", original_max_position_embeddings = ", scaling.original_max_position_embeddings, " }");
+std::string write(const RopeScaling& scaling) {
+  std::string text = concat("{ rope_type = ", quote(to_string(scaling.type)));
+  for (const auto& [name, value] : scaling_numbers(scaling)) {
+    const bool is_whole = name == "original_max_position_embeddings";
+    text += concat(", ", name, " = ", is_whole ? std::to_string(static_cast<int64_t>(value)) : write_number(value));
+  }
+  return text + " }";
 }
 std::string write(const Curve& curve) {
   std::string text;
@@ -59,7 +61,7 @@ class Writer {
   void field(const char* key, const Value& value, const Ignored&...) {
     add(key, write(value));
   }
-  void field(const char* key, const std::optional<Llama3RopeScaling>& scaling) {
+  void field(const char* key, const std::optional<RopeScaling>& scaling) {
     if (scaling) add(key, write(*scaling));
   }
   void field(const char* key, const Curve& curve) {

@@ -84,7 +84,7 @@ class RandomConfigs {
     model.qkv_bias = model.attention_output_bias || model.architecture == Architecture::qwen2;
     model.feed_forward_bias = may("mlp_bias");
     if (model.architecture == Architecture::qwen3) model.qk_norm = QkNorm::head;
-    if (model.architecture == Architecture::olmo2) {
+    if (model.architecture == Architecture::olmo2 || model.architecture == Architecture::olmo3) {
       model.qk_norm = QkNorm::projection;
       model.block_norm = BlockNorm::output;
     }
@@ -97,9 +97,11 @@ class RandomConfigs {
     model.num_layers = whole(1, 100);
     if (model.architecture == Architecture::smollm3) model.no_rope_interval = whole(0, model.num_layers);
     model.max_position_embeddings = whole(2, INT32_MAX);
-    if (model.architecture == Architecture::mistral && coin()) {
+    const bool has_layer_types = model.architecture == Architecture::olmo3;
+    if ((model.architecture == Architecture::mistral || has_layer_types) && coin()) {
       model.attention_window = whole(1, model.max_position_embeddings - 1);
     }
+    if (has_layer_types && coin()) model.full_attention_interval = whole(0, model.num_layers);
     model.rms_norm_eps = positive();
     model.rope_theta = positive();
     if (model.architecture == Architecture::gpt2) {
@@ -115,8 +117,17 @@ class RandomConfigs {
     model.tie_word_embeddings = coin();
     model.initializer_range = 1 - share();
     if (!model.learned_positions && coin()) {
-      model.rope_scaling = Llama3RopeScaling{1 + share(), share() + 1e-3, 2 + share(), whole(1, 100000)};
+      RopeScaling& scaling = model.rope_scaling.emplace();
+      scaling.type = static_cast<RopeType>(whole(0, 2));
+      scaling.factor = 1 + share();
+      if (scaling.type != RopeType::linear) {
+        scaling.low_frequency_factor = share() + 1e-3;
+        scaling.high_frequency_factor = 2 + share();
+        scaling.original_max_position_embeddings = whole(1, 100000);
+      }
+      if (scaling.type == RopeType::yarn) scaling.attention_factor = 1 + share();
     }
+    if (has_layer_types && coin()) model.sliding_rope_theta = positive();
     return model;
   }
 

@@ -233,15 +233,15 @@ void SettingsReader::field(const char* key, std::vector<DataSource>& value) {
   }
 }
 
-void SettingsReader::field(const char* key, std::optional<Llama3RopeScaling>&) {
+void SettingsReader::field(const char* key, std::optional<RopeScaling>&) {
   const Setting* setting = find(key);
   if (!setting) return;
   if (setting->kind != Setting::Kind::table) {
     fail(*setting, "must be a table such as { rope_type = \"llama3\", factor = 8.0, low_freq_factor = 1.0, ",
          "high_freq_factor = 4.0, original_max_position_embeddings = 8192 }, got ", copus::describe(*setting));
   }
-  refuse_other_keys(*setting,
-                    {"rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+  refuse_other_keys(*setting, {"rope_type", "factor", "low_freq_factor", "high_freq_factor",
+                               "original_max_position_embeddings", "beta_slow", "beta_fast", "attention_factor"});
 }
 
 double SettingsReader::number_in(const Setting& table, const char* key, const Range<double>& range) const {

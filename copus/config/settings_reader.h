@@ -34,7 +34,7 @@ class SettingsReader {
   // Reads a list; a list of one item may be given as that item.
   void field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range);
   void field(const char* key, std::vector<bool>& value);
-  void field(const char* key, std::optional<Llama3RopeScaling>& value);  // checks type and keys, nothing more
+  void field(const char* key, std::optional<RopeScaling>& value);  // checks type and keys, nothing more
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
   void field(const char* key, Device& device);

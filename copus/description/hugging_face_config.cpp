@@ -8,9 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/range.h"
 #include "copus/description/model_description.h"
+#include "copus/description/rope_config.h"
 
 namespace copus {
 
@@ -30,12 +29,16 @@ std::string supported_classes() {
 
 // Upper limits of sizes. They are generous, and keep the number of parameters far below 2^63.
 constexpr int64_t max_vocab_size = std::numeric_limits<int32_t>::max();
-constexpr int64_t max_positions = std::numeric_limits<int32_t>::max();
 constexpr int64_t max_width = int64_t{1} << 20;
 constexpr int64_t max_intermediate_size = int64_t{1} << 24;
 constexpr int64_t max_layers = int64_t{1} << 12;
 constexpr int64_t max_heads = int64_t{1} << 16;
 constexpr int64_t max_head_dim = int64_t{1} << 12;
+
+constexpr int64_t default_sliding_window = 4096;
+constexpr int64_t default_full_attention_interval = 4;
+constexpr int64_t default_no_rope_interval = 4;
+constexpr double gpt2_dropout = 0.1;
 
 // transformers' defaults that differ between architectures.
 struct ArchitectureDefaults {
@@ -66,18 +69,13 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
       return {.max_position_embeddings = 2048, .rms_norm_eps = 1e-5};
     case Architecture::gpt2:
       return {.max_position_embeddings = 1024, .tie_word_embeddings = true, .rms_norm_eps = 1e-5};
+    case Architecture::olmo3:
+      return {.max_position_embeddings = 2048, .rope_theta = 500000.0, .rms_norm_eps = 1e-5};
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
-constexpr int64_t default_mistral_sliding_window = 4096;
-constexpr int64_t default_no_rope_interval = 4;
-constexpr double gpt2_dropout = 0.1;
 
 // GPT-2's own names of fields, behind which transformers understands the others' too.
-struct FieldAlias {
-  const char* alias;
-  const char* name;
-};
 constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
                                        {"n_layer", "num_hidden_layers"},
                                        {"n_head", "num_attention_heads"},
@@ -93,9 +91,11 @@ struct OwnField {
 };
 const std::vector<OwnField>& own_fields() {
   using enum Architecture;
-  static const std::vector<OwnField> fields = {{"sliding_window", {mistral}},
+  static const std::vector<OwnField> fields = {{"sliding_window", {mistral, olmo3}},
+                                               {"full_attention_interval", {olmo3}},
+                                               {"sliding_rope_theta", {olmo3}},
                                                {"no_rope_layer_interval", {smollm3}},
-                                               {"attention_bias", {llama, qwen3, smollm3, olmo2, gpt2}},
+                                               {"attention_bias", {llama, qwen3, smollm3, olmo2, gpt2, olmo3}},
                                                {"mlp_bias", {llama, smollm3, gpt2}}};
   return fields;
 }
@@ -105,128 +105,8 @@ bool has_field(Architecture architecture, std::string_view field) {
   return all.empty() || std::ranges::find(all, architecture) != all.end();
 }
 
-// A JSON value as messages show it: `the string "4096"`.
-std::string describe(const Json& value) {
-  constexpr size_t longest = 60;
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > longest) text = text.substr(0, longest) + "...";
-  return value.is_number() || value.is_null() ? text : concat("the ", value.type_name(), " ", text);
-}
-
-// The fields of one JSON object, read with their types and ranges checked. A field that is null counts as absent.
-class Fields {
- public:
-  Fields(const Json& object, std::string where) : object_(&object), where_(std::move(where)) {}
-
-  // From now on fields may have these names too.
-  void accept(std::span<const FieldAlias> aliases) { aliases_ = aliases; }
-
-  const Json& object() const { return *object_; }
-
-  template <class... Parts>
-  [[noreturn]] void fail(const Parts&... parts) const {
-    throw UserError(concat(where_, ": ", parts...));
-  }
-
-  bool contains(const char* name) const { return object_->contains(key(name)); }
-
-  const Json* find(const char* name) const {
-    const auto field = object_->find(key(name));
-    return field == object_->end() || field->is_null() ? nullptr : &*field;
-  }
-
-  std::optional<int64_t> integer(const char* name, int64_t highest, int64_t lowest = 1) const {
-    const Json* field = find(name);
-    if (!field) return std::nullopt;
-    // Some tools write whole numbers as floats: 128256.0. A double holds every integer up to `highest`.
-    const bool is_whole_float = field->is_number_float() && std::trunc(field->get<double>()) == field->get<double>();
-    if (!field->is_number_integer() && !is_whole_float) {
-      fail("\"", key(name), "\" must be a whole number, got ", describe(*field));
-    }
-    if (field->get<double>() < static_cast<double>(lowest) || field->get<double>() > static_cast<double>(highest)) {
-      fail("\"", key(name), "\" must be between ", lowest, " and ", highest, ", got ", describe(*field));
-    }
-    return field->get<int64_t>();
-  }
-
-  int64_t required_integer(const char* name, int64_t highest) const {
-    const std::optional<int64_t> value = integer(name, highest);
-    if (!value) fail("\"", name, "\" is missing; the model's shape needs it (a whole number)");
-    return *value;
-  }
-
-  // Reads a number that the model computes with.
-  std::optional<double> positive_number(const char* name) const {
-    const std::optional<double> value = number(name);
-    if (value && !single_precision.contains(*value)) {
-      fail("\"", key(name), "\" must be ", copus::describe(single_precision), ", got ", describe(*find(name)));
-    }
-    return value;
-  }
-
-  std::optional<double> number(const char* name) const {
-    const Json* field = find(name);
-    if (!field) return std::nullopt;
-    if (!field->is_number()) fail("\"", key(name), "\" must be a number, got ", describe(*field));
-    if (!std::isfinite(field->get<double>())) fail("\"", key(name), "\" must be finite, got ", describe(*field));
-    return field->get<double>();
-  }
-
-  double required_positive_number(const char* name) const {
-    const std::optional<double> value = positive_number(name);
-    if (!value) fail("\"", name, "\" is missing (a number)");
-    return *value;
-  }
-
-  bool boolean(const char* name, bool fallback = false) const {
-    const Json* field = find(name);
-    if (field && !field->is_boolean()) fail("\"", name, "\" must be true or false, got ", describe(*field));
-    return field ? field->get<bool>() : fallback;
-  }
-
-  std::optional<std::string> text(const char* name) const {
-    const Json* field = find(name);
-    if (!field) return std::nullopt;
-    if (!field->is_string()) fail("\"", name, "\" must be a string, got ", describe(*field));
-    return field->get<std::string>();
-  }
-
-  std::optional<Fields> fields(const char* name) const {
-    const Json* field = find(name);
-    if (!field) return std::nullopt;
-    if (!field->is_object()) fail("\"", name, "\" must be an object, got ", describe(*field));
-    return Fields(*field, concat(where_, ": ", name));
-  }
-
-  // Returns the name by which the object has a field.
-  const char* key(const char* name) const {
-    const auto alias = std::ranges::find(aliases_, std::string_view(name), &FieldAlias::name);
-    return alias != aliases_.end() && object_->contains(alias->alias) ? alias->alias : name;
-  }
-
- private:
-  const Json* object_;
-  std::string where_;
-  std::span<const FieldAlias> aliases_;
-};
-
-// Says where a text is no JSON.
-Json parse_json(std::string_view text, const std::string& source) {
-  if (nests_too_deeply(text)) {
-    throw UserError(concat(source, ": is nested too deeply; expected a Hugging Face config.json"));
-  }
-  try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    // nlohmann counts bytes from 1 and points behind the last byte read.
-    const std::string_view before = text.substr(0, std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0));
-    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-    const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
-    throw UserError(concat(source, ":", line, ":", column, ": not valid JSON; expected a Hugging Face config.json"));
-  } catch (const Json::out_of_range&) {  // its message names the number, and not where it stands
-    throw UserError(concat(source, ": holds a number beyond the range of double precision"));
-  }
-}
+// Tells whether config.json may give each layer a type of attention, and each type its rotary embeddings.
+bool has_layer_types(Architecture architecture) { return architecture == Architecture::olmo3; }
 
 // Goes by `architectures` where it is there, else by `model_type`.
 Architecture parse_architecture(const Fields& config) {
@@ -253,66 +133,6 @@ Architecture parse_architecture(const Fields& config) {
   }
   config.fail("architecture ", class_name ? *class_name : *type, " is not supported; supported are ",
               supported_classes());
-}
-
-struct Rope {
-  std::optional<double> theta;
-  std::optional<Llama3RopeScaling> scaling;
-};
-
-// `rope` is the object `rope_parameters` of transformers 5, or `rope_scaling` of transformers 4, which has rope_theta
-// outside.
-Rope parse_rope_object(const Fields& rope, int64_t max_position_embeddings) {
-  for (const auto& [key, value] : rope.object().items()) {
-    if (value.is_object()) rope.fail("\"", key, "\": different rotary embeddings by layer type are not supported");
-  }
-  if (rope.number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    rope.fail("\"partial_rotary_factor\" other than 1 is not supported");
-  }
-  const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
-  Rope result{rope.positive_number("rope_theta"), std::nullopt};
-  if (type == "default") return result;
-  if (type != "llama3") {
-    rope.fail("rope_type \"", type, "\" is not supported; supported are \"default\" and \"llama3\"");
-  }
-  Llama3RopeScaling scaling;
-  scaling.factor = rope.required_positive_number("factor");
-  scaling.low_frequency_factor = rope.required_positive_number("low_freq_factor");
-  scaling.high_frequency_factor = rope.required_positive_number("high_freq_factor");
-  scaling.original_max_position_embeddings =
-      rope.integer("original_max_position_embeddings", max_positions).value_or(max_position_embeddings);
-  if (scaling.factor < 1) rope.fail("\"factor\" must be at least 1, got ", scaling.factor);
-  if (scaling.high_frequency_factor <= scaling.low_frequency_factor) {
-    rope.fail("\"high_freq_factor\" must be greater than \"low_freq_factor\", got ", scaling.high_frequency_factor,
-              " and ", scaling.low_frequency_factor);
-  }
-  result.scaling = scaling;
-  return result;
-}
-
-void parse_rope(const Fields& config, ModelDescription& model) {
-  if (config.number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    config.fail("\"partial_rotary_factor\" other than 1 is not supported");
-  }
-  const auto read = [&](const char* name) -> std::optional<Rope> {
-    const std::optional<Fields> object = config.fields(name);
-    return object ? std::optional(parse_rope_object(*object, model.max_position_embeddings)) : std::nullopt;
-  };
-  const std::optional<Rope> old_style = read("rope_scaling");
-  const std::optional<Rope> new_style = read("rope_parameters");
-  if (old_style && new_style && old_style->scaling != new_style->scaling) {
-    config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
-  }
-  std::optional<double> theta = config.positive_number("rope_theta");
-  for (const std::optional<Rope>& rope : {old_style, new_style}) {
-    if (!rope) continue;
-    if (rope->theta && theta && rope->theta != theta) {
-      config.fail("\"rope_theta\" is given twice, as ", *theta, " and as ", *rope->theta, "; keep one of them");
-    }
-    if (rope->theta) theta = rope->theta;
-    model.rope_scaling = rope->scaling;
-  }
-  model.rope_theta = theta.value_or(defaults_of(model.architecture).rope_theta);
 }
 
 // Which layers have no rotary embeddings: a list of 1 and 0, or an interval. Published lists are intervals too.
@@ -369,7 +189,29 @@ void parse_heads(const Fields& config, ModelDescription& model) {
   }
 }
 
-// Reads the window of Mistral's attention. A window that is as long as the longest sequence counts as none.
+// Reads which layers are sliding. Published lists leave out every n-th.
+void parse_layer_types(const Fields& config, ModelDescription& model) {
+  model.full_attention_interval = default_full_attention_interval;
+  const Json* list = config.find("layer_types");
+  if (list) {
+    const auto is_full = [](const Json& type) { return type == "full_attention"; };
+    const auto is_known = [&](const Json& type) { return is_full(type) || type == "sliding_attention"; };
+    if (!list->is_array() || std::ssize(*list) != model.num_layers || !std::ranges::all_of(*list, is_known)) {
+      config.fail("\"layer_types\" must list \"full_attention\" or \"sliding_attention\" for each of the ",
+                  model.num_layers, " layers, got ", describe(*list));
+    }
+    const auto first = std::ranges::find_if(*list, is_full) - list->begin();
+    model.full_attention_interval = first < model.num_layers ? first + 1 : 0;
+    for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+      if (model.is_sliding(layer) != is_full((*list)[layer])) continue;
+      config.fail("\"layer_types\" must have \"full_attention\" in every n-th layer alone; other lists are not ",
+                  "supported: entry ", layer, " breaks the interval of ", model.full_attention_interval);
+    }
+  }
+  if (model.full_attention_interval > model.num_layers) model.full_attention_interval = 0;  // all layers are sliding
+}
+
+// Reads the window of attention. A window that is as long as the longest sequence counts as none.
 void parse_window(const Fields& config, ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::llama:  // transformers ignores the field
@@ -383,11 +225,14 @@ void parse_window(const Fields& config, ModelDescription& model) {
         config.fail("\"use_sliding_window\" is true, but sliding windows in only some layers are not supported");
       }
       return;
+    case Architecture::olmo3:
+      parse_layer_types(config, model);
+      break;
     case Architecture::mistral:
       break;
   }
   const int64_t window = config.contains("sliding_window") ? config.integer("sliding_window", max_positions).value_or(0)
-                                                           : default_mistral_sliding_window;
+                                                           : default_sliding_window;
   if (window < model.max_position_embeddings) model.attention_window = window;
 }
 
@@ -432,33 +277,18 @@ void parse_activation(const Fields& config, ModelDescription& model) {
               is_gpt2 ? "\"gelu_new\" and \"gelu_pytorch_tanh\" are" : "\"silu\" is", " supported");
 }
 
-void refuse_unsupported_features(const Fields& config) {
+void refuse_unsupported_features(const Fields& config, const ModelDescription& model) {
   if (config.find("quantization_config")) {
     config.fail(
         "\"quantization_config\" is present, but quantized weights are not supported; use the unquantized model");
   }
-  if (const Json* types = config.find("layer_types")) {
+  const Json* types = has_layer_types(model.architecture) ? nullptr : config.find("layer_types");
+  if (types) {
     const auto is_full = [](const Json& type) { return type == "full_attention"; };
     if (!types->is_array() || !std::all_of(types->begin(), types->end(), is_full)) {
       config.fail("\"layer_types\" must name only \"full_attention\", got ", describe(*types));
     }
   }
-}
-
-// Returns the object of a config.json.
-Json parse_object(std::string_view text, const std::string& source) {
-  Json json = parse_json(text, source);
-  if (json.is_object()) return json;
-  throw UserError(concat(source, ": must be a JSON object (a Hugging Face config.json), got ", describe(json)));
-}
-
-Json rope_object(const ModelDescription& model) {
-  if (!model.rope_scaling) return {{"rope_type", "default"}};
-  return {{"rope_type", "llama3"},
-          {"factor", model.rope_scaling->factor},
-          {"low_freq_factor", model.rope_scaling->low_frequency_factor},
-          {"high_freq_factor", model.rope_scaling->high_frequency_factor},
-          {"original_max_position_embeddings", model.rope_scaling->original_max_position_embeddings}};
 }
 
 }  // namespace
@@ -469,7 +299,7 @@ std::span<const Architecture> architectures_with(std::string_view field) {
 }
 
 std::string dropout_in(std::string_view json_text, const std::string& source) {
-  const Json json = parse_object(json_text, source);
+  const Json json = parse_config_object(json_text, source);
   const Fields config(json, source);
   const bool is_gpt2 = parse_architecture(config) == Architecture::gpt2;
   for (const char* name : {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
@@ -482,7 +312,7 @@ std::string dropout_in(std::string_view json_text, const std::string& source) {
 }
 
 ModelDescription parse_model_description(std::string_view json_text, const std::string& source) {
-  const Json json = parse_object(json_text, source);
+  const Json json = parse_config_object(json_text, source);
   Fields config(json, source);
   ModelDescription model;
   model.architecture = parse_architecture(config);
@@ -492,7 +322,7 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
     model.learned_positions = true;
   }
   if (model.architecture == Architecture::qwen3) model.qk_norm = QkNorm::head;
-  if (model.architecture == Architecture::olmo2) {
+  if (model.architecture == Architecture::olmo2 || model.architecture == Architecture::olmo3) {
     model.qk_norm = QkNorm::projection;
     model.block_norm = BlockNorm::output;
   }
@@ -512,13 +342,14 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
     config.fail("\"initializer_range\" must be at most 1, got ", model.initializer_range);
   }
   parse_heads(config, model);
-  if (!is_gpt2) parse_rope(config, model);
+  if (!is_gpt2)
+    parse_rope(config, defaults_of(model.architecture).rope_theta, has_layer_types(model.architecture), model);
   parse_no_rope(config, model);
   parse_window(config, model);
   parse_biases(config, model);
   parse_activation(config, model);
   if (is_gpt2) parse_gpt2(config, model);
-  refuse_unsupported_features(config);
+  refuse_unsupported_features(config, model);
   return model;
 }
 
@@ -574,6 +405,20 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
     case Architecture::qwen2:
       config["use_sliding_window"] = false;
       break;
+    case Architecture::olmo3: {
+      const bool slides_alone = model.sliding_rope_theta > 0;
+      const Json sliding = {{"rope_type", "default"}, {"rope_theta", model.sliding_rope_theta}};
+      config["rope_parameters"] = {{"full_attention", rope_parameters},
+                                   {"sliding_attention", slides_alone ? sliding : rope_parameters}};
+      config.erase("rope_theta");
+      config.erase("rope_scaling");
+      config["layer_types"] = Json::array();
+      for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+        config["layer_types"].push_back(model.is_sliding(layer) ? "sliding_attention" : "full_attention");
+      }
+      config["sliding_window"] = model.attention_window > 0 ? model.attention_window : model.max_position_embeddings;
+      break;
+    }
     case Architecture::mistral:
       config["sliding_window"] = model.attention_window > 0 ? Json(model.attention_window) : Json(nullptr);
       break;

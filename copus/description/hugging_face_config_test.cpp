@@ -1,6 +1,7 @@
 // config.json in and out: what is understood, and one clear message for everything that is not.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -32,6 +33,7 @@ const Json qwen2_config = as("Qwen2ForCausalLM", "qwen2");
 const Json qwen3_config = as("Qwen3ForCausalLM", "qwen3");
 const Json smollm3_config = as("SmolLM3ForCausalLM", "smollm3");
 const Json olmo2_config = as("Olmo2ForCausalLM", "olmo2");
+const Json olmo3_config = with(as("Olmo3ForCausalLM", "olmo3"), {{"num_hidden_layers", 4}});
 const Json gpt2_config = Json::parse(R"({
   "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
   "n_positions": 512
@@ -115,7 +117,7 @@ TEST(HuggingFaceConfig, ReadsBothStylesOfRotaryEmbeddings) {
   const ModelDescription old_style =
       parse(with(llama_config, {{"rope_theta", 500000}, {"rope_scaling", with(scaling, {{"rope_type", "llama3"}})}}));
   EXPECT_EQ(old_style.rope_theta, 500000.0);
-  EXPECT_EQ(old_style.rope_scaling, (Llama3RopeScaling{32.0, 1.0, 4.0, 8192}));
+  EXPECT_EQ(old_style.rope_scaling, (RopeScaling{RopeType::llama3, 32.0, 1.0, 4.0, 8192}));
   EXPECT_EQ(parse(with(llama_config, {{"rope_theta", 5e5}, {"rope_scaling", with(scaling, {{"type", "llama3"}})}})),
             old_style);
   EXPECT_EQ(
@@ -174,7 +176,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
         with(llama_config, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
         with(llama_config, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}),
         with(qwen2_config, {{"head_dim", 30}}), with(mistral_config, {{"sliding_window", 100}}), qwen3_config,
-        smollm3_config, olmo2_config, gpt2_config,
+        smollm3_config, olmo2_config, olmo3_config, gpt2_config,
+        with(olmo3_config, {{"rope_theta", 1e4}, {"sliding_window", 100}, {"max_position_embeddings", 8192}}),
         with(gpt2_config, {{"n_inner", 100}, {"tie_word_embeddings", false}}),
         with(smollm3_config, {{"no_rope_layer_interval", 0}, {"num_hidden_layers", 5}}),
         with(smollm3_config, {{"attention_bias", true}, {"mlp_bias", true}})}) {
@@ -196,8 +199,8 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
         PublishedModel{"qwen2.5-3b", 3085938688}, PublishedModel{"mistral-7b-v0.1", 7241732096},
         PublishedModel{"mistral-7b-v0.3", 7248023552}, PublishedModel{"qwen3-0.6b", 596049920},
         PublishedModel{"qwen3-8b", 8190735360}, PublishedModel{"smollm3-3b", 3075098624},
-        PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"gpt2", 124439808},
-        PublishedModel{"tiny-llama", 1869504}}) {
+        PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"olmo3-7b", 7298011136},
+        PublishedModel{"gpt2", 124439808}, PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
   }
@@ -290,8 +293,10 @@ TEST(HuggingFaceConfig, ContradictionsShowBothNumbers) {
 TEST(HuggingFaceConfig, RotaryEmbeddingsThatWeLackAreRefused) {
   const Json scaling = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
   const auto rope_refusal = [&](const Json& changes) { return refusal({{"rope_scaling", with(scaling, changes)}}); };
-  EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}}), AllOf(HasSubstr("rope_scaling"), HasSubstr("yarn")));
-  EXPECT_THAT(refusal({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}), HasSubstr("linear"));
+  EXPECT_THAT(rope_refusal({{"rope_type", "dynamic"}}), AllOf(HasSubstr("rope_scaling"), HasSubstr("dynamic")));
+  EXPECT_THAT(refusal({{"rope_scaling", {{"type", "linear"}}}}), AllOf(HasSubstr("factor"), HasSubstr("missing")));
+  EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}, {"truncate", false}}), HasSubstr("truncate"));
+  EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}, {"beta_fast", 1}}), HasSubstr("\"beta_fast\" must be greater"));
   EXPECT_THAT(rope_refusal({{"factor", nullptr}}), AllOf(HasSubstr("factor"), HasSubstr("missing")));
   EXPECT_THAT(rope_refusal({{"factor", 0.5}}), HasSubstr("at least 1"));
   EXPECT_THAT(rope_refusal({{"low_freq_factor", 4}}), HasSubstr("high_freq_factor"));
@@ -376,6 +381,63 @@ TEST(HuggingFaceConfig, ReadsMistralsWindow) {
   EXPECT_EQ(parse(absent).attention_window, 4096) << "MistralConfig's default";
   EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).attention_window, 0);
   EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 0}})), HasSubstr("between 1 and"));
+}
+
+TEST(HuggingFaceConfig, ReadsLinearAndYarnScaling) {
+  const auto scaling = [](const Json& changes) {
+    return parse(with(llama_config, {{"rope_scaling", with({{"factor", 4}}, changes)}})).rope_scaling;
+  };
+  EXPECT_EQ(scaling({{"type", "linear"}}), (RopeScaling{.type = RopeType::linear, .factor = 4}));
+  EXPECT_EQ(scaling({{"rope_type", "yarn"}}), (RopeScaling{RopeType::yarn, 4, 1, 32, 2048, 0.1 * std::log(4.0) + 1}))
+      << "transformers' defaults";
+  EXPECT_EQ(scaling({{"rope_type", "yarn"},
+                     {"attention_factor", 1.5},
+                     {"beta_slow", 2},
+                     {"beta_fast", 8},
+                     {"original_max_position_embeddings", 512}}),
+            (RopeScaling{RopeType::yarn, 4, 2, 8, 512, 1.5}));
+  EXPECT_EQ(scaling({{"rope_type", "yarn"}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}})->attention_factor, 1);
+  EXPECT_EQ(scaling({{"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 1024}})->factor,
+            2);
+}
+
+TEST(HuggingFaceConfig, ReadsTheLayersOfOlmo3) {
+  const ModelDescription model = parse(with(olmo3_config, {{"max_position_embeddings", 8192}}));
+  EXPECT_EQ(model.attention_window, 4096);
+  EXPECT_EQ(model.full_attention_interval, 4);
+  EXPECT_EQ(model.rope_theta, 500000);
+  EXPECT_EQ(model.sliding_rope_theta, 0) << "all layers are alike";
+  EXPECT_TRUE(model.qk_norm == QkNorm::projection && model.block_norm == BlockNorm::output);
+  EXPECT_EQ(model.window_of(2), 4096);
+  EXPECT_EQ(model.window_of(3), 0);
+  EXPECT_TRUE(model.has_window(4097));
+  EXPECT_FALSE(model.has_window(4096));
+  EXPECT_EQ(parse(with(olmo3_config, {{"sliding_window", 2048}})).attention_window, 0);
+
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 8.0}, {"original_max_position_embeddings", 256}};
+  const ModelDescription old_style = parse(with(olmo3_config, {{"rope_theta", 1e4}, {"rope_scaling", yarn}}));
+  EXPECT_EQ(old_style.rope_theta, 1e4);
+  EXPECT_EQ(old_style.rope_scaling->type, RopeType::yarn);
+  EXPECT_EQ(old_style.sliding_rope_theta, 5e5) << "Olmo3Config's base";
+  const Json by_type = {{"full_attention", with(yarn, {{"rope_theta", 1e4}})},
+                        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
+  EXPECT_EQ(parse(with(olmo3_config, {{"rope_parameters", by_type}})), old_style);
+
+  const auto types = [](const std::string& letters) {
+    Json list = Json::array();
+    for (const char letter : letters) list.push_back(letter == 's' ? "sliding_attention" : "full_attention");
+    return Json{{"layer_types", list}};
+  };
+  EXPECT_EQ(parse(with(olmo3_config, types("sfsf"))).full_attention_interval, 2);
+  EXPECT_EQ(parse(with(olmo3_config, types("ssss"))).full_attention_interval, 0);
+  EXPECT_EQ(parse(with(olmo3_config, types("ffff"))).full_attention_interval, 1);
+  const auto refused = [](const Json& changes) { return message_of(with(olmo3_config, changes)); };
+  EXPECT_THAT(refused(types("fsss")), AllOf(HasSubstr("layer_types"), HasSubstr("entry 1")));
+  EXPECT_THAT(refused(types("ss")), HasSubstr("each of the 4 layers"));
+  EXPECT_THAT(refused({{"layer_types", {"linear_attention"}}}), HasSubstr("linear_attention"));
+  EXPECT_THAT(refused({{"rope_parameters", {{"rope_theta", 1e4}}}}), HasSubstr("\"full_attention\""));
+  EXPECT_THAT(refused({{"rope_scaling", yarn}, {"rope_parameters", by_type}}), HasSubstr("contradict"));
+  EXPECT_THAT(refused({{"rope_parameters", {{"sliding_attention", yarn}}}}), HasSubstr("not supported"));
 }
 
 TEST(HuggingFaceConfig, FieldsOfOtherConcernsAreIgnored) {

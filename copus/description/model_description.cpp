@@ -24,8 +24,22 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "Olmo2ForCausalLM";
     case Architecture::gpt2:
       return "GPT2LMHeadModel";
+    case Architecture::olmo3:
+      return "Olmo3ForCausalLM";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
+}
+
+std::vector<std::pair<std::string_view, double>> scaling_numbers(const RopeScaling& scaling) {
+  std::vector<std::pair<std::string_view, double>> numbers = {{"factor", scaling.factor}};
+  if (scaling.type == RopeType::linear) return numbers;
+  const bool is_yarn = scaling.type == RopeType::yarn;
+  numbers.emplace_back(is_yarn ? "beta_slow" : "low_freq_factor", scaling.low_frequency_factor);
+  numbers.emplace_back(is_yarn ? "beta_fast" : "high_freq_factor", scaling.high_frequency_factor);
+  numbers.emplace_back("original_max_position_embeddings",
+                       static_cast<double>(scaling.original_max_position_embeddings));
+  if (is_yarn) numbers.emplace_back("attention_factor", scaling.attention_factor);
+  return numbers;
 }
 
 const char* attention_norm_name(BlockNorm norm) {
@@ -103,7 +117,9 @@ double attended_tokens(const ModelDescription& model, int64_t sequence_length) {
   const auto sequence = static_cast<double>(sequence_length);
   if (!model.has_window(sequence_length)) return sequence / 2;
   const auto window = static_cast<double>(model.attention_window);
-  return window - window * window / (2 * sequence);
+  const double within = window - window * window / (2 * sequence);
+  if (model.full_attention_interval == 0) return within;
+  return within + (sequence / 2 - within) / static_cast<double>(model.full_attention_interval);
 }
 
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "copus/base/named_values.h"
@@ -17,7 +18,7 @@ namespace copus {
 inline constexpr int64_t ignored_target = -100;
 
 // The names are those of config.json's `model_type`.
-enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2 };
+enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2, olmo3 };
 template <>
 inline constexpr auto named_values<Architecture> =
     std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
@@ -26,7 +27,8 @@ inline constexpr auto named_values<Architecture> =
                                              {Architecture::qwen3, "qwen3"},
                                              {Architecture::smollm3, "smollm3"},
                                              {Architecture::olmo2, "olmo2"},
-                                             {Architecture::gpt2, "gpt2"}});
+                                             {Architecture::gpt2, "gpt2"},
+                                             {Architecture::olmo3, "olmo3"}});
 
 // What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
@@ -34,14 +36,30 @@ std::string_view causal_language_model_class(Architecture architecture);
 // Lists the architectures whose models have a field of config.json; the others ignore it. Empty: all have it.
 std::span<const Architecture> architectures_with(std::string_view field);
 
-// How Llama 3.1 rescales the frequencies of rotary embeddings for long contexts: rope_type "llama3".
-struct Llama3RopeScaling {
+// How the frequencies of rotary embeddings are rescaled for long contexts. The names are those of `rope_type`.
+enum class RopeType {
+  llama3,  // Llama 3.1: between the two bounds, the share that a frequency keeps is linear in its turns
+  linear,  // all frequencies are divided by the factor (Chen et al. 2023)
+  yarn,    // between the two bounds, the share is linear in the index of the frequency (Peng et al. 2023)
+};
+template <>
+inline constexpr auto named_values<RopeType> = std::to_array<NamedValue<RopeType>>(
+    {{RopeType::llama3, "llama3"}, {RopeType::linear, "linear"}, {RopeType::yarn, "yarn"}});
+
+struct RopeScaling {
+  RopeType type = RopeType::llama3;
   double factor = 8.0;
+  // Frequencies with fewer turns than the first within the original context are divided by the factor, those with more
+  // than the second are kept. Linear scaling ignores these and the context.
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
-  bool operator==(const Llama3RopeScaling&) const = default;
+  double attention_factor = 1.0;  // multiplies cosines and sines; of YaRN alone
+  bool operator==(const RopeScaling&) const = default;
 };
+
+// Lists the numbers of a scaling under transformers' names. An integer is exact.
+std::vector<std::pair<std::string_view, double>> scaling_numbers(const RopeScaling& scaling);
 
 // What the RMSNorms of queries and keys average over. They come before the rotation.
 enum class QkNorm {
@@ -77,7 +95,9 @@ struct ModelDescription {
   // A token's embedding has its position's added, from a table of max_position_embeddings rows. No layer rotates.
   bool learned_positions = false;
   double rope_theta = 10000.0;
-  std::optional<Llama3RopeScaling> rope_scaling;
+  std::optional<RopeScaling> rope_scaling;
+  // The base of the rotary embeddings in sliding layers, which rope_scaling then leaves alone. 0: as in other layers.
+  double sliding_rope_theta = 0;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
   bool attention_output_bias = false;
@@ -95,11 +115,21 @@ struct ModelDescription {
   // over the root of their number (Radford et al. 2019).
   bool scales_residual_initializer = false;
 
-  // A token attends to itself and to the attention_window - 1 tokens before it. 0: to all tokens before it.
+  // In sliding layers a token attends to itself and to the attention_window - 1 tokens before it. 0: to all tokens
+  // before it.
   int64_t attention_window = 0;
+  // Every n-th layer attends to all tokens: layers n - 1, 2 n - 1, ... The others are sliding. 0: all are.
+  int64_t full_attention_interval = 0;
 
   int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or up alone
-  bool has_window(int64_t sequence_length) const { return attention_window > 0 && attention_window < sequence_length; }
+  bool has_window(int64_t sequence_length) const {
+    return attention_window > 0 && attention_window < sequence_length && full_attention_interval != 1;
+  }
+  bool is_sliding(int64_t layer) const {
+    return full_attention_interval == 0 || (layer + 1) % full_attention_interval != 0;
+  }
+  int64_t window_of(int64_t layer) const { return is_sliding(layer) ? attention_window : 0; }
+  bool has_sliding_rope(int64_t layer) const { return sliding_rope_theta > 0 && is_sliding(layer); }
   bool has_rope(int64_t layer) const {
     return !learned_positions && (no_rope_interval == 0 || (layer + 1) % no_rope_interval != 0);
   }
@@ -131,7 +161,7 @@ std::string dropout_in(std::string_view json_text, const std::string& source);
 // Reads a Hugging Face config.json in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
 // Absent fields mean what they mean to transformers. `source` names the file in messages. Throws UserError for other
 // architectures, for fields that are missing, out of range or contradict each other, and for features that are not
-// supported (sliding windows in only some layers, other rope types).
+// supported (sliding windows in other layers than all but every n-th, other rope types).
 ModelDescription parse_model_description(std::string_view json_text, const std::string& source);
 
 // The config.json that transformers 4 and 5 read back into the same model. `torch_dtype` is the dtype of the weights
@@ -152,8 +182,8 @@ int64_t count_parameters(const ModelDescription& model);
 // The standard deviation of an embedding's or a linear layer's initial weights.
 double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter);
 
-// The number of tokens that a token of a sequence attends to, on average; terms of order 1 are dropped: s / 2, or with
-// a window w of less than s tokens w - w^2 / (2 s).
+// The number of tokens that a token of a sequence attends to, on average over the layers; terms of order 1 are dropped:
+// s / 2, or with a window w of less than s tokens w - w^2 / (2 s). Every n-th layer counts as a share of 1 / n.
 double attended_tokens(const ModelDescription& model, int64_t sequence_length);
 
 // Floating-point operations that training one token needs, forward and backward, without recompute:

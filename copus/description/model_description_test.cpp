@@ -115,6 +115,9 @@ TEST(ModelDescription, CountsTheTokensThatAreAttendedTo) {
     for (int64_t token = 0; token < 1000; ++token) pairs += std::min(token + 1, window);
     EXPECT_NEAR(attended_tokens(model, 1000), static_cast<double>(pairs) / 1000, 0.51) << window;
   }
+  model.attention_window = 400;
+  model.full_attention_interval = 4;
+  EXPECT_DOUBLE_EQ(attended_tokens(model, 1000), (3 * 320.0 + 500) / 4);
 }
 
 TEST(ModelDescription, CountsTrainingOperations) {

@@ -52,7 +52,7 @@ std::vector<ModelDescription> models_of_every_kind() {
   llama.initializer_range = 0.03;
 
   ModelDescription scaled = llama;
-  scaled.rope_scaling = Llama3RopeScaling{32.0, 1.0, 4.0, 128};
+  scaled.rope_scaling = RopeScaling{RopeType::llama3, 32.0, 1.0, 4.0, 128};
   scaled.tie_word_embeddings = true;
   scaled.head_dim = 20;
 
@@ -82,6 +82,16 @@ std::vector<ModelDescription> models_of_every_kind() {
   olmo2.block_norm = BlockNorm::output;
   olmo2.head_dim = 16;
 
+  ModelDescription olmo3 = olmo2;
+  olmo3.architecture = Architecture::olmo3;
+  olmo3.attention_window = 512;
+  olmo3.full_attention_interval = 2;
+  olmo3.sliding_rope_theta = 20000;
+  olmo3.rope_scaling = RopeScaling{RopeType::yarn, 5.0, 1.0, 32.0, 128, 1.25};
+
+  ModelDescription linear = qwen2;
+  linear.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 4.0};
+
   ModelDescription windowed = mistral;
   windowed.attention_window = 512;
 
@@ -99,7 +109,7 @@ std::vector<ModelDescription> models_of_every_kind() {
 
   ModelDescription biased_qwen3 = qwen3;
   biased_qwen3.qkv_bias = biased_qwen3.attention_output_bias = true;
-  return {biased, biased_qwen3, gpt2, llama, scaled, qwen2, mistral, windowed, qwen3, smollm3, olmo2};
+  return {biased, biased_qwen3, gpt2, llama, scaled, qwen2, mistral, windowed, qwen3, smollm3, olmo2, olmo3, linear};
 }
 
 void expect_same(const Json& theirs, const ModelDescription& ours) {
@@ -107,12 +117,13 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
   if (ours.learned_positions) {
     EXPECT_EQ(theirs["rope_type"], "none");
   } else {
-    EXPECT_EQ(theirs["rope_type"], ours.rope_scaling ? "llama3" : "default");
+    EXPECT_EQ(theirs["rope_type"], ours.rope_scaling ? to_string(ours.rope_scaling->type) : "default");
     EXPECT_EQ(theirs["rope_theta"], ours.rope_theta);
   }
   if (ours.rope_scaling) {
     EXPECT_EQ(theirs["rope_factor"], ours.rope_scaling->factor);
-    EXPECT_EQ(theirs["rope_original"], ours.rope_scaling->original_max_position_embeddings);
+    const Json original = ours.rope_scaling->original_max_position_embeddings;
+    EXPECT_EQ(theirs["rope_original"], ours.rope_scaling->type == RopeType::linear ? Json() : original);
   }
   EXPECT_EQ(theirs["head_dim"], ours.head_dim);
   EXPECT_EQ(theirs["norm_eps"], ours.rms_norm_eps);
@@ -120,7 +131,11 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
   EXPECT_EQ(theirs["max_position_embeddings"], ours.max_position_embeddings);
   EXPECT_EQ(theirs["tie_word_embeddings"], ours.tie_word_embeddings);
   EXPECT_EQ(theirs["sliding_window"].is_null() ? 0 : theirs["sliding_window"].get<int64_t>(), ours.attention_window);
+  EXPECT_EQ(theirs["sliding_rope_theta"], ours.sliding_rope_theta);
   for (int64_t layer = 0; layer < ours.num_layers; ++layer) {
+    const Json& types = theirs["layer_types"];
+    const bool slides = ours.attention_window > 0 && (types.is_null() || types[layer] == "sliding_attention");
+    EXPECT_EQ(slides, ours.window_of(layer) > 0) << "layer " << layer;
     const Json& has_rope = theirs["no_rope_layers"];
     const bool rotates = theirs["rope_type"] != "none" && (has_rope.is_null() || has_rope[layer] == 1);
     EXPECT_EQ(rotates, ours.has_rope(layer)) << "layer " << layer;

@@ -33,28 +33,27 @@ at::Tensor Decoder::loss(const at::Tensor& tokens, const at::Tensor& targets) {
 }
 
 at::Tensor Decoder::logits(const at::Tensor& tokens) {
-  const kernels::AttentionShape shape = local_attention_shape(model_, TensorParallel(), tokens);
-  const RotaryTable::Rows rows = rotary_.rows(0, shape.sequence);
   ResidualStream stream{embedding_.forward(tokens), {}};
-  for (const DecoderLayer& layer : layers_) {
-    stream = layer.forward(stream, shape, rows, Recompute::none, nullptr);
+  for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
+    stream = layers_[layer].forward(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
+                                    rotary_.rows(layer, 0, tokens.size(1)), Recompute::none, nullptr);
   }
-  return head_.logits(head_.normalize(stream).normed).view({shape.batch, shape.sequence, -1});
+  return head_.logits(head_.normalize(stream).normed).view({tokens.size(0), tokens.size(1), -1});
 }
 
 at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) {
-  const kernels::AttentionShape shape = local_attention_shape(model_, TensorParallel(), tokens);
-  const int64_t length = cache.length_ + shape.sequence;
+  const int64_t sequence = tokens.size(1), length = cache.length_ + sequence;
   COPUS_CHECK(length <= cache.keys_.front().size(2), "the key-value cache holds ", cache.keys_.front().size(2));
-  const RotaryTable::Rows rows = rotary_.rows(cache.length_, shape.sequence);
   ResidualStream stream{embedding_.forward(tokens, cache.length_), {}};
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    stream = layers_[i].forward_cached(stream, shape, rows, cache.keys_[i].narrow(2, 0, length),
-                                       cache.values_[i].narrow(2, 0, length));
+  for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
+    stream = layers_[layer].forward_cached(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
+                                           rotary_.rows(layer, cache.length_, sequence),
+                                           cache.keys_[layer].narrow(2, 0, length),
+                                           cache.values_[layer].narrow(2, 0, length));
   }
   cache.length_ = length;
-  const at::Tensor normed = head_.normalize(stream).normed.view({shape.batch, shape.sequence, -1});
-  return head_.logits(normed.select(1, shape.sequence - 1).contiguous());
+  const at::Tensor normed = head_.normalize(stream).normed.view({tokens.size(0), sequence, -1});
+  return head_.logits(normed.select(1, sequence - 1).contiguous());
 }
 
 KeyValueCache::KeyValueCache(const ParameterStore& parameters, int64_t batch, int64_t capacity) {

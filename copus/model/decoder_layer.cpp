@@ -237,8 +237,8 @@ ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kern
   return feed_forward(a, attended.view({shape.batch * shape.sequence, shape.heads * shape.head_dim}));
 }
 
-kernels::AttentionShape local_attention_shape(const ModelDescription& model, const TensorParallel& tensor_parallel,
-                                              const at::Tensor& tokens) {
+kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t layer,
+                                              const TensorParallel& tensor_parallel, const at::Tensor& tokens) {
   COPUS_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong, "tokens are int64 [batch, sequence]");
   const int64_t ranks = tensor_parallel.size();
   COPUS_CHECK(!tensor_parallel.sequence_parallel() || tokens.numel() % ranks == 0, tokens.numel(),
@@ -248,7 +248,7 @@ kernels::AttentionShape local_attention_shape(const ModelDescription& model, con
           .heads = model.num_heads / ranks,
           .kv_heads = std::max<int64_t>(1, model.num_kv_heads / ranks),
           .head_dim = model.head_dim,
-          .window = model.attention_window};
+          .window = model.window_of(layer)};
 }
 
 }  // namespace copus

@@ -115,8 +115,8 @@ class DecoderLayer {
 };
 
 // Returns the attention of a rank over a micro-batch of `tokens`, int64 [batch, sequence]: its share of the query
-// heads, and the key-value heads that these read, at least one.
-kernels::AttentionShape local_attention_shape(const ModelDescription& model, const TensorParallel& tensor_parallel,
-                                              const at::Tensor& tokens);
+// heads, and the key-value heads that these read, at least one; within the window of `layer`.
+kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t layer,
+                                              const TensorParallel& tensor_parallel, const at::Tensor& tokens);
 
 }  // namespace copus

@@ -32,7 +32,7 @@ void expect_deferring_changes_no_bit(QkNorm qk_norm, BlockNorm block_norm, bool 
   const DecoderLayer layer(store, 0, TensorParallel());
   RotaryTable table(model, at::kFloat, test_device());
   const kernels::AttentionShape shape{2, 30, 4, 2, 8};
-  const RotaryTable::Rows rotary = table.rows(0, 30);
+  const RotaryTable::Rows rotary = table.rows(0, 0, 30);
   const at::Tensor x = at::randn({60, 40}).to(test_device()), dy = at::randn({60, 40}).to(test_device());
 
   const auto run = [&](WeightGradients::Mode mode, const auto& between) {

@@ -41,7 +41,7 @@ struct Variant {
 std::vector<Variant> variants() {
   std::vector<Variant> all;
   all.push_back({"llama", small_model()});
-  all.back().model.rope_scaling = Llama3RopeScaling{4.0, 1.0, 4.0, 16};
+  all.back().model.rope_scaling = RopeScaling{RopeType::llama3, 4.0, 1.0, 4.0, 16};
   all.push_back({"llama with biases", small_model()});
   all.back().model.qkv_bias = all.back().model.attention_output_bias = all.back().model.feed_forward_bias = true;
   all.push_back({"gated GELU", small_model()});
@@ -75,6 +75,12 @@ std::vector<Variant> variants() {
   all.back().model.architecture = Architecture::olmo2;
   all.back().model.qk_norm = QkNorm::projection;
   all.back().model.block_norm = BlockNorm::output;
+  all.push_back({"olmo3", all.back().model});
+  all.back().model.architecture = Architecture::olmo3;
+  all.back().model.attention_window = 7;
+  all.back().model.full_attention_interval = 2;
+  all.back().model.sliding_rope_theta = 500;
+  all.back().model.rope_scaling = RopeScaling{RopeType::yarn, 4.0, 1.0, 32.0, 64, 1.2};
   return all;
 }
 
@@ -157,6 +163,12 @@ TEST(Decoder, RandomCombinationsOfOptionsMatchAutogradInFloat64) {
     model.learned_positions = draw(3) == 0;
     model.no_rope_interval = draw(3);
     model.attention_window = draw(2) * 7;
+    model.full_attention_interval = draw(3);
+    model.sliding_rope_theta = draw(2) * 700.0;
+    if (draw(2) == 1) {
+      model.rope_scaling = RopeScaling{.type = static_cast<RopeType>(draw(3)), .original_max_position_embeddings = 16};
+      if (model.rope_scaling->type == RopeType::yarn) model.rope_scaling->attention_factor = 1.3;
+    }
     model.tie_word_embeddings = draw(2) == 1;
     SCOPED_TRACE(testing::Message() << "combination " << i);
     expect_matches_autograd(model, 2, 19);

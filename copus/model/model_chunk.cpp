@@ -22,6 +22,7 @@ ModelChunk::ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute reco
   const int64_t stage = chunk * strategy.pipeline_parallel + placement.here.pipeline;
   if (stage == 0) embedding_.emplace(parameters, tensor_parallel);
   const LayerRange range = placement.stages.at(stage);
+  first_layer_of_model_ = range.begin;
   for (int64_t layer = range.begin; layer < range.end; ++layer) {
     layers_.emplace_back(parameters, layer, tensor_parallel);
   }
@@ -62,23 +63,28 @@ class ModelChunk::Use {
   BucketUse* use_;
 };
 
-kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch) const {
-  return local_attention_shape(parameters_.model(), tensor_parallel_, micro_batch.tokens);
+kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch, size_t layer) const {
+  return local_attention_shape(parameters_.model(), first_layer_of_model_ + static_cast<int64_t>(layer),
+                               tensor_parallel_, micro_batch.tokens);
+}
+
+RotaryTable::Rows ModelChunk::rotation_of(const MicroBatch& micro_batch, size_t layer) {
+  return rotary_.rows(first_layer_of_model_ + static_cast<int64_t>(layer), 0, micro_batch.tokens.size(1));
 }
 
 // Runs the embedding and the layers forward.
 ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
                                           std::vector<LayerActivations>* kept, const Use& use) {
-  const kernels::AttentionShape shape = shape_of(micro_batch);
-  const RotaryTable::Rows rows = rotary_.rows(0, shape.sequence);
   ResidualStream stream{input, {}};
   if (embedding_) {
     use.weights({buckets_.front()}, [&] { stream.residual = embedding_->forward(micro_batch.tokens); });
   }
   if (kept) kept->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
-    use.weights({buckets_[first_layer_ + i]},
-                [&] { stream = layers_[i].forward(stream, shape, rows, recompute_, kept ? &(*kept)[i] : nullptr); });
+    use.weights({buckets_[first_layer_ + i]}, [&] {
+      stream = layers_[i].forward(stream, shape_of(micro_batch, i), rotation_of(micro_batch, i), recompute_,
+                                  kept ? &(*kept)[i] : nullptr);
+    });
   }
   return stream;
 }
@@ -100,8 +106,6 @@ at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor&
                                 WeightGradients& weight_gradients, const at::Tensor& loss_sum, BucketUse* told) {
   const Use use(told);
   const bool immediate = weight_gradients.mode() == WeightGradients::Mode::immediate;
-  const kernels::AttentionShape shape = shape_of(micro_batch);
-  const RotaryTable::Rows rows = rotary_.rows(0, shape.sequence);
 
   at::Tensor gradient = output_gradient;
   if (head_) {
@@ -118,7 +122,8 @@ at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor&
     weight_gradients.begin_bucket(bucket);
     if (immediate) use.gradient_begins(bucket);
     use.weights({bucket}, [&] {
-      gradient = layers_[i].backward(gradient, std::move(kept.layers[i]), shape, rows, weight_gradients);
+      gradient = layers_[i].backward(gradient, std::move(kept.layers[i]), shape_of(micro_batch, i),
+                                     rotation_of(micro_batch, i), weight_gradients);
     });
     if (immediate) use.gradient_ends(bucket);
   }

@@ -73,7 +73,9 @@ class ModelChunk {
 
  private:
   class Use;
-  kernels::AttentionShape shape_of(const MicroBatch& micro_batch) const;
+  // Returns the attention of a layer of this chunk, counted from its first one.
+  kernels::AttentionShape shape_of(const MicroBatch& micro_batch, size_t layer) const;
+  RotaryTable::Rows rotation_of(const MicroBatch& micro_batch, size_t layer);
   ResidualStream through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
                                 std::vector<LayerActivations>* kept, const Use& use);
 
@@ -82,6 +84,7 @@ class ModelChunk {
   TensorParallel tensor_parallel_;
   RotaryTable rotary_;
   std::optional<InputEmbedding> embedding_;
+  int64_t first_layer_of_model_;
   std::vector<DecoderLayer> layers_;
   std::optional<OutputHead> head_;
   // Indices of the buckets: of the embedding, the layers, final norm and head, and a tied head.

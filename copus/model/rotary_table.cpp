@@ -8,49 +8,84 @@
 
 namespace copus {
 
-std::vector<float> rotary_frequencies(const ModelDescription& model) {
-  std::vector<float> frequencies;
+namespace {
+
+// The share that Llama 3.1 keeps of each frequency: none of those whose wavelength exceeds the original context, all of
+// the short ones (transformers, modeling_rope_utils, rope_type "llama3").
+double llama3_share(const RopeScaling& scaling, double frequency) {
+  const double turns =
+      static_cast<double>(scaling.original_max_position_embeddings) / (2 * std::numbers::pi / frequency);
+  return (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
+}
+
+// The share that YaRN keeps of the frequency of pair `j`, by its index between those of two numbers of turns (there,
+// rope_type "yarn").
+double yarn_share(const RopeScaling& scaling, double theta, int64_t head_dim, int64_t j) {
+  const auto index_of = [&](double turns) {
+    const double context = static_cast<double>(scaling.original_max_position_embeddings);
+    return static_cast<double>(head_dim) * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+  };
+  const double first = std::max(std::floor(index_of(scaling.high_frequency_factor)), 0.0);
+  double last = std::min(std::ceil(index_of(scaling.low_frequency_factor)), static_cast<double>(head_dim - 1));
+  if (last == first) last += 0.001;
+  return 1 - std::clamp((static_cast<double>(j) - first) / (last - first), 0.0, 1.0);
+}
+
+}  // namespace
+
+Rotation rotation_of(const ModelDescription& model, int64_t layer) {
+  const bool is_own = model.has_sliding_rope(layer);
+  const double theta = is_own ? model.sliding_rope_theta : model.rope_theta;
+  const std::optional<RopeScaling> scaling = is_own ? std::nullopt : model.rope_scaling;
+  Rotation rotation{{}, scaling ? scaling->attention_factor : 1.0};
   for (int64_t j = 0; j < model.head_dim / 2; ++j) {
     const double exponent = static_cast<double>(2 * j) / static_cast<double>(model.head_dim);
-    double frequency = static_cast<float>(1.0 / std::pow(model.rope_theta, exponent));
-    if (model.rope_scaling) {
-      // Llama 3.1: wavelengths beyond the original context are stretched by `factor`, short ones kept, and those
-      // between blended (transformers, modeling_rope_utils, rope_type "llama3").
-      const Llama3RopeScaling& scaling = *model.rope_scaling;
-      const double context = static_cast<double>(scaling.original_max_position_embeddings);
-      const double wavelength = 2 * std::numbers::pi / frequency;
-      const double blend = (context / wavelength - scaling.low_frequency_factor) /
-                           (scaling.high_frequency_factor - scaling.low_frequency_factor);
-      const double kept = std::clamp(blend, 0.0, 1.0);
-      frequency = (1 - kept) * frequency / scaling.factor + kept * frequency;
+    double frequency = static_cast<float>(1.0 / std::pow(theta, exponent));
+    if (scaling) {
+      const double share = scaling->type == RopeType::llama3 ? llama3_share(*scaling, frequency)
+                           : scaling->type == RopeType::yarn ? yarn_share(*scaling, theta, model.head_dim, j)
+                                                             : 0.0;
+      const double kept = std::clamp(share, 0.0, 1.0);
+      frequency = (1 - kept) * frequency / scaling->factor + kept * frequency;
     }
-    frequencies.push_back(static_cast<float>(frequency));
+    rotation.frequencies.push_back(static_cast<float>(frequency));
   }
-  return frequencies;
+  return rotation;
 }
 
 RotaryTable::RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device)
-    : frequencies_(rotary_frequencies(model)), dtype_(dtype), device_(device) {}
-
-RotaryTable::Rows RotaryTable::rows(int64_t first, int64_t count) {
-  const int64_t length = cosine_.defined() ? cosine_.size(0) : 0;
-  // The table is at least doubled, since generation asks for one more position a token.
-  if (length < first + count) grow(std::max(first + count, 2 * length));
-  return {cosine_.narrow(0, first, count), sine_.narrow(0, first, count)};
+    : dtype_(dtype), device_(device) {
+  std::vector<int64_t> first_layers;  // of each kind
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const auto alike = [&](int64_t first) { return model.has_sliding_rope(first) == model.has_sliding_rope(layer); };
+    const auto found = std::ranges::find_if(first_layers, alike);
+    kind_of_layer_.push_back(static_cast<size_t>(found - first_layers.begin()));
+    if (found != first_layers.end()) continue;
+    first_layers.push_back(layer);
+    kinds_.push_back({rotation_of(model, layer), {}, {}});
+  }
 }
 
-void RotaryTable::grow(int64_t length) {
-  const int64_t half = std::ssize(frequencies_);
+RotaryTable::Rows RotaryTable::rows(int64_t layer, int64_t first, int64_t count) {
+  Kind& kind = kinds_.at(kind_of_layer_.at(static_cast<size_t>(layer)));
+  const int64_t length = kind.cosine.defined() ? kind.cosine.size(0) : 0;
+  // The table is at least doubled, since generation asks for one more position a token.
+  if (length < first + count) grow(kind, std::max(first + count, 2 * length));
+  return {kind.cosine.narrow(0, first, count), kind.sine.narrow(0, first, count)};
+}
+
+void RotaryTable::grow(Kind& kind, int64_t length) const {
+  const int64_t half = std::ssize(kind.rotation.frequencies);
   std::vector<double> cosine, sine;
   for (int64_t position = 0; position < length; ++position) {
-    for (const float frequency : frequencies_) {
+    for (const float frequency : kind.rotation.frequencies) {
       const float angle = static_cast<float>(position) * frequency;
-      cosine.push_back(std::cos(static_cast<double>(angle)));
-      sine.push_back(std::sin(static_cast<double>(angle)));
+      cosine.push_back(std::cos(static_cast<double>(angle)) * kind.rotation.factor);
+      sine.push_back(std::sin(static_cast<double>(angle)) * kind.rotation.factor);
     }
   }
-  cosine_ = kernels::from_host(cosine.data(), {length, half}, dtype_, device_);
-  sine_ = kernels::from_host(sine.data(), {length, half}, dtype_, device_);
+  kind.cosine = kernels::from_host(cosine.data(), {length, half}, dtype_, device_);
+  kind.sine = kernels::from_host(sine.data(), {length, half}, dtype_, device_);
 }
 
 }  // namespace copus

@@ -1,4 +1,5 @@
-// Cosines and sines of rotary position embeddings (Su et al. 2021), with Llama 3.1's frequency rescaling.
+// Cosines and sines of rotary position embeddings (Su et al. 2021), with the rescaling of frequencies for long
+// contexts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,28 +11,37 @@
 
 namespace copus {
 
-// Returns the angle per position of each pair (j, j + head_dim / 2): head_dim / 2 values. They are in single precision,
-// as transformers computes them, so that a model gives the same results here and there at every position.
-std::vector<float> rotary_frequencies(const ModelDescription& model);
+// The rotation of one kind of layer.
+struct Rotation {
+  // The angle per position of each pair (j, j + head_dim / 2): head_dim / 2 values. They are in single precision, as
+  // transformers computes them, so that a model gives the same results here and there at every position.
+  std::vector<float> frequencies;
+  double factor = 1;  // multiplies cosines and sines
+};
+Rotation rotation_of(const ModelDescription& model, int64_t layer);
 
 class RotaryTable {
  public:
   RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device);
 
-  // The rows of positions first .. first + count, each [count, head_dim / 2] in the table's dtype. The table grows on
-  // demand.
+  // The rows of a layer's positions first .. first + count, each [count, head_dim / 2] in the table's dtype. The table
+  // grows on demand.
   struct Rows {
     at::Tensor cosine, sine;
   };
-  Rows rows(int64_t first, int64_t count);
+  Rows rows(int64_t layer, int64_t first, int64_t count);
 
  private:
-  void grow(int64_t length);
+  struct Kind {
+    Rotation rotation;
+    at::Tensor cosine, sine;
+  };
+  void grow(Kind& kind, int64_t length) const;
 
-  std::vector<float> frequencies_;
+  std::vector<Kind> kinds_;
+  std::vector<size_t> kind_of_layer_;
   at::ScalarType dtype_;
   at::Device device_;
-  at::Tensor cosine_, sine_;
 };
 
 }  // namespace copus

@@ -198,7 +198,7 @@ constexpr std::array flavors = {Flavor{"1B", 16, 2048, 8192, 32, 8, true}, Flavo
 // Returns nothing where the model has none of these sizes, or another rotation than they all have.
 std::optional<std::string_view> flavor_of(const ModelDescription& model) {
   constexpr int64_t vocabulary = 128256;
-  const bool has_rotation = model.rope_theta == 500000 && model.rope_scaling == Llama3RopeScaling{};
+  const bool has_rotation = model.rope_theta == 500000 && model.rope_scaling == RopeScaling{};
   if (!has_rotation || model.rms_norm_eps != torchtitan_norm_eps) return std::nullopt;
   for (const Flavor& flavor : flavors) {
     const bool same = flavor.num_layers == model.num_layers && flavor.hidden_size == model.hidden_size &&
@@ -211,7 +211,7 @@ std::optional<std::string_view> flavor_of(const ModelDescription& model) {
 }
 
 // As keyword arguments of both versions. A factor of 1 scales nothing.
-std::string torchtitan_scaling(const Llama3RopeScaling& scaling) {
+std::string torchtitan_scaling(const RopeScaling& scaling) {
   return concat("scaling_factor=", number(scaling.factor), ", low_freq_factor=", number(scaling.low_frequency_factor),
                 ", high_freq_factor=", number(scaling.high_frequency_factor),
                 ", original_max_position_embeddings=", scaling.original_max_position_embeddings);
@@ -225,7 +225,7 @@ std::string torchtitan_arguments(const ModelDescription& model) {
                 ", multiple_of=", model.intermediate_size,
                 ", ffn_dim_multiplier=0.1, norm_eps=", number(model.rms_norm_eps),
                 ", rope_theta=", number(model.rope_theta), ", rope_scaling_args=RoPEScalingArgs(",
-                torchtitan_scaling(model.rope_scaling.value_or(Llama3RopeScaling{.factor = 1})), "))");
+                torchtitan_scaling(model.rope_scaling.value_or(RopeScaling{.factor = 1})), "))");
 }
 
 // The lines of a configuration function of 0.3 that make a model of a size of its own.

@@ -74,7 +74,7 @@ TEST(PasteText, MegatronIsToldWhatTheModelIs) {
   question.model.num_kv_heads = 2;
   question.model.qkv_bias = question.model.tie_word_embeddings = true;
   question.model.rope_theta = 1000000;
-  question.model.rope_scaling = Llama3RopeScaling{.factor = 32};
+  question.model.rope_scaling = RopeScaling{.factor = 32};
   const std::string text = paste_texts(question, {{.pipeline_parallel = 2}, 64, 1}).front().text;
   EXPECT_THAT(text, AllOf(HasSubstr("--group-query-attention --num-query-groups 2 "),
                           HasSubstr("--disable-bias-linear --add-qkv-bias \\\n"),
@@ -206,7 +206,7 @@ TEST(PasteText, TorchtitanHasItsOwnNamesForItsOwnSizes) {
                     .head_dim = 128,
                     .rms_norm_eps = 1e-5,
                     .rope_theta = 500000,
-                    .rope_scaling = Llama3RopeScaling{}};
+                    .rope_scaling = RopeScaling{}};
   const Configuration configuration = {{.data_parallel = 8, .zero_stage = 3}, 64, 1};
   EXPECT_THAT(paste_texts(question, configuration).front().text,
               AllOf(HasSubstr("flavor = \"8B\"\n"), Not(HasSubstr("llama3_args"))));
@@ -217,12 +217,12 @@ TEST(PasteText, TorchtitanHasItsOwnNamesForItsOwnSizes) {
 // Llama 3 has the sizes of 3.1 without its scaling, which both versions apply where nothing else is said.
 TEST(PasteText, TorchtitanIsToldHowPositionsAreScaled) {
   const Configuration configuration = {{.data_parallel = 8, .zero_stage = 3}, 64, 1};
-  const auto text = [&](PlannedSystem program, const std::optional<Llama3RopeScaling>& scaling) {
+  const auto text = [&](PlannedSystem program, const std::optional<RopeScaling>& scaling) {
     PlanQuestion question = question_for(program);
     question.model.rope_scaling = scaling;
     return paste_texts(question, configuration).front().text;
   };
-  const Llama3RopeScaling by_32{.factor = 32};
+  const RopeScaling by_32{.factor = 32};
   EXPECT_THAT(text(PlannedSystem::torchtitan, std::nullopt), HasSubstr("RoPEScalingArgs(scaling_factor=1, "));
   EXPECT_THAT(text(PlannedSystem::torchtitan, by_32), HasSubstr("RoPEScalingArgs(scaling_factor=32, "));
   EXPECT_THAT(text(PlannedSystem::torchtitan_0_3, std::nullopt), Not(HasSubstr("scaling")));

@@ -236,6 +236,9 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2) for ",
                   full_name(system));
   }
+  if (system != PlannedSystem::copus && scaling && scaling->type != RopeType::llama3) {
+    return concat("Copus does not plan rope_scaling other than \"llama3\" for ", full_name(system));
+  }
   if (system != PlannedSystem::copus && (model.norm == NormKind::layer || model.learned_positions)) {
     return concat("Copus does not plan LayerNorm or learned positions (GPT-2) for ", full_name(system));
   }
@@ -250,7 +253,7 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     case PlannedSystem::copus:
       break;
     case PlannedSystem::megatron:
-      if (scaling && *scaling != Llama3RopeScaling{.factor = scaling->factor}) {
+      if (scaling && *scaling != RopeScaling{.factor = scaling->factor}) {
         return lacks("flags for a rope_scaling other than Llama 3.1's but for its factor");
       }
       break;

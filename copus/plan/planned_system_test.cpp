@@ -145,9 +145,8 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   const auto biased_output = [](ModelDescription& model) { model.attention_output_bias = true; };
   const auto biased_feed_forward = [](ModelDescription& model) { model.feed_forward_bias = true; };
   const auto every_fourth = [](ModelDescription& model) { model.no_rope_interval = 4; };
-  const auto scaled = [](ModelDescription& model) {
-    model.rope_scaling = Llama3RopeScaling{.low_frequency_factor = 2};
-  };
+  const auto scaled = [](ModelDescription& model) { model.rope_scaling = RopeScaling{.low_frequency_factor = 2}; };
+  const auto yarn = [](ModelDescription& model) { model.rope_scaling = RopeScaling{.type = RopeType::yarn}; };
   for (const auto& [system, name] : {std::pair{PlannedSystem::torchtitan, "torchtitan 0.2 has no "},
                                      {PlannedSystem::torchtitan_0_3, "torchtitan 0.3 has no "}}) {
     EXPECT_THAT(lacks(system, qwen), AllOf(HasSubstr(name), HasSubstr("Qwen2")));
@@ -169,6 +168,7 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   for (const PlannedSystem system : all_values<PlannedSystem>()) {
     EXPECT_THAT(lacks(system, normed_outputs), HasSubstr(system == PlannedSystem::copus ? "has" : "OLMo 2"));
     const bool has = system == PlannedSystem::copus;
+    EXPECT_THAT(lacks(system, yarn), HasSubstr(has ? "has" : "rope_scaling other than"));
     for (const auto& change : {std::function<void(ModelDescription&)>(layer_norm), {learned}}) {
       EXPECT_THAT(lacks(system, change), HasSubstr(has ? "has" : "GPT-2"));
     }

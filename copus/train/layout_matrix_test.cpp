@@ -247,6 +247,14 @@ TEST_F(LayoutMatrix, WithinAWindow) {
   expect_same({within_a_window, kv_heads(4)}, {{ranks(1, 2, 1)}, {ranks(1, 2, 2), zb_h1, recompute(Recompute::full)}});
 }
 
+TEST_F(LayoutMatrix, WindowsInSomeLayers) {
+  expect_same({windows_in_some_layers, tied},
+              {{ranks(1, 2, 1)}, {ranks(1, 2, 2), zb_h1}, {ranks(1, 2, 2), interleaved, recompute(Recompute::full)}});
+  expect_same({windows_in_some_layers}, {{ranks(1, 1, 1)}, {ranks(1, 1, 4), zb_h1}});
+  expect_same({windows_in_some_layers, sequence_parallel, micro_batch(4)},
+              {{ranks(2, 2, 1), zero_3, recompute(Recompute::attention)}, {ranks(2, 2, 2), zero_2, zb_h1}});
+}
+
 TEST_F(LayoutMatrix, SomeLayersWithoutRope) {
   expect_same({some_layers_without_rope, tied},
               {{ranks(1, 1, 1)}, {ranks(1, 1, 4), zb_h1}, {ranks(1, 1, 2), interleaved, recompute(Recompute::full)}});

@@ -137,6 +137,23 @@ def olmo2() -> transformers.Olmo2Config:
     )
 
 
+def olmo3() -> transformers.Olmo3Config:
+    """Windows in two of three layers, which have another rotary base; YaRN in the third."""
+    yarn = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32)
+    return transformers.Olmo3Config(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24,
+        sliding_window=37,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters=dict(
+            full_attention=yarn, sliding_attention=dict(rope_type="default", rope_theta=500000.0)
+        ),
+        pad_token_id=None,
+    )
+
+
 def gpt2() -> transformers.GPT2Config:
     """Learned positions, LayerNorm, a feed-forward without a gate, fused and transposed projections."""
     return transformers.GPT2Config(
@@ -167,16 +184,38 @@ class DoubleRMSNorm(torch.nn.Module):
 
 
 class DoubleRotaryEmbedding(torch.nn.Module):
-    """Rotary angles in float64, with llama3 rescaling (Llama 3.1: `apply_scaling` of Meta's reference code)."""
+    """Rotary angles in float64, rescaled as Llama 3.1 does (`apply_scaling` of Meta's reference code) or by YaRN."""
 
     def __init__(self, config: transformers.PretrainedConfig):
         super().__init__()
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        rope = config.rope_parameters
+        ropes = config.rope_parameters
+        self.by_type = {
+            layer_type: self.rotation(rope, head_dim)
+            for layer_type, rope in ({None: ropes} if "rope_type" in ropes else ropes).items()
+        }
+
+    def rotation(self, rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
+        """The frequencies, and the factor of cosines and sines."""
         frequencies = rope["rope_theta"] ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
         if rope["rope_type"] == "llama3":
-            frequencies = torch.stack([self.rescaled(frequency, rope) for frequency in frequencies])
-        self.frequencies = frequencies
+            return torch.stack([self.rescaled(frequency, rope) for frequency in frequencies]), 1.0
+        if rope["rope_type"] == "yarn":
+            return self.interpolated(frequencies, rope, head_dim), 0.1 * math.log(rope["factor"]) + 1
+        return frequencies, 1.0
+
+    @staticmethod
+    def interpolated(frequencies: torch.Tensor, rope: dict, head_dim: int) -> torch.Tensor:
+        """YaRN's ramp between the pairs that turn 32 times and once within the original context."""
+
+        def pair_that_turns(times: float) -> float:
+            wavelength = rope["original_max_position_embeddings"] / times
+            return head_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(rope["rope_theta"]))
+
+        first = max(math.floor(pair_that_turns(32)), 0)
+        last = min(math.ceil(pair_that_turns(1)), head_dim - 1)
+        share_slowed = ((torch.arange(head_dim // 2, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
+        return frequencies * (1 - share_slowed) + frequencies / rope["factor"] * share_slowed
 
     @staticmethod
     def rescaled(frequency: torch.Tensor, rope: dict) -> torch.Tensor:
@@ -185,10 +224,13 @@ class DoubleRotaryEmbedding(torch.nn.Module):
         share_kept = ((turns - low) / (high - low)).clamp(0, 1)
         return share_kept * frequency + (1 - share_kept) * frequency / rope["factor"]
 
-    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        angles = position_ids[..., None].double() * self.frequencies
+    def forward(
+        self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        frequencies, factor = self.by_type[layer_type]
+        angles = position_ids[..., None].double() * frequencies
         angles = torch.cat((angles, angles), dim=-1)
-        return angles.cos(), angles.sin()
+        return factor * angles.cos(), factor * angles.sin()
 
 
 def load_float64(folder: pathlib.Path) -> transformers.PreTrainedModel:
@@ -289,7 +331,8 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for seed, make_config in enumerate((llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases, gpt2)):
+    architectures = (llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases, gpt2, olmo3)
+    for seed, make_config in enumerate(architectures):
         write_reference(out / make_config.__name__, make_config(), seed)
         print(f"wrote {out / make_config.__name__}")
     stamp.write_text(wanted, encoding="utf-8")

@@ -23,6 +23,8 @@ for directory in sys.argv[1:]:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     rope = getattr(config, "rope_parameters", None) or {"rope_type": "none", "rope_theta": None}
+    sliding = rope.get("sliding_attention")
+    rope = rope.get("full_attention", rope)
     decoder = model.base_model
     if hasattr(decoder, "layers"):
         attention, norm = decoder.layers[0].self_attn, decoder.norm
@@ -42,6 +44,9 @@ for directory in sys.argv[1:]:
                 "max_position_embeddings": config.max_position_embeddings,
                 "tie_word_embeddings": config.tie_word_embeddings,
                 "sliding_window": getattr(attention, "sliding_window", None) or getattr(config, "sliding_window", None),
+                # 0: sliding layers rotate as the others
+                "sliding_rope_theta": sliding["rope_theta"] if sliding and sliding != rope else 0,
+                "layer_types": getattr(config, "layer_types", None) if sliding else None,
                 "no_rope_layers": getattr(config, "no_rope_layers", None),
                 "dtype": str(config.dtype),
                 "parameters": [[name, list(value.shape)] for name, value in model.named_parameters()],

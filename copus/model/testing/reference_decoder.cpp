@@ -53,12 +53,6 @@ std::map<std::string, at::Tensor> leaves(const ParameterStore& store) {
 at::Tensor logits(const ModelDescription& model, const std::map<std::string, at::Tensor>& weights,
                   const at::Tensor& tokens) {
   const at::TensorOptions options = weights.at("model.norm.weight").options().requires_grad(false);
-  std::vector<double> angles;
-  for (int64_t position = 0; position < tokens.size(1); ++position) {
-    for (const float frequency : rotary_frequencies(model)) angles.push_back(static_cast<float>(position) * frequency);
-  }
-  const at::Tensor angle = at::tensor(angles, at::kDouble).view({tokens.size(1), -1});
-  const at::Tensor cosine = angle.cos().to(options), sine = angle.sin().to(options);
   at::Tensor x = at::embedding(weights.at("model.embed_tokens.weight"), tokens);
   if (model.learned_positions) x = x + weights.at("model.embed_positions.weight").narrow(0, 0, tokens.size(1));
   const auto stream_norm = [&](const at::Tensor& y, const std::string& name) {
@@ -69,6 +63,14 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     const auto weight = [&](const std::string& name) { return weights.at(prefix + name); };
+    const Rotation rotation = rotation_of(model, layer);
+    std::vector<double> angles;
+    for (int64_t position = 0; position < tokens.size(1); ++position) {
+      for (const float frequency : rotation.frequencies) angles.push_back(static_cast<float>(position) * frequency);
+    }
+    const at::Tensor angle = at::tensor(angles, at::kDouble).view({tokens.size(1), -1});
+    const at::Tensor cosine = (rotation.factor * angle.cos()).to(options);
+    const at::Tensor sine = (rotation.factor * angle.sin()).to(options);
     const bool of_outputs = model.block_norm == BlockNorm::output;
     const auto norm = [&](const at::Tensor& y, const std::string& name) {
       return rms_norm(y, weight(name + ".weight"), model.rms_norm_eps);
@@ -90,7 +92,7 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
       return model.has_rope(layer) ? rotate(y, cosine, sine) : y;
     };
     const at::Tensor attended = attention(compared("q", model.num_heads), compared("k", model.num_kv_heads),
-                                          heads("v_proj", model.num_kv_heads), model.attention_window);
+                                          heads("v_proj", model.num_kv_heads), model.window_of(layer));
     const at::Tensor attention_output =
         with_bias(at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t()),
                   "self_attn.o_proj", model.attention_output_bias);

@@ -83,6 +83,14 @@ inline const Change within_a_window = [](RunConfig& config) {
   config.model.architecture = Architecture::mistral;
   config.model.attention_window = 6;
 };
+inline const Change windows_in_some_layers = [](RunConfig& config) {
+  normalized_outputs_and_projections(config);
+  config.model.architecture = Architecture::olmo3;
+  config.model.attention_window = 6;
+  config.model.full_attention_interval = 3;
+  config.model.sliding_rope_theta = 500;
+  config.model.rope_scaling = RopeScaling{RopeType::yarn, 4.0, 1.0, 32.0, 16, 1.2};
+};
 inline const Change some_layers_without_rope = [](RunConfig& config) {
   config.model.architecture = Architecture::smollm3;
   config.model.no_rope_interval = 3;

@@ -1,0 +1,157 @@
+#include "copus/description/rope_config.h"
+
+#include <cmath>
+#include <utility>
+
+namespace copus {
+
+namespace {
+
+struct Rope {
+  std::optional<double> theta;
+  std::optional<RopeScaling> scaling;
+};
+
+// Reads a number that null or absence set to `fallback`.
+double scaling_number(const Fields& rope, const char* name, double fallback) {
+  return rope.positive_number(name).value_or(fallback);
+}
+
+// Computes YaRN's attention_factor where it is not given (transformers, modeling_rope_utils).
+double yarn_attention_factor(const Fields& rope, double factor) {
+  const auto grown = [&](double scale) { return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0; };
+  const double scale = rope.number("mscale").value_or(0), all_scale = rope.number("mscale_all_dim").value_or(0);
+  return scale != 0 && all_scale != 0 ? grown(scale) / grown(all_scale) : grown(1);
+}
+
+RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, int64_t max_position_embeddings) {
+  RopeScaling scaling{.type = type};
+  if (type == RopeType::linear) {
+    scaling.factor = rope.required_positive_number("factor");
+  } else {
+    scaling.original_max_position_embeddings =
+        rope.integer("original_max_position_embeddings", max_positions).value_or(max_position_embeddings);
+  }
+  if (type == RopeType::llama3) {
+    scaling.factor = rope.required_positive_number("factor");
+    scaling.low_frequency_factor = rope.required_positive_number("low_freq_factor");
+    scaling.high_frequency_factor = rope.required_positive_number("high_freq_factor");
+  }
+  if (type == RopeType::yarn) {
+    const auto longest = static_cast<double>(max_position_embeddings);
+    scaling.factor =
+        scaling_number(rope, "factor", longest / static_cast<double>(scaling.original_max_position_embeddings));
+    scaling.low_frequency_factor = scaling_number(rope, "beta_slow", 1);
+    scaling.high_frequency_factor = scaling_number(rope, "beta_fast", 32);
+    scaling.attention_factor = scaling_number(rope, "attention_factor", yarn_attention_factor(rope, scaling.factor));
+    if (!rope.boolean("truncate", true)) rope.fail("\"truncate\" is false, which is not supported");
+  }
+  if (scaling.factor < 1) rope.fail("\"factor\" must be at least 1, got ", scaling.factor);
+  if (type != RopeType::linear && scaling.high_frequency_factor <= scaling.low_frequency_factor) {
+    const bool is_yarn = type == RopeType::yarn;
+    rope.fail("\"", is_yarn ? "beta_fast" : "high_freq_factor", "\" must be greater than \"",
+              is_yarn ? "beta_slow" : "low_freq_factor", "\", got ", scaling.high_frequency_factor, " and ",
+              scaling.low_frequency_factor);
+  }
+  return scaling;
+}
+
+// `rope` is the object `rope_parameters` of transformers 5, or `rope_scaling` of transformers 4, which has rope_theta
+// outside.
+Rope parse_rope_object(const Fields& rope, int64_t max_position_embeddings) {
+  for (const auto& [key, value] : rope.object().items()) {
+    if (value.is_object()) rope.fail("\"", key, "\": different rotary embeddings by layer type are not supported");
+  }
+  if (rope.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+    rope.fail("\"partial_rotary_factor\" other than 1 is not supported");
+  }
+  const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
+  Rope result{rope.positive_number("rope_theta"), std::nullopt};
+  if (type == "default") return result;
+  for (const auto& [known, name] : named_values<RopeType>) {
+    if (type == name) {
+      result.scaling = parse_rope_scaling(rope, known, max_position_embeddings);
+      return result;
+    }
+  }
+  std::string all;
+  for (const auto& [known, name] : named_values<RopeType>) all += concat(", \"", name, "\"");
+  rope.fail("rope_type \"", type, "\" is not supported; supported are \"default\"", all);
+}
+
+// Reads the rotary embeddings of olmo3, which transformers holds by the types of layers. In the style of transformers
+// 4 the scaling and the base are of full attention alone: sliding layers have their class's base.
+void parse_rope_by_layer_type(const Fields& config, double default_theta, ModelDescription& model) {
+  Rope full{config.positive_number("rope_theta"), std::nullopt}, sliding;
+  const std::optional<Fields> scaling = config.fields("rope_scaling"), parameters = config.fields("rope_parameters");
+  if (scaling && parameters) {
+    config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
+  }
+  if (parameters) {
+    for (const auto& [type, rope] :
+         {std::pair<const char*, Rope*>{"full_attention", &full}, {"sliding_attention", &sliding}}) {
+      if (const std::optional<Fields> object = parameters->fields(type)) {
+        const std::optional<double> theta = rope->theta;
+        *rope = parse_rope_object(*object, model.max_position_embeddings);
+        if (!rope->theta) rope->theta = theta;
+      }
+    }
+    for (const auto& [key, value] : parameters->object().items()) {
+      if (key == "full_attention" || key == "sliding_attention") continue;
+      parameters->fail("\"", key, "\": a model of ", to_string(model.architecture),
+                       " has an object \"full_attention\" here, and an object \"sliding_attention\"");
+    }
+  } else if (scaling) {
+    full.scaling = parse_rope_object(*scaling, model.max_position_embeddings).scaling;
+  }
+  model.rope_theta = full.theta.value_or(default_theta);
+  model.rope_scaling = full.scaling;
+  const double sliding_theta = sliding.theta.value_or(default_theta);
+  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are alike
+  if (sliding.scaling) {
+    parameters->fail(
+        "\"sliding_attention\" has another rope_type than \"default\" and other numbers than "
+        "\"full_attention\", which is not supported");
+  }
+  model.sliding_rope_theta = sliding_theta;
+}
+
+}  // namespace
+
+void parse_rope(const Fields& config, double default_theta, bool by_layer_type, ModelDescription& model) {
+  if (config.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+    config.fail("\"partial_rotary_factor\" other than 1 is not supported");
+  }
+  if (by_layer_type) return parse_rope_by_layer_type(config, default_theta, model);
+  const auto read = [&](const char* name) -> std::optional<Rope> {
+    const std::optional<Fields> object = config.fields(name);
+    return object ? std::optional(parse_rope_object(*object, model.max_position_embeddings)) : std::nullopt;
+  };
+  const std::optional<Rope> old_style = read("rope_scaling");
+  const std::optional<Rope> new_style = read("rope_parameters");
+  if (old_style && new_style && old_style->scaling != new_style->scaling) {
+    config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
+  }
+  std::optional<double> theta = config.positive_number("rope_theta");
+  for (const std::optional<Rope>& rope : {old_style, new_style}) {
+    if (!rope) continue;
+    if (rope->theta && theta && rope->theta != theta) {
+      config.fail("\"rope_theta\" is given twice, as ", *theta, " and as ", *rope->theta, "; keep one of them");
+    }
+    if (rope->theta) theta = rope->theta;
+    model.rope_scaling = rope->scaling;
+  }
+  model.rope_theta = theta.value_or(default_theta);
+}
+
+nlohmann::json rope_object(const ModelDescription& model) {
+  if (!model.rope_scaling) return {{"rope_type", "default"}};
+  nlohmann::json object = {{"rope_type", to_string(model.rope_scaling->type)}};
+  for (const auto& [name, value] : scaling_numbers(*model.rope_scaling)) object[std::string(name)] = value;
+  if (model.rope_scaling->type != RopeType::linear) {
+    object["original_max_position_embeddings"] = model.rope_scaling->original_max_position_embeddings;
+  }
+  return object;
+}
+
+}  // namespace copus
