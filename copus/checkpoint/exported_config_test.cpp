@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "copus/base/durable_file.h"
 #include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {
@@ -67,6 +68,14 @@ TEST(ExportedConfig, KeepsWhatCopusDoesNotWrite) {
               ElementsAre("bos_token_id", "eos_token_id", "pretraining_tp", "transformers_version"));
   EXPECT_EQ(Json::parse(exported.generation_config),
             Json({{"_from_model_config", true}, {"bos_token_id", 1}, {"eos_token_id", {2, 3}}}));
+}
+
+TEST(ExportedConfig, OfOlmo3ReadsBackBesideTheFieldsOfItsOrigin) {
+  const std::string origin = read_text_file(COPUS_MODELS "/olmo3-7b.json");
+  const ModelDescription model = parse_model_description(origin, "origin");
+  const ExportedConfig exported = exported_config(model, "bfloat16", {.config = origin});
+  EXPECT_FALSE(exported.is_of_another_model);
+  EXPECT_EQ(parse_model_description(exported.config, "exported"), model);
 }
 
 // Transformers takes neither null nor a float where it expects an integer.

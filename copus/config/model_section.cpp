@@ -94,8 +94,9 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 }  // namespace
 
 // Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
-// key/value heads, Qwen3's size of a head, Mistral's window, OLMo 2's and GPT-2's epsilon, SmolLM3's and GPT-2's tied
-// embeddings, SmolLM3's rotary base and layers without rotary embeddings, and OLMo 3's types of layers.
+// key/value heads, Qwen3's size of a head, Mistral's window, the epsilon of OLMo 2, OLMo 3 and GPT-2, the tied
+// embeddings of SmolLM3 and GPT-2, the rotary base of SmolLM3 and OLMo 3, SmolLM3's layers without rotary embeddings,
+// and OLMo 3's types of layers.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},

@@ -80,6 +80,14 @@ TEST_F(ModelSection, TakesLlama3Scaling) {
             (RopeScaling{RopeType::llama3, 32.0, 1.0, 4.0, 8192}));
   EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { ", scaling, ", facotr = 3 }")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("facotr"), HasSubstr("\"factor\"")));
+  for (const char* other : {"rope_type = 'llama3', factor = 8, attention_factor = 1.2",
+                            "rope_type = 'yarn', factor = 8, low_freq_factor = 2",
+                            "rope_type = 'linear', factor = 4, beta_fast = 8", "rope_type = 'default', factor = 4"}) {
+    const std::string last = std::string(other).substr(std::string(other).rfind(',') + 2);
+    EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { ", other, " }")),
+                HasSubstr(last.substr(0, last.find(' '))));
+  }
+  EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { factor = 4 }")), HasSubstr("has no rope_type"));
   EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = 3")),
               HasSubstr("model.rope_scaling must be a table"));
   EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { rope_type = 'ntk' }")), HasSubstr("ntk"));

@@ -125,7 +125,10 @@ class RandomConfigs {
         scaling.high_frequency_factor = 2 + share();
         scaling.original_max_position_embeddings = whole(1, 100000);
       }
-      if (scaling.type == RopeType::yarn) scaling.attention_factor = 1 + share();
+      if (scaling.type == RopeType::yarn) {
+        scaling.attention_factor = 1 + share();
+        model.rope_theta = 2 + share();
+      }
     }
     if (has_layer_types && coin()) model.sliding_rope_theta = positive();
     return model;

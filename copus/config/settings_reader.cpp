@@ -240,8 +240,19 @@ void SettingsReader::field(const char* key, std::optional<RopeScaling>&) {
     fail(*setting, "must be a table such as { rope_type = \"llama3\", factor = 8.0, low_freq_factor = 1.0, ",
          "high_freq_factor = 4.0, original_max_position_embeddings = 8192 }, got ", copus::describe(*setting));
   }
-  refuse_other_keys(*setting, {"rope_type", "factor", "low_freq_factor", "high_freq_factor",
-                               "original_max_position_embeddings", "beta_slow", "beta_fast", "attention_factor"});
+  const Setting* type = setting->find("rope_type");
+  if (!type) fail(*setting, "has no rope_type; expected a type such as rope_type = \"llama3\"");
+  for (const auto& [known, name] : named_values<RopeType>) {
+    if (type->kind != Setting::Kind::text || std::get<std::string>(type->value) != name) continue;
+    std::vector<std::string> keys = {"rope_type"};
+    for (const auto& [field_name, value] : scaling_numbers({.type = known})) keys.emplace_back(field_name);
+    refuse_other_keys(*setting, keys);
+    return;
+  }
+  // parse_model_description refuses other types, but for "default", which has no numbers.
+  if (type->kind == Setting::Kind::text && std::get<std::string>(type->value) == "default") {
+    refuse_other_keys(*setting, {"rope_type"});
+  }
 }
 
 double SettingsReader::number_in(const Setting& table, const char* key, const Range<double>& range) const {

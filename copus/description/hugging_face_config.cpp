@@ -410,8 +410,6 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       const Json sliding = {{"rope_type", "default"}, {"rope_theta", model.sliding_rope_theta}};
       config["rope_parameters"] = {{"full_attention", rope_parameters},
                                    {"sliding_attention", slides_alone ? sliding : rope_parameters}};
-      config.erase("rope_theta");
-      config.erase("rope_scaling");
       config["layer_types"] = Json::array();
       for (int64_t layer = 0; layer < model.num_layers; ++layer) {
         config["layer_types"].push_back(model.is_sliding(layer) ? "sliding_attention" : "full_attention");

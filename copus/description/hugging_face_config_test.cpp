@@ -186,6 +186,18 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
   }
 }
 
+// Transformers 4 reads the old fields, in which sliding layers have no base of their own.
+TEST(HuggingFaceConfig, Olmo3IsWrittenInBothStyles) {
+  const std::string text = read_text_file(concat(COPUS_MODELS, "/olmo3-7b.json"));
+  const ModelDescription model = parse_model_description(text, "olmo3-7b");
+  Json written = Json::parse(to_hugging_face_config(model, "bfloat16"));
+  EXPECT_EQ(parse(written), model);
+  EXPECT_EQ(written["rope_theta"], 5e5);
+  EXPECT_EQ(written["rope_scaling"]["rope_type"], "yarn");
+  written.erase("rope_parameters");
+  EXPECT_EQ(parse(written), model);
+}
+
 struct PublishedModel {
   const char* file;
   int64_t parameters;
@@ -295,7 +307,18 @@ TEST(HuggingFaceConfig, RotaryEmbeddingsThatWeLackAreRefused) {
   const auto rope_refusal = [&](const Json& changes) { return refusal({{"rope_scaling", with(scaling, changes)}}); };
   EXPECT_THAT(rope_refusal({{"rope_type", "dynamic"}}), AllOf(HasSubstr("rope_scaling"), HasSubstr("dynamic")));
   EXPECT_THAT(refusal({{"rope_scaling", {{"type", "linear"}}}}), AllOf(HasSubstr("factor"), HasSubstr("missing")));
-  EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}, {"truncate", false}}), HasSubstr("truncate"));
+  for (const Json& other : {Json(false), Json(nullptr)}) {
+    EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}, {"truncate", other}}), HasSubstr("truncate"));
+  }
+  EXPECT_THAT(refusal({{"rope_scaling", {{"rope_type", "yarn"}, {"original_max_position_embeddings", 512}}}}),
+              HasSubstr("\"factor\" is missing"));
+  for (const double scale : {-4.8089834696298785, -100.0}) {  // 0.1 scale log(8) + 1 is 0, or below
+    EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}, {"mscale", 1}, {"mscale_all_dim", scale}}), HasSubstr("mscale"));
+  }
+  for (const double theta : {1.0, 0.5}) {
+    EXPECT_THAT(refusal({{"rope_theta", theta}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8}}}}),
+                HasSubstr("\"rope_theta\" must be greater than 1"));
+  }
   EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}, {"beta_fast", 1}}), HasSubstr("\"beta_fast\" must be greater"));
   EXPECT_THAT(rope_refusal({{"factor", nullptr}}), AllOf(HasSubstr("factor"), HasSubstr("missing")));
   EXPECT_THAT(rope_refusal({{"factor", 0.5}}), HasSubstr("at least 1"));
@@ -399,6 +422,13 @@ TEST(HuggingFaceConfig, ReadsLinearAndYarnScaling) {
   EXPECT_EQ(scaling({{"rope_type", "yarn"}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}})->attention_factor, 1);
   EXPECT_EQ(scaling({{"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 1024}})->factor,
             2);
+  for (const char* type : {"yarn", "llama3"}) {
+    const Json rope = {{"rope_type", type}, {"factor", 4}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+    for (const Json& object : {rope, with(rope, {{"original_max_position_embeddings", 512}})}) {
+      const Json config = with(llama_config, {{"rope_scaling", object}, {"original_max_position_embeddings", 1024}});
+      EXPECT_EQ(parse(config).rope_scaling->original_max_position_embeddings, 1024) << type;
+    }
+  }
 }
 
 TEST(HuggingFaceConfig, ReadsTheLayersOfOlmo3) {
@@ -436,7 +466,20 @@ TEST(HuggingFaceConfig, ReadsTheLayersOfOlmo3) {
   EXPECT_THAT(refused(types("ss")), HasSubstr("each of the 4 layers"));
   EXPECT_THAT(refused({{"layer_types", {"linear_attention"}}}), HasSubstr("linear_attention"));
   EXPECT_THAT(refused({{"rope_parameters", {{"rope_theta", 1e4}}}}), HasSubstr("\"full_attention\""));
-  EXPECT_THAT(refused({{"rope_scaling", yarn}, {"rope_parameters", by_type}}), HasSubstr("contradict"));
+  EXPECT_EQ(parse(with(olmo3_config, {{"rope_scaling", yarn}, {"rope_theta", 1e4}, {"rope_parameters", by_type}})),
+            old_style);
+  const auto both = [&](const Json& changes) {
+    return refused({{"rope_scaling", with(yarn, changes)}, {"rope_parameters", by_type}});
+  };
+  EXPECT_THAT(both({{"factor", 4.0}}), HasSubstr("contradict"));
+  EXPECT_THAT(both({{"rope_theta", 2e4}}), HasSubstr("contradict"));
+  EXPECT_EQ(parse(with(olmo3_config, {{"rope_theta", 2e4}, {"rope_scaling", with(yarn, {{"rope_theta", 1e4}})}})),
+            old_style)
+      << "transformers prefers the inner base";
+  EXPECT_EQ(parse(with(olmo3_config,
+                       {{"rope_theta", 1e4}, {"rope_scaling", yarn}, {"original_max_position_embeddings", 128}})),
+            old_style)
+      << "transformers looks into objects of layer types alone";
   EXPECT_THAT(refused({{"rope_parameters", {{"sliding_attention", yarn}}}}), HasSubstr("not supported"));
 }
 

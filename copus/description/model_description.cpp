@@ -119,7 +119,8 @@ double attended_tokens(const ModelDescription& model, int64_t sequence_length) {
   const auto window = static_cast<double>(model.attention_window);
   const double within = window - window * window / (2 * sequence);
   if (model.full_attention_interval == 0) return within;
-  return within + (sequence / 2 - within) / static_cast<double>(model.full_attention_interval);
+  const int64_t full_layers = model.num_layers / model.full_attention_interval;
+  return within + (sequence / 2 - within) * static_cast<double>(full_layers) / static_cast<double>(model.num_layers);
 }
 
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length) {

@@ -161,7 +161,7 @@ std::string dropout_in(std::string_view json_text, const std::string& source);
 // Reads a Hugging Face config.json in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
 // Absent fields mean what they mean to transformers. `source` names the file in messages. Throws UserError for other
 // architectures, for fields that are missing, out of range or contradict each other, and for features that are not
-// supported (sliding windows in other layers than all but every n-th, other rope types).
+// supported (layer patterns other than one full-attention layer in every n, other rope types).
 ModelDescription parse_model_description(std::string_view json_text, const std::string& source);
 
 // The config.json that transformers 4 and 5 read back into the same model. `torch_dtype` is the dtype of the weights
@@ -183,7 +183,7 @@ int64_t count_parameters(const ModelDescription& model);
 double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter);
 
 // The number of tokens that a token of a sequence attends to, on average over the layers; terms of order 1 are dropped:
-// s / 2, or with a window w of less than s tokens w - w^2 / (2 s). Every n-th layer counts as a share of 1 / n.
+// s / 2, or with a window w of less than s tokens w - w^2 / (2 s).
 double attended_tokens(const ModelDescription& model, int64_t sequence_length);
 
 // Floating-point operations that training one token needs, forward and backward, without recompute:

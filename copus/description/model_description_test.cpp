@@ -117,7 +117,12 @@ TEST(ModelDescription, CountsTheTokensThatAreAttendedTo) {
   }
   model.attention_window = 400;
   model.full_attention_interval = 4;
-  EXPECT_DOUBLE_EQ(attended_tokens(model, 1000), (3 * 320.0 + 500) / 4);
+  for (const int64_t layers : {4, 6, 7, 8}) {
+    model.num_layers = layers;
+    double sum = 0;
+    for (int64_t layer = 0; layer < layers; ++layer) sum += model.window_of(layer) > 0 ? 320 : 500;
+    EXPECT_DOUBLE_EQ(attended_tokens(model, 1000), sum / static_cast<double>(layers)) << layers;
+  }
 }
 
 TEST(ModelDescription, CountsTrainingOperations) {

@@ -24,13 +24,21 @@ double yarn_attention_factor(const Fields& rope, double factor) {
   return scale != 0 && all_scale != 0 ? grown(scale) / grown(all_scale) : grown(1);
 }
 
-RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, int64_t max_position_embeddings) {
+// The context that a model has: the longest sequence it is designed for, and what config.json itself says about the one
+// before scaling, which transformers prefers to what the rope's object says.
+struct Context {
+  int64_t longest;
+  std::optional<int64_t> original;
+};
+
+RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context& context) {
   RopeScaling scaling{.type = type};
   if (type == RopeType::linear) {
     scaling.factor = rope.required_positive_number("factor");
   } else {
     scaling.original_max_position_embeddings =
-        rope.integer("original_max_position_embeddings", max_positions).value_or(max_position_embeddings);
+        rope.integer("original_max_position_embeddings", max_positions).value_or(context.longest);
+    scaling.original_max_position_embeddings = context.original.value_or(scaling.original_max_position_embeddings);
   }
   if (type == RopeType::llama3) {
     scaling.factor = rope.required_positive_number("factor");
@@ -38,13 +46,21 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, int64_t max_po
     scaling.high_frequency_factor = rope.required_positive_number("high_freq_factor");
   }
   if (type == RopeType::yarn) {
-    const auto longest = static_cast<double>(max_position_embeddings);
+    if (!rope.contains("factor")) rope.fail("\"factor\" is missing (a number)");
+    const auto longest = static_cast<double>(context.longest);  // null stands for the ratio of the contexts
     scaling.factor =
         scaling_number(rope, "factor", longest / static_cast<double>(scaling.original_max_position_embeddings));
     scaling.low_frequency_factor = scaling_number(rope, "beta_slow", 1);
     scaling.high_frequency_factor = scaling_number(rope, "beta_fast", 32);
     scaling.attention_factor = scaling_number(rope, "attention_factor", yarn_attention_factor(rope, scaling.factor));
-    if (!rope.boolean("truncate", true)) rope.fail("\"truncate\" is false, which is not supported");
+    if (!single_precision.contains(scaling.attention_factor)) {
+      rope.fail("\"mscale\" and \"mscale_all_dim\" make an attention factor of ", scaling.attention_factor,
+                ", which must be ", copus::describe(single_precision));
+    }
+    // A null is false to transformers.
+    if (rope.contains("truncate") && !rope.boolean("truncate")) {
+      rope.fail("\"truncate\" other than true is not supported");
+    }
   }
   if (scaling.factor < 1) rope.fail("\"factor\" must be at least 1, got ", scaling.factor);
   if (type != RopeType::linear && scaling.high_frequency_factor <= scaling.low_frequency_factor) {
@@ -58,7 +74,7 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, int64_t max_po
 
 // `rope` is the object `rope_parameters` of transformers 5, or `rope_scaling` of transformers 4, which has rope_theta
 // outside.
-Rope parse_rope_object(const Fields& rope, int64_t max_position_embeddings) {
+Rope parse_rope_object(const Fields& rope, const Context& context) {
   for (const auto& [key, value] : rope.object().items()) {
     if (value.is_object()) rope.fail("\"", key, "\": different rotary embeddings by layer type are not supported");
   }
@@ -70,7 +86,7 @@ Rope parse_rope_object(const Fields& rope, int64_t max_position_embeddings) {
   if (type == "default") return result;
   for (const auto& [known, name] : named_values<RopeType>) {
     if (type == name) {
-      result.scaling = parse_rope_scaling(rope, known, max_position_embeddings);
+      result.scaling = parse_rope_scaling(rope, known, context);
       return result;
     }
   }
@@ -79,20 +95,22 @@ Rope parse_rope_object(const Fields& rope, int64_t max_position_embeddings) {
   rope.fail("rope_type \"", type, "\" is not supported; supported are \"default\"", all);
 }
 
+[[noreturn]] void fail_contradiction(const Fields& config) {
+  config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
+}
+
 // Reads the rotary embeddings of olmo3, which transformers holds by the types of layers. In the style of transformers
 // 4 the scaling and the base are of full attention alone: sliding layers have their class's base.
 void parse_rope_by_layer_type(const Fields& config, double default_theta, ModelDescription& model) {
   Rope full{config.positive_number("rope_theta"), std::nullopt}, sliding;
   const std::optional<Fields> scaling = config.fields("rope_scaling"), parameters = config.fields("rope_parameters");
-  if (scaling && parameters) {
-    config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
-  }
+  const Context context{model.max_position_embeddings, std::nullopt};  // transformers looks into the objects alone
   if (parameters) {
     for (const auto& [type, rope] :
          {std::pair<const char*, Rope*>{"full_attention", &full}, {"sliding_attention", &sliding}}) {
       if (const std::optional<Fields> object = parameters->fields(type)) {
         const std::optional<double> theta = rope->theta;
-        *rope = parse_rope_object(*object, model.max_position_embeddings);
+        *rope = parse_rope_object(*object, context);
         if (!rope->theta) rope->theta = theta;
       }
     }
@@ -101,8 +119,12 @@ void parse_rope_by_layer_type(const Fields& config, double default_theta, ModelD
       parameters->fail("\"", key, "\": a model of ", to_string(model.architecture),
                        " has an object \"full_attention\" here, and an object \"sliding_attention\"");
     }
-  } else if (scaling) {
-    full.scaling = parse_rope_object(*scaling, model.max_position_embeddings).scaling;
+  }
+  if (scaling) {
+    const Rope old_style = parse_rope_object(*scaling, context);
+    const bool has_other_theta = old_style.theta && old_style.theta != full.theta;
+    if (parameters && (old_style.scaling != full.scaling || has_other_theta)) fail_contradiction(config);
+    full = {old_style.theta ? old_style.theta : full.theta, old_style.scaling};
   }
   model.rope_theta = full.theta.value_or(default_theta);
   model.rope_scaling = full.scaling;
@@ -116,22 +138,17 @@ void parse_rope_by_layer_type(const Fields& config, double default_theta, ModelD
   model.sliding_rope_theta = sliding_theta;
 }
 
-}  // namespace
-
-void parse_rope(const Fields& config, double default_theta, bool by_layer_type, ModelDescription& model) {
-  if (config.number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    config.fail("\"partial_rotary_factor\" other than 1 is not supported");
-  }
-  if (by_layer_type) return parse_rope_by_layer_type(config, default_theta, model);
+// Reads the rotary embeddings that all layers share.
+void parse_common_rope(const Fields& config, double default_theta, ModelDescription& model) {
+  const Context context{model.max_position_embeddings,
+                        config.integer("original_max_position_embeddings", max_positions)};
   const auto read = [&](const char* name) -> std::optional<Rope> {
     const std::optional<Fields> object = config.fields(name);
-    return object ? std::optional(parse_rope_object(*object, model.max_position_embeddings)) : std::nullopt;
+    return object ? std::optional(parse_rope_object(*object, context)) : std::nullopt;
   };
   const std::optional<Rope> old_style = read("rope_scaling");
   const std::optional<Rope> new_style = read("rope_parameters");
-  if (old_style && new_style && old_style->scaling != new_style->scaling) {
-    config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
-  }
+  if (old_style && new_style && old_style->scaling != new_style->scaling) fail_contradiction(config);
   std::optional<double> theta = config.positive_number("rope_theta");
   for (const std::optional<Rope>& rope : {old_style, new_style}) {
     if (!rope) continue;
@@ -142,6 +159,18 @@ void parse_rope(const Fields& config, double default_theta, bool by_layer_type, 
     model.rope_scaling = rope->scaling;
   }
   model.rope_theta = theta.value_or(default_theta);
+}
+
+}  // namespace
+
+void parse_rope(const Fields& config, double default_theta, bool by_layer_type, ModelDescription& model) {
+  if (config.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+    config.fail("\"partial_rotary_factor\" other than 1 is not supported");
+  }
+  (by_layer_type ? parse_rope_by_layer_type : parse_common_rope)(config, default_theta, model);
+  if (model.rope_scaling && model.rope_scaling->type == RopeType::yarn && model.rope_theta <= 1) {
+    config.fail("\"rope_theta\" must be greater than 1 with YaRN's scaling, got ", model.rope_theta);
+  }
 }
 
 nlohmann::json rope_object(const ModelDescription& model) {

@@ -233,7 +233,7 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
                   " tokens (sliding_window)");
   }
   if (system != PlannedSystem::copus && model.block_norm == BlockNorm::output) {
-    return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2) for ",
+    return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2 and 3) for ",
                   full_name(system));
   }
   if (system != PlannedSystem::copus && scaling && scaling->type != RopeType::llama3) {

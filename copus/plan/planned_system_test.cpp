@@ -166,7 +166,7 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   EXPECT_THAT(lacks(PlannedSystem::nanotron, every_fourth), HasSubstr("rotary embeddings"));
   EXPECT_THAT(lacks(PlannedSystem::megatron, scaled), HasSubstr("rope_scaling"));
   for (const PlannedSystem system : all_values<PlannedSystem>()) {
-    EXPECT_THAT(lacks(system, normed_outputs), HasSubstr(system == PlannedSystem::copus ? "has" : "OLMo 2"));
+    EXPECT_THAT(lacks(system, normed_outputs), HasSubstr(system == PlannedSystem::copus ? "has" : "(OLMo 2 and 3)"));
     const bool has = system == PlannedSystem::copus;
     EXPECT_THAT(lacks(system, yarn), HasSubstr(has ? "has" : "rope_scaling other than"));
     for (const auto& change : {std::function<void(ModelDescription&)>(layer_norm), {learned}}) {

@@ -1,0 +1,67 @@
+// The rotations of each type of scaling, against what transformers 5.23 computes (ROPE_INIT_FUNCTIONS).
+#include "copus/model/rotary_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace copus {
+namespace {
+
+ModelDescription model_with(const RopeScaling& scaling, double theta = 10000) {
+  ModelDescription model;
+  model.num_layers = 4;
+  model.head_dim = 16;
+  model.max_position_embeddings = 4096;
+  model.rope_theta = theta;
+  model.rope_scaling = scaling;
+  return model;
+}
+
+void expect_rotation(const Rotation& rotation, double factor, const std::vector<float>& frequencies) {
+  EXPECT_DOUBLE_EQ(rotation.factor, factor);
+  ASSERT_EQ(rotation.frequencies.size(), frequencies.size());
+  for (size_t j = 0; j < frequencies.size(); ++j) {
+    EXPECT_FLOAT_EQ(rotation.frequencies[j], frequencies[j]) << "pair " << j;
+  }
+}
+
+TEST(RotaryTable, ScalesLinearly) {
+  expect_rotation(rotation_of(model_with({.type = RopeType::linear, .factor = 4}), 0), 1,
+                  {0.25F, 0.079056941F, 0.0250000004F, 0.00790569466F, 0.00249999994F, 0.000790569466F, 0.000250000012F,
+                   7.90569466e-05F});
+}
+
+TEST(RotaryTable, ScalesAsYarn) {
+  RopeScaling yarn{RopeType::yarn, 8, 1, 32, 512, 1.2079441541679836};  // the default betas and factor
+  expect_rotation(
+      rotation_of(model_with(yarn), 0), 1.2079441541679836,
+      {1, 0.247052938F, 0.0562500022F, 0.01087033F, 0.00124999997F, 0.000395284733F, 0.000125000006F, 3.95284733e-05F});
+  yarn.low_frequency_factor = 2;
+  yarn.high_frequency_factor = 8;
+  expect_rotation(rotation_of(model_with(yarn), 0), 1.2079441541679836,
+                  {1, 0.316227764F, 0.100000001F, 0.0177878123F, 0.00124999997F, 0.000395284733F, 0.000125000006F,
+                   3.95284733e-05F});
+}
+
+// Olmo3RotaryEmbedding.
+TEST(RotaryTable, SlidingLayersHaveTheirOwnBaseAndNoScaling) {
+  ModelDescription model = model_with({RopeType::yarn, 8, 1, 32, 512, 1.5}, 500000);
+  model.attention_window = 64;
+  model.full_attention_interval = 4;
+  model.sliding_rope_theta = 20000;
+  expect_rotation(rotation_of(model, 3), 1.5,
+                  {1, 0.137361944F, 0.0156691782F, 0.000911583134F, 0.000176776681F, 3.42810235e-05F, 6.64786967e-06F,
+                   1.28917316e-06F});
+  const std::vector<float> sliding = {
+      1, 0.28998214F, 0.0840896443F, 0.0243844949F, 0.00707106804F, 0.00205048337F, 0.000594603538F, 0.000172424421F};
+  for (const int64_t layer : {0, 1, 2}) expect_rotation(rotation_of(model, layer), 1, sliding);
+
+  RotaryTable table(model, at::kDouble, at::kCPU);
+  EXPECT_DOUBLE_EQ(table.rows(3, 0, 1).cosine[0][0].item<double>(), 1.5);
+  EXPECT_DOUBLE_EQ(table.rows(2, 0, 1).cosine[0][0].item<double>(), 1);
+  EXPECT_FLOAT_EQ(table.rows(2, 0, 2).sine[1][1].item<float>(), std::sin(0.28998214F));
+}
+
+}  // namespace
+}  // namespace copus
