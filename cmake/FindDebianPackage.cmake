@@ -1,12 +1,12 @@
-# Where packages lie that only root may install: unpacked by scripts/setup, or brought along by scripts/gpu-check --prepare.
-# pip and users start CMake without scripts/build.
+# Folders of packages for users who are not root: scripts/setup fills the first, scripts/gpu-check --prepare the second.
+# They are named here because pip and users start CMake without scripts/build.
 foreach(FOLDER ${CMAKE_SOURCE_DIR}/.cache/debian/usr ${CMAKE_SOURCE_DIR}/third_party/usr)
   if(EXISTS ${FOLDER})
     message(STATUS "Looking for packages in ${FOLDER} first")
     list(APPEND CMAKE_PREFIX_PATH ${FOLDER})
   endif()
 endforeach()
-# Debian's folder of libraries, which CMake knows from Debian's compilers alone.
+# Debian's folder of libraries. CMake knows it only if the compiler is Debian's.
 if(NOT CMAKE_LIBRARY_ARCHITECTURE)
   set(CMAKE_LIBRARY_ARCHITECTURE ${CMAKE_HOST_SYSTEM_PROCESSOR}-linux-gnu)
 endif()

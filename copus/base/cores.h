@@ -13,9 +13,9 @@ namespace copus {
 // Counts the cores that this process may run on; a scheduler may have bound it to fewer than the machine has.
 int64_t cores_of_affinity();
 
-// Counts the cores whose time this process gets: those of its affinity, or its quota (copus/base/cpu_quota.h) where
-// that is smaller. A quota is rounded up: threads for 1.5 cores that are two use all of the quota, and a single one
-// would leave a third. `root` is the folder that holds proc and sys.
+// Counts the cores that this process may compute with: the smaller of its affinity and its quota (cpu_quota.h). A quota
+// is rounded up: of 1.5 cores, two threads use all, and one thread leaves a third. `root` is the folder that holds proc
+// and sys.
 int64_t usable_cores(const std::filesystem::path& root = "/");
 
 // The threads that one of `processes` on this machine computes with where nobody says how many: as OMP_NUM_THREADS

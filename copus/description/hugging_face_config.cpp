@@ -106,7 +106,7 @@ bool has_field(Architecture architecture, std::string_view field) {
 }
 
 // Tells whether config.json may give each layer a type of attention, and each type its rotary embeddings.
-bool has_layer_types(Architecture architecture) { return architecture == Architecture::olmo3; }
+bool has_layer_types(Architecture architecture) { return has_field(architecture, "full_attention_interval"); }
 
 // Goes by `architectures` where it is there, else by `model_type`.
 Architecture parse_architecture(const Fields& config) {
@@ -342,8 +342,9 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
     config.fail("\"initializer_range\" must be at most 1, got ", model.initializer_range);
   }
   parse_heads(config, model);
-  if (!is_gpt2)
+  if (!is_gpt2) {
     parse_rope(config, defaults_of(model.architecture).rope_theta, has_layer_types(model.architecture), model);
+  }
   parse_no_rope(config, model);
   parse_window(config, model);
   parse_biases(config, model);
