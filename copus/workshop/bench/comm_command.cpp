@@ -10,9 +10,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "copus/base/cores.h"
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/base/units.h"
@@ -60,7 +60,7 @@ int run_program_to_end(const std::vector<std::string>& command) {
 int start_with_mpirun(int64_t ranks, const std::vector<std::string>& arguments) {
   std::vector<std::string> command{"mpirun", "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none"};
   // What Open MPI wants to be told when ranks share cores.
-  if (ranks > std::thread::hardware_concurrency()) command.insert(command.end(), {"--mca", "mpi_yield_when_idle", "1"});
+  if (ranks > usable_cores()) command.insert(command.end(), {"--mca", "mpi_yield_when_idle", "1"});
   if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
   command.push_back(std::filesystem::read_symlink("/proc/self/exe"));
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -70,7 +70,7 @@ int start_with_mpirun(int64_t ranks, const std::vector<std::string>& arguments) 
 constexpr int comm_widths[] = {-15, 6, 12, 29, 29, 8};
 
 void print_header() {
-  std::cout << "fp32 sums over " << std::thread::hardware_concurrency()
+  std::cout << "fp32 sums over " << usable_cores()
             << " cores; medians and quartiles of a call; ratio: MPI's time over ours\n\n";
   print_cells(comm_widths, {"operation", "ranks", "bytes", "ours (quartiles) us", "MPI (quartiles) us", "ratio"});
 }
@@ -106,7 +106,7 @@ int run_comm_bench(const CommCommandOptions& options) {
     }
   }
   if (options.json) {
-    const nlohmann::json result{{"cores", std::thread::hardware_concurrency()}, {"rows", all_rows}};
+    const nlohmann::json result{{"cores", usable_cores()}, {"rows", all_rows}};
     std::cout << json_text(result) << '\n' << std::flush;
   }
   return 0;

@@ -185,7 +185,7 @@ std::vector<Finding> examine(const std::string& run_directory) {
   const auto add = [&](const std::string& subject, const std::function<Finding()>& check) {
     checks.emplace_back(subject, [check] { return std::vector{check()}; });
   };
-  add("cores", [=] { return check_cores(cores_of_affinity(), cores, cpu_quota()); });
+  add("cores", [=] { return check_cores(cores_of_affinity(), cores, cpu_quota(), default_threads(1)); });
   add("memory", [] { return check_memory(available_memory_bytes(), available_address_space_bytes()); });
   add("threads", [=] { return check_threads(ranks); });
   add("open files", [=] { return check_open_files(most_open_files(), ranks); });

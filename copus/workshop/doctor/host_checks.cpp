@@ -41,11 +41,19 @@ std::string bytes_text(int64_t bytes) { return format_bytes(static_cast<double>(
 
 }  // namespace
 
-Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota) {
-  return {Verdict::ok, "cores",
-          concat(usable, " usable: the process may run on ", bound, ", and ",
-                 quota ? concat("its control group grants the time of ", format_number("%.3g", *quota))
-                       : "no control group limits their time")};
+Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota, int64_t threads) {
+  Finding finding{Verdict::ok, "cores",
+                  concat(usable, " usable: the process may run on ", bound, ", and ",
+                         quota ? concat("its control group grants the time of ", format_number("%.3g", *quota))
+                               : "no control group limits their time")};
+  if (threads > usable) {
+    finding.verdict = Verdict::warning;
+    finding.remedy = concat("OMP_NUM_THREADS asks for ", threads,
+                            " threads, which would take turns: unset it, or set it "
+                            "to at most ",
+                            usable);
+  }
+  return finding;
 }
 
 Finding check_memory(int64_t available, int64_t address_space) {

@@ -12,8 +12,9 @@
 
 namespace copus {
 
-// The cores that this process may run on, how many of them Copus counts with, and the quota of its control group.
-Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota);
+// The cores that this process may run on, how many of them Copus counts with, the quota of its control group, and the
+// threads of a process that has them alone (default_threads).
+Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota, int64_t threads);
 // Bytes of memory and of address space that this process may still take.
 Finding check_memory(int64_t available, int64_t address_space);
 // The largest limit that a process may set itself, and the ranks that would start here.

@@ -51,10 +51,13 @@ void refuse_system_call(long number) {
 }
 
 TEST(Doctor, NamesTheCoresOfTheAffinityAndTheQuota) {
-  EXPECT_THAT(check_cores(8, 8, std::nullopt).text, HasSubstr("8 usable: the process may run on 8, and no control"));
-  EXPECT_THAT(check_cores(8, 2, 1.5).text,
+  EXPECT_THAT(check_cores(8, 8, std::nullopt, 8).text, HasSubstr("8 usable: the process may run on 8, and no control"));
+  EXPECT_THAT(check_cores(8, 2, 1.5, 2).text,
               HasSubstr("2 usable: the process may run on 8, and its control group grants"));
-  EXPECT_THAT(check_cores(8, 2, 1.5).text, HasSubstr("the time of 1.5"));
+  EXPECT_THAT(check_cores(8, 2, 1.5, 2).text, HasSubstr("the time of 1.5"));
+  EXPECT_EQ(check_cores(8, 2, 1.5, 2).verdict, Verdict::ok);
+  EXPECT_EQ(check_cores(8, 2, 1.5, 8).verdict, Verdict::warning);
+  EXPECT_THAT(check_cores(8, 2, 1.5, 8).remedy, HasSubstr("OMP_NUM_THREADS asks for 8 threads"));
 }
 
 TEST(Doctor, LittleMemoryIsAWarningAndNoneIsBad) {
