@@ -23,12 +23,12 @@ EVALUATED = 800  # held-out sequences
 FEWEST_UPDATES = 32
 
 MODELS = {
-    "gcide": dict(reference_batch=8, lr=3e-3, hidden_size=128, intermediate_size=352, num_hidden_layers=4,
-                  num_attention_heads=4),
-    "wordnet": dict(reference_batch=4, lr=1e-3, hidden_size=96, intermediate_size=256, num_hidden_layers=3,
-                    num_attention_heads=3),
-    "python": dict(reference_batch=4, lr=1e-3, hidden_size=96, intermediate_size=256, num_hidden_layers=4,
-                   num_attention_heads=4),
+    "gcide": dict(architecture="llama", reference_batch=8, lr=3e-3, hidden_size=128, intermediate_size=352,
+                  num_hidden_layers=4, num_attention_heads=4),
+    "wordnet": dict(architecture="llama", reference_batch=4, lr=1e-3, hidden_size=96, intermediate_size=256,
+                    num_hidden_layers=3, num_attention_heads=3),
+    "python": dict(architecture="llama", reference_batch=4, lr=1e-3, hidden_size=96, intermediate_size=256,
+                   num_hidden_layers=4, num_attention_heads=4),
 }
 
 # Samples of the trunk before the branches leave it, samples of a branch, multiples of the reference batch.
@@ -70,13 +70,15 @@ def arms(name: str, seed: int) -> list[dict]:
 
 
 class Runner:
-    def __init__(self, copus: str, work: pathlib.Path):
-        self.copus, self.work = copus, work
+    """Trains trunks and branches of the models, each a dictionary of the fields of [model], reference_batch and lr."""
+
+    def __init__(self, copus: str, work: pathlib.Path, models: dict[str, dict]):
+        self.copus, self.work, self.models = copus, work, models
         work.mkdir(parents=True, exist_ok=True)
-        for name, model in MODELS.items():
+        for name, model in models.items():
             fields = {key: value for key, value in model.items() if key not in ("reference_batch", "lr")}
-            lines = ["[model]", 'architecture = "llama"', "vocab_size = 256"]
-            lines += [f"{key} = {value}" for key, value in fields.items()]
+            lines = ["[model]", "vocab_size = 256"]
+            lines += [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
             lines += [f"max_position_embeddings = {LENGTH}", "[data]", f'train = "data/{name}/train.txt"',
                       f'held_out = ["data/{name}/held_out.txt"]', 'document_separator = "\\n\\n\\n"', "[train]",
                       f"sequence_length = {LENGTH}", 'precision = "fp32"', "threads = 1", "[optimizer]",
@@ -99,17 +101,16 @@ class Runner:
                      *(["--resume"] if resume else []), *options)
         return json.loads((directory / "summary.json").read_text())
 
-    def trunk(self, model: str, seed: int) -> list[dict]:
+    def trunk(self, model: str, seed: int, points: list[int]) -> list[dict]:
         """Trains the trunk up to every branch point; returns a row for each: its loss and noise scale."""
         directory = self.work / f"trunk-{model}-{seed}"
         shutil.rmtree(directory, ignore_errors=True)
         rows = []
         begun = time.monotonic()
-        points = sorted({point for of_model, point, _, _ in SETS.values() if of_model == model and point > 0})
         for point in points:
             summary = self.train(model, directory, resume=point != points[0], **{
-                "train.seed": seed, "train.global_batch": MODELS[model]["reference_batch"],
-                "optimizer.lr": MODELS[model]["lr"], "optimizer.schedule": "constant",
+                "train.seed": seed, "train.global_batch": self.models[model]["reference_batch"],
+                "optimizer.lr": self.models[model]["lr"], "optimizer.schedule": "constant",
                 "train.max_tokens": point * LENGTH})
             newest = max((directory / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
             newest.rename(directory / f"at-{point}")
@@ -124,17 +125,21 @@ class Runner:
                              seconds=time.monotonic() - begun))
         return rows
 
+    def leave_trunk(self, model: str, seed: int, point: int, directory: pathlib.Path) -> None:
+        """Makes the directory of a run that goes on from the trunk's checkpoint."""
+        shutil.rmtree(directory, ignore_errors=True)
+        if point == 0:
+            return
+        source = self.work / f"trunk-{model}-{seed}" / f"at-{point}"
+        updates = point // self.models[model]["reference_batch"]
+        (directory / "checkpoints").mkdir(parents=True)
+        shutil.copytree(source, directory / "checkpoints" / name_of_checkpoint(source, updates), copy_function=os.link)
+        shutil.copy(source.parent / "config.toml", directory)
+
     def branch(self, name: str, seed: int, arm: dict) -> dict:
         model, point, _, _ = SETS[name]
         directory = self.work / f"branch-{os.getpid()}-{key_of(name, seed, arm)}"
-        shutil.rmtree(directory, ignore_errors=True)
-        if point:
-            source = self.work / f"trunk-{model}-{seed}" / f"at-{point}"
-            updates = point // MODELS[model]["reference_batch"]
-            (directory / "checkpoints").mkdir(parents=True)
-            shutil.copytree(source, directory / "checkpoints" / name_of_checkpoint(source, updates),
-                            copy_function=os.link)
-            shutil.copy(source.parent / "config.toml", directory)
+        self.leave_trunk(model, seed, point, directory)
         begun = time.monotonic()
         summary = self.train(model, directory, resume=point > 0, **{
             "train.seed": seed, "train.global_batch": arm["batch"], "optimizer.lr": arm["lr"],
@@ -156,14 +161,14 @@ def key_of(name: str, seed: int, arm: dict) -> str:
     return f"{name}-s{seed}-B{arm['batch']}-e{arm['exponent']}-n{arm['samples']}"
 
 
-def rows_so_far() -> dict[str, dict]:
-    if not ROWS.exists():
+def rows_so_far(path: pathlib.Path) -> dict[str, dict]:
+    if not path.exists():
         return {}
-    return {row["key"]: row for row in map(json.loads, ROWS.read_text().splitlines())}
+    return {row["key"]: row for row in map(json.loads, path.read_text().splitlines())}
 
 
-def append(rows: list[dict]) -> None:
-    with ROWS.open("a") as file:
+def append(path: pathlib.Path, rows: list[dict]) -> None:
+    with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for row in rows:
             file.write(json.dumps(row) + "\n")
@@ -171,19 +176,20 @@ def append(rows: list[dict]) -> None:
 
 def work_on(copus: str, work: str, names: list[str], model: str, seed: int, every_rate: bool) -> str:
     """One trunk, and those of its branches that are missing; the rates other than kappa^(1/2) only where asked for."""
-    runner = Runner(copus, pathlib.Path(work))
-    done = rows_so_far()
+    runner = Runner(copus, pathlib.Path(work), MODELS)
+    done = rows_so_far(ROWS)
     missing = [(name, arm) for name in names if SETS[name][0] == model for arm in arms(name, seed)
                if key_of(name, seed, arm) not in done and (every_rate or arm["exponent"] == 0.5)]
     if not missing:
         return f"{model} seed {seed}: complete"
-    points = {SETS[name][1] for name in names if SETS[name][0] == model} - {0}
+    needed = {SETS[name][1] for name in names if SETS[name][0] == model} - {0}
     trunk = runner.work / f"trunk-{model}-{seed}"
-    if not all((trunk / f"at-{point}").exists() for point in points):
-        rows = runner.trunk(model, seed)
-        append([row for row in rows if row["key"] not in done])
+    if not all((trunk / f"at-{point}").exists() for point in needed):
+        points = sorted({point for of_model, point, _, _ in SETS.values() if of_model == model and point > 0})
+        rows = runner.trunk(model, seed, points)
+        append(ROWS, [row for row in rows if row["key"] not in done])
     for number, (name, arm) in enumerate(missing):
-        append([runner.branch(name, seed, arm)])
+        append(ROWS, [runner.branch(name, seed, arm)])
         print(f"{time.strftime('%H:%M:%S')} {model} seed {seed}: {number + 1} of {len(missing)}", flush=True)
     return f"{model} seed {seed}: done"
 

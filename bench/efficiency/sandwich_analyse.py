@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Computes what sandwich.md asks for from data/sandwich.jsonl, with the rows that are there.
+
+Usage: sandwich_analyse.py
+"""
+
+import collections
+import math
+import statistics
+
+import numpy
+
+from measure import LENGTH, rows_so_far
+from sandwich import BATCHES, ENDS, LENGTHS, MODELS, POINTS, REFERENCE, ROWS, RUN
+
+BEYOND = 0.5  # rungs that a loss may lie beyond a ladder
+
+
+def samples_at(ladder: dict[float, float], loss: float) -> float | None:
+    """The samples at which a ladder, samples -> loss, reaches a loss; None where that is too far beyond it."""
+    rungs = sorted(ladder)
+    for i in range(len(rungs) - 1):
+        is_first, is_last = i == 0, i == len(rungs) - 2
+        high, low = ladder[rungs[i]], ladder[rungs[i + 1]]
+        if high <= low:
+            continue
+        place = (high - loss) / (high - low)
+        if (0 <= place or (is_first and place >= -BEYOND)) and (place <= 1 or (is_last and place <= 1 + BEYOND)):
+            return math.exp(math.log(rungs[i]) + place * (math.log(rungs[i + 1]) - math.log(rungs[i])))
+    return None
+
+
+def fit_critical_batch(worth: dict[int, float]) -> float:
+    """The B_c of SE(B) = (B_c + B_ref) / (B_c + B) with the least squares of ln SE."""
+    grid = numpy.exp(numpy.linspace(math.log(0.1), math.log(10_000), 4000))
+    error = sum((numpy.log((grid + REFERENCE) / (grid + batch)) - log_worth)**2 for batch, log_worth in worth.items())
+    return float(grid[int(numpy.argmin(error))])
+
+
+class Table:
+    """ln SE by batch of one kind of arms: the mean over seeds at the better rate."""
+
+    def __init__(self):
+        self.values: dict[tuple[int, float], list[float]] = collections.defaultdict(list)
+        self.outside = 0
+
+    def add(self, batch: int, rate: float, ladder: dict[float, float], loss: float | None, before: int, read: int):
+        """`before`: samples at the ladder's origin; `read`: those of the arm that count."""
+        if batch == REFERENCE:
+            return
+        reached = samples_at(ladder, loss) if loss is not None else None
+        if reached is None or reached <= before:
+            self.outside += 1
+            return
+        self.values[batch, rate].append(math.log((reached - before) / read))
+
+    def worth(self) -> dict[int, float]:
+        best: dict[int, float] = {}
+        for (batch, _), values in self.values.items():
+            best[batch] = max(best.get(batch, -math.inf), statistics.mean(values))
+        return best
+
+
+def sandwiches(rows: list[dict], model: str, point: int, lengths: tuple[int, int], end: str) -> Table:
+    table = Table()
+    chosen = [row for row in rows if row["kind"] == "sandwich" and row["model"] == model and row["point"] == point and
+              (row["length"], row["after"]) == lengths]
+    for seed in {row["seed"] for row in chosen}:
+        of_seed = [row for row in chosen if row["seed"] == seed]
+        ladder = {point + row["samples"] + row["after"]: row[end] for row in of_seed if row["batch"] == REFERENCE}
+        for row in of_seed:
+            table.add(row["batch"], row["exponent"], ladder, row[end], point + row["after"], row["samples"])
+    return table
+
+
+def own_branches(rows: list[dict], model: str, point: int) -> Table:
+    table = Table()
+    chosen = [row for row in rows if row["kind"] == "own" and row["model"] == model and row["point"] == point]
+    for seed in {row["seed"] for row in chosen}:
+        of_seed = [row for row in chosen if row["seed"] == seed]
+        ladder = {point + row["samples"]: row["loss"] for row in of_seed if row["batch"] == REFERENCE}
+        for row in of_seed:
+            table.add(row["batch"], row["exponent"], ladder, row["loss"], point, row["samples"])
+    return table
+
+
+def whole_runs(rows: list[dict], model: str) -> Table:
+    table = Table()
+    for seed in {row["seed"] for row in rows if row["kind"] == "rung" and row["model"] == model}:
+        of_seed = [row for row in rows if row["model"] == model and row["seed"] == seed]
+        best = collections.defaultdict(lambda: math.inf)
+        for row in of_seed:
+            if row["kind"] == "whole" and row["loss"] is not None:
+                best[row["batch"]] = min(best[row["batch"]], row["loss"])
+        ladder = {row["samples"]: row["loss"] for row in of_seed if row["kind"] == "rung"} | {RUN: best[REFERENCE]}
+        for batch in BATCHES:
+            if batch in best:
+                table.add(batch, 0, ladder, best[batch], 0, RUN)
+    return table
+
+
+def whole_run_of(critical_batch) -> float:
+    """B_c of a whole run where B_c after n samples is critical_batch(n): batch B reaches the reference's n* samples
+    where the integral of dn / SE(B; n) up to n* is the run."""
+    worth = {}
+    for batch in BATCHES:
+        step, needed, n = RUN / 20_000, 0.0, 0.0
+        while needed < RUN and n < 4 * RUN:
+            critical = critical_batch(n + step / 2)
+            needed += step * (critical + batch) / (critical + REFERENCE)
+            n += step
+        worth[batch] = math.log(n / RUN)
+    return fit_critical_batch(worth)
+
+
+def by_points(critical: dict[int, float]):
+    """ln B_c linear in ln n between the middles of the branches, constant beyond them."""
+    middle = {point: point + LENGTHS[point][0][0] / 2 for point in critical}
+    x = [math.log(middle[point]) for point in sorted(critical)]
+    y = [math.log(critical[point]) for point in sorted(critical)]
+    return lambda n: math.exp(numpy.interp(math.log(n), x, y))
+
+
+def main() -> None:
+    rows = list(rows_so_far(ROWS).values())
+    measured: dict[str, dict[int, dict[int, float]]] = {}
+    noise: dict[str, dict[int, float]] = {}
+    for model in MODELS:
+        whole = whole_runs(rows, model)
+        if not whole.values:
+            continue
+        truth = fit_critical_batch(whole.worth())
+        print(f"{model}: whole runs, ln SE {shown(whole)}: B_c {truth:.1f}")
+        phi = collections.defaultdict(list)
+        for row in rows:
+            if row["kind"] == "trunk" and row["model"] == model:
+                phi[row["consumed"]].append(row["phi"]["noise_scale"])
+        noise[model] = {point: statistics.mean(phi[point]) for point in POINTS if phi[point]}
+        print(f"  phi {({point: round(value, 1) for point, value in noise[model].items()})}")
+        for name in (*ENDS, "own"):
+            critical, worth = {}, {}
+            for point in POINTS:
+                for lengths in LENGTHS[point] if name != "own" else LENGTHS[point][:1]:
+                    table = own_branches(rows, model, point) if name == "own" else \
+                        sandwiches(rows, model, point, lengths, name)
+                    if len(table.worth()) < 3:
+                        continue
+                    value = fit_critical_batch(table.worth())
+                    print(f"  {name}, after {point}, {lengths}: ln SE {shown(table)}: B_c {value:.1f}")
+                    if lengths == LENGTHS[point][0]:
+                        critical[point], worth[point] = value, table.worth()
+            if critical:
+                compare(name, whole_run_of(by_points(critical)), truth)
+            if name == "decay":
+                measured[model] = worth
+        if noise[model]:
+            compare("c = 2", whole_run_of(by_points({point: 2 * value for point, value in noise[model].items()})), truth)
+        compare("published laws", whole_run_of(lambda n: 1e6 * (n * LENGTH / 1e9)**0.5 / LENGTH), truth)
+    laws(measured, noise)
+
+
+def compare(name: str, predicted: float, truth: float) -> None:
+    print(f"  -> {name}: B_c of whole runs {predicted:.1f}, {predicted / truth:.2f} of what they have")
+
+
+def shown(table: Table) -> str:
+    worth = {batch: round(value, 2) for batch, value in sorted(table.worth().items())}
+    return f"{worth}{f' ({table.outside} outside)' if table.outside else ''}"
+
+
+def laws(measured: dict[str, dict[int, dict[int, float]]], noise: dict[str, dict[int, float]]) -> None:
+    """Each law's constant, fitted on one model, and its root mean square of ln SE on the other."""
+    forms = {"c phi": lambda model, point: noise[model][point],
+             "a n^0.46": lambda model, point: (point + LENGTHS[point][0][0] / 2)**0.46}
+    constants = numpy.exp(numpy.linspace(math.log(1e-3), math.log(1e3), 4000))
+    for fitted in measured:
+        for judged in set(measured) - {fitted}:
+            for name, form in forms.items():
+                errors = {}
+                for model in (fitted, judged):
+                    errors[model] = numpy.mean([
+                        (numpy.log((constants * form(model, point) + REFERENCE) / (constants * form(model, point) + b))
+                         - value)**2 for point, worth in measured[model].items() if point in noise[model]
+                        for b, value in worth.items()], axis=0)
+                best = int(numpy.argmin(errors[fitted]))
+                print(f"{name}, fitted on {fitted} ({constants[best]:.3g}, rms {math.sqrt(errors[fitted][best]):.3f}): "
+                      f"rms on {judged} {math.sqrt(errors[judged][best]):.3f}")
+
+
+if __name__ == "__main__":
+    main()
