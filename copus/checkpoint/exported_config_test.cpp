@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "copus/base/durable_file.h"
@@ -70,12 +71,15 @@ TEST(ExportedConfig, KeepsWhatCopusDoesNotWrite) {
             Json({{"_from_model_config", true}, {"bos_token_id", 1}, {"eos_token_id", {2, 3}}}));
 }
 
-TEST(ExportedConfig, OfOlmo3ReadsBackBesideTheFieldsOfItsOrigin) {
-  const std::string origin = read_text_file(COPUS_MODELS "/olmo3-7b.json");
-  const ModelDescription model = parse_model_description(origin, "origin");
-  const ExportedConfig exported = exported_config(model, "bfloat16", {.config = origin});
-  EXPECT_FALSE(exported.is_of_another_model);
-  EXPECT_EQ(parse_model_description(exported.config, "exported"), model);
+TEST(ExportedConfig, OfPublishedModelsReadsBackBesideTheFieldsOfItsOrigin) {
+  for (const auto& file : std::filesystem::directory_iterator(COPUS_MODELS)) {
+    SCOPED_TRACE(file.path());
+    const std::string origin = read_text_file(file.path());
+    const ModelDescription model = parse_model_description(origin, "origin");
+    const ExportedConfig exported = exported_config(model, "bfloat16", {.config = origin});
+    EXPECT_FALSE(exported.is_of_another_model);
+    EXPECT_EQ(parse_model_description(exported.config, "exported"), model);
+  }
 }
 
 // Transformers takes neither null nor a float where it expects an integer.

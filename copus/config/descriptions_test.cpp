@@ -181,7 +181,7 @@ TEST(Descriptions, UnknownNamesListThoseThatThereAre) {
               AllOf(HasSubstr("--cluster h100-smx: there is no such file"), HasSubstr("did you mean h100-sxm?"),
                     HasSubstr("a100-sxm, "), HasSubstr("two-small-nodes")));
   EXPECT_THAT(user_error([] { find_model("t5-large"); }),
-              AllOf(HasSubstr("--model t5-large"), HasSubstr("a .json file, or one of gpt2, llama-2-13b, llama-2-7b, "),
+              AllOf(HasSubstr("--model t5-large"), HasSubstr("a .json file, or one of gpt2, granite-3.1-2b, "),
                     testing::Not(HasSubstr("did you mean"))));
 }
 

@@ -96,20 +96,22 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 // Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
 // key/value heads, Qwen3's size of a head, Mistral's window, the epsilon of OLMo 2, OLMo 3 and GPT-2, the tied
 // embeddings of SmolLM3 and GPT-2, the rotary base of SmolLM3 and OLMo 3, SmolLM3's layers without rotary embeddings,
-// and OLMo 3's types of layers.
+// OLMo 3's types of layers, and Granite's multiplier of attention.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},
                  {"num_key_value_heads", nullptr},
                  {"head_dim", nullptr},
                  {"sliding_window", nullptr},
+                 {"attention_multiplier", nullptr},
                  {"rms_norm_eps", defaults.rms_norm_eps},
                  {"rope_theta", defaults.rope_theta},
                  {"no_rope_layer_interval", defaults.no_rope_interval},
                  {"tie_word_embeddings", defaults.tie_word_embeddings}};
   for (const Setting& field : table.children) {
     if (const auto owners = architectures_with(field.name); !owners.empty()) {
-      if (to_json(field) == 0 || to_json(field) == false) continue;  // none, which is said beside any architecture
+      // The value of a model without the field may stand beside any architecture.
+      if (to_json(field) == value_without(field.name) || to_json(field) == false) continue;
       if (std::ranges::find(owners, architecture) == owners.end()) {
         std::vector<std::string> names;
         for (const Architecture owner : owners) names.emplace_back(to_string(owner));

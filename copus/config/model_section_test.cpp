@@ -161,8 +161,9 @@ TEST_F(ModelSection, InlineMistakesNameTheLine) {
               AllOf(HasSubstr("run.toml:7"), HasSubstr("\"llama\", \"qwen2\", \"mistral\""), HasSubstr("bert")));
   EXPECT_THAT(error_with_model(concat(inline_model, "sliding_window = 64\n")),
               AllOf(HasSubstr("run.toml:7: model.sliding_window belongs to mistral"), HasSubstr("llama")));
-  EXPECT_THAT(error_with_model(concat(inline_model, "architecture = 'olmo2'\nmlp_bias = true\n")),
-              HasSubstr("run.toml:8: model.mlp_bias belongs to llama, smollm3, gpt2; a model of olmo2 has none"));
+  EXPECT_THAT(
+      error_with_model(concat(inline_model, "architecture = 'olmo2'\nmlp_bias = true\n")),
+      HasSubstr("run.toml:8: model.mlp_bias belongs to llama, smollm3, gpt2, granite; a model of olmo2 has none"));
   EXPECT_THAT(error_with_model(concat(inline_model, "num_kv_heads = 2\n")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("num_kv_heads"), HasSubstr("[model]")));
   EXPECT_THAT(error_with_model(concat(inline_model, "num_key_value_heads = 3\n")),

@@ -100,6 +100,10 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("sliding_window", model.attention_window, at_least_zero);
   visitor.field("full_attention_interval", model.full_attention_interval, at_least_zero);
   visitor.field("sliding_rope_theta", model.sliding_rope_theta, single_precision_or_zero);
+  visitor.field("embedding_multiplier", model.embedding_multiplier, single_precision);
+  visitor.field("residual_multiplier", model.residual_multiplier, single_precision);
+  visitor.field("attention_multiplier", model.attention_multiplier, single_precision_or_zero);
+  visitor.field("logits_scaling", model.logits_scaling, single_precision);
   visitor.field("attention_bias", model.attention_output_bias);
   visitor.field("mlp_bias", model.feed_forward_bias);
   visitor.field("tie_word_embeddings", model.tie_word_embeddings);

@@ -101,6 +101,12 @@ class RandomConfigs {
     if ((model.architecture == Architecture::mistral || has_layer_types) && coin()) {
       model.attention_window = whole(1, model.max_position_embeddings - 1);
     }
+    if (model.architecture == Architecture::granite) {
+      model.embedding_multiplier = positive();
+      model.residual_multiplier = positive();
+      model.attention_multiplier = coin() ? 0 : positive();
+      model.logits_scaling = positive();
+    }
     if (has_layer_types && coin()) model.full_attention_interval = whole(0, model.num_layers);
     model.rms_norm_eps = positive();
     model.rope_theta = positive();

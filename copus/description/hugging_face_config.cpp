@@ -53,6 +53,7 @@ struct ArchitectureDefaults {
 ArchitectureDefaults defaults_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::llama:
+    case Architecture::granite:
       return {.max_position_embeddings = 2048};
     case Architecture::qwen2:
       return {.max_position_embeddings = 32768, .num_key_value_heads = 32};
@@ -88,6 +89,7 @@ constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
 struct OwnField {
   std::string_view name;
   std::vector<Architecture> architectures;
+  double value_without = 0;  // with which a model computes as one of another architecture
 };
 const std::vector<OwnField>& own_fields() {
   using enum Architecture;
@@ -95,8 +97,12 @@ const std::vector<OwnField>& own_fields() {
                                                {"full_attention_interval", {olmo3}},
                                                {"sliding_rope_theta", {olmo3}},
                                                {"no_rope_layer_interval", {smollm3}},
-                                               {"attention_bias", {llama, qwen3, smollm3, olmo2, gpt2, olmo3}},
-                                               {"mlp_bias", {llama, smollm3, gpt2}}};
+                                               {"attention_bias", {llama, qwen3, smollm3, olmo2, gpt2, olmo3, granite}},
+                                               {"mlp_bias", {llama, smollm3, gpt2, granite}},
+                                               {"embedding_multiplier", {granite}, 1},
+                                               {"residual_multiplier", {granite}, 1},
+                                               {"attention_multiplier", {granite}},
+                                               {"logits_scaling", {granite}, 1}};
   return fields;
 }
 
@@ -215,6 +221,7 @@ void parse_layer_types(const Fields& config, ModelDescription& model) {
 void parse_window(const Fields& config, ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::llama:  // transformers ignores the field
+    case Architecture::granite:
     case Architecture::olmo2:
     case Architecture::gpt2:
       return;
@@ -241,6 +248,19 @@ void parse_biases(const Fields& config, ModelDescription& model) {
   model.attention_output_bias = has("attention_bias");
   model.qkv_bias = model.attention_output_bias || model.architecture == Architecture::qwen2;
   model.feed_forward_bias = has("mlp_bias");
+}
+
+// Reads the multipliers of Granite. A model without a multiplier of attention has the usual one. Transformers refuses a
+// null, which stands for the usual one in what the section [model] describes.
+void parse_multipliers(const Fields& config, ModelDescription& model) {
+  if (!has_field(model.architecture, "embedding_multiplier")) return;
+  model.embedding_multiplier = config.positive_number("embedding_multiplier").value_or(1);
+  model.residual_multiplier = config.positive_number("residual_multiplier").value_or(1);
+  model.logits_scaling = config.positive_number("logits_scaling").value_or(1);
+  const double usual = model.score_scale();
+  const double fallback = config.contains("attention_multiplier") ? usual : 1;
+  const double multiplier = config.positive_number("attention_multiplier").value_or(fallback);
+  model.attention_multiplier = multiplier == usual ? 0 : multiplier;
 }
 
 // Sets what GPT-2 computes otherwise than Llama.
@@ -298,6 +318,11 @@ std::span<const Architecture> architectures_with(std::string_view field) {
   return found == own_fields().end() ? std::span<const Architecture>() : found->architectures;
 }
 
+double value_without(std::string_view field) {
+  const auto found = std::ranges::find(own_fields(), field, &OwnField::name);
+  return found == own_fields().end() ? 0 : found->value_without;
+}
+
 std::string dropout_in(std::string_view json_text, const std::string& source) {
   const Json json = parse_config_object(json_text, source);
   const Fields config(json, source);
@@ -349,6 +374,7 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
   parse_window(config, model);
   parse_biases(config, model);
   parse_activation(config, model);
+  parse_multipliers(config, model);
   if (is_gpt2) parse_gpt2(config, model);
   refuse_unsupported_features(config, model);
   return model;
@@ -390,6 +416,12 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
   switch (model.architecture) {
     case Architecture::llama:
     case Architecture::olmo2:
+      break;
+    case Architecture::granite:
+      config["embedding_multiplier"] = model.embedding_multiplier;
+      config["residual_multiplier"] = model.residual_multiplier;
+      config["attention_multiplier"] = model.score_scale();
+      config["logits_scaling"] = model.logits_scaling;
       break;
     case Architecture::gpt2:
       for (const auto& [alias, name] : gpt2_aliases) {

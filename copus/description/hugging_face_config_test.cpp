@@ -34,6 +34,7 @@ const Json qwen3_config = as("Qwen3ForCausalLM", "qwen3");
 const Json smollm3_config = as("SmolLM3ForCausalLM", "smollm3");
 const Json olmo2_config = as("Olmo2ForCausalLM", "olmo2");
 const Json olmo3_config = with(as("Olmo3ForCausalLM", "olmo3"), {{"num_hidden_layers", 4}});
+const Json granite_config = as("GraniteForCausalLM", "granite");
 const Json gpt2_config = Json::parse(R"({
   "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
   "n_positions": 512
@@ -176,7 +177,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
         with(llama_config, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
         with(llama_config, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}),
         with(qwen2_config, {{"head_dim", 30}}), with(mistral_config, {{"sliding_window", 100}}), qwen3_config,
-        smollm3_config, olmo2_config, olmo3_config, gpt2_config,
+        smollm3_config, olmo2_config, olmo3_config, gpt2_config, granite_config,
+        with(granite_config, {{"attention_multiplier", 0.015625}, {"logits_scaling", 8}}),
         with(olmo3_config, {{"rope_theta", 1e4}, {"sliding_window", 100}, {"max_position_embeddings", 8192}}),
         with(gpt2_config, {{"n_inner", 100}, {"tie_word_embeddings", false}}),
         with(smollm3_config, {{"no_rope_layer_interval", 0}, {"num_hidden_layers", 5}}),
@@ -212,7 +214,8 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
         PublishedModel{"mistral-7b-v0.3", 7248023552}, PublishedModel{"qwen3-0.6b", 596049920},
         PublishedModel{"qwen3-8b", 8190735360}, PublishedModel{"smollm3-3b", 3075098624},
         PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"olmo3-7b", 7298011136},
-        PublishedModel{"gpt2", 124439808}, PublishedModel{"tiny-llama", 1869504}}) {
+        PublishedModel{"granite-3.1-2b", 2533531648}, PublishedModel{"gpt2", 124439808},
+        PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
   }
@@ -404,6 +407,22 @@ TEST(HuggingFaceConfig, ReadsMistralsWindow) {
   EXPECT_EQ(parse(absent).attention_window, 4096) << "MistralConfig's default";
   EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).attention_window, 0);
   EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 0}})), HasSubstr("between 1 and"));
+}
+
+TEST(HuggingFaceConfig, ReadsMultipliers) {
+  EXPECT_EQ(parse(granite_config).attention_multiplier, 1) << "GraniteConfig's default";
+  EXPECT_EQ(parse(with(granite_config, {{"attention_multiplier", 0.25}})).attention_multiplier, 0) << "1 / sqrt(16)";
+  const Json multipliers = {{"embedding_multiplier", 12},
+                            {"residual_multiplier", 0.22},
+                            {"attention_multiplier", 0.015625},
+                            {"logits_scaling", 8}};
+  const ModelDescription model = parse(with(granite_config, multipliers));
+  EXPECT_EQ(model.embedding_multiplier, 12);
+  EXPECT_EQ(model.residual_multiplier, 0.22);
+  EXPECT_EQ(model.attention_multiplier, 0.015625);
+  EXPECT_EQ(model.logits_scaling, 8);
+  EXPECT_EQ(parse(with(llama_config, multipliers)), parse(llama_config)) << "transformers ignores them";
+  EXPECT_THAT(message_of(with(granite_config, {{"logits_scaling", 0}})), HasSubstr("logits_scaling"));
 }
 
 TEST(HuggingFaceConfig, ReadsLinearAndYarnScaling) {

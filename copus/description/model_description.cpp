@@ -26,6 +26,8 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "GPT2LMHeadModel";
     case Architecture::olmo3:
       return "Olmo3ForCausalLM";
+    case Architecture::granite:
+      return "GraniteForCausalLM";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }

@@ -2,6 +2,7 @@
 // describes it, and the list of parameters that follows from it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -18,7 +19,7 @@ namespace copus {
 inline constexpr int64_t ignored_target = -100;
 
 // The names are those of config.json's `model_type`.
-enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2, olmo3 };
+enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2, olmo3, granite };
 template <>
 inline constexpr auto named_values<Architecture> =
     std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
@@ -28,13 +29,16 @@ inline constexpr auto named_values<Architecture> =
                                              {Architecture::smollm3, "smollm3"},
                                              {Architecture::olmo2, "olmo2"},
                                              {Architecture::gpt2, "gpt2"},
-                                             {Architecture::olmo3, "olmo3"}});
+                                             {Architecture::olmo3, "olmo3"},
+                                             {Architecture::granite, "granite"}});
 
 // What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
 
 // Lists the architectures whose models have a field of config.json; the others ignore it. Empty: all have it.
 std::span<const Architecture> architectures_with(std::string_view field);
+// Returns the value of such a field with which a model computes as one without the field.
+double value_without(std::string_view field);
 
 // How the frequencies of rotary embeddings are rescaled for long contexts. The names are those of `rope_type`.
 enum class RopeType {
@@ -121,6 +125,14 @@ struct ModelDescription {
   // Every n-th layer attends to all tokens: layers n - 1, 2 n - 1, ... The others are sliding. 0: all are.
   int64_t full_attention_interval = 0;
 
+  double embedding_multiplier = 1;  // of a token's embedding
+  double residual_multiplier = 1;   // of what attention and feed-forward add to the stream
+  double attention_multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
+  double logits_scaling = 1;        // divides the logits
+
+  double score_scale() const {
+    return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim));
+  }
   int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or up alone
   bool has_window(int64_t sequence_length) const {
     return attention_window > 0 && attention_window < sequence_length && full_attention_interval != 1;

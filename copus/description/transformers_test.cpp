@@ -89,14 +89,21 @@ std::vector<ModelDescription> models_of_every_kind() {
   olmo3.sliding_rope_theta = 20000;
   olmo3.rope_scaling = RopeScaling{RopeType::yarn, 5.0, 1.0, 32.0, 128, 1.25};
 
+  ModelDescription biased = llama;
+  biased.qkv_bias = biased.attention_output_bias = biased.feed_forward_bias = true;
+
+  ModelDescription granite = biased;
+  granite.architecture = Architecture::granite;
+  granite.embedding_multiplier = 12;
+  granite.residual_multiplier = 0.22;
+  granite.attention_multiplier = 0.0078125;
+  granite.logits_scaling = 6;
+
   ModelDescription linear = qwen2;
   linear.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 4.0};
 
   ModelDescription windowed = mistral;
   windowed.attention_window = 512;
-
-  ModelDescription biased = llama;
-  biased.qkv_bias = biased.attention_output_bias = biased.feed_forward_bias = true;
 
   ModelDescription gpt2 = llama;
   gpt2.architecture = Architecture::gpt2;
@@ -109,7 +116,8 @@ std::vector<ModelDescription> models_of_every_kind() {
 
   ModelDescription biased_qwen3 = qwen3;
   biased_qwen3.qkv_bias = biased_qwen3.attention_output_bias = true;
-  return {biased, biased_qwen3, gpt2, llama, scaled, qwen2, mistral, windowed, qwen3, smollm3, olmo2, olmo3, linear};
+  return {biased,   biased_qwen3, gpt2,    llama, scaled, qwen2,  mistral,
+          windowed, qwen3,        smollm3, olmo2, olmo3,  linear, granite};
 }
 
 void expect_same(const Json& theirs, const ModelDescription& ours) {
@@ -131,6 +139,11 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
   EXPECT_EQ(theirs["max_position_embeddings"], ours.max_position_embeddings);
   EXPECT_EQ(theirs["tie_word_embeddings"], ours.tie_word_embeddings);
   EXPECT_EQ(theirs["sliding_window"].is_null() ? 0 : theirs["sliding_window"].get<int64_t>(), ours.attention_window);
+  if (ours.architecture == Architecture::granite) {
+    const Json multipliers = {ours.embedding_multiplier, ours.residual_multiplier, ours.score_scale(),
+                              ours.logits_scaling};
+    EXPECT_EQ(theirs["multipliers"], multipliers);
+  }
   EXPECT_EQ(theirs["sliding_rope_theta"], ours.sliding_rope_theta);
   for (int64_t layer = 0; layer < ours.num_layers; ++layer) {
     const Json& types = theirs["layer_types"];

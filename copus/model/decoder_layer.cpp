@@ -53,6 +53,7 @@ DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, cons
       has_rope_(parameters.model().has_rope(layer)),
       activation_{parameters.model().activation, parameters.model().gated_feed_forward},
       normalizes_outputs_(parameters.model().block_norm == BlockNorm::output),
+      residual_multiplier_(parameters.model().residual_multiplier),
       attention_norm_(parameters, layer_prefix(layer) + attention_norm_name(parameters.model().block_norm)),
       feed_forward_norm_(parameters, layer_prefix(layer) + feed_forward_norm_name(parameters.model().block_norm)),
       query_key_norm_(parameters, layer_prefix(layer) + "self_attn.", tensor_parallel),
@@ -91,15 +92,19 @@ at::Tensor DecoderLayer::normalize_and_rotate(const LayerActivations& a, const k
   return heads;
 }
 
+at::Tensor DecoderLayer::scaled(const at::Tensor& x) const {
+  return residual_multiplier_ == 1 ? x : kernels::multiply(x, residual_multiplier_);
+}
+
 void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attended) const {
   const at::Tensor output = tensor_parallel_.reduce(attention_output_.forward(attended));
   if (normalizes_outputs_) {
     const kernels::NormResult norm = attention_norm_.forward(output, {});
     a.attention_output = output;
     a.attention_statistics = norm.statistics;
-    a.middle = a.feed_forward_input = kernels::add(a.input, norm.normed);
+    a.middle = a.feed_forward_input = kernels::add(a.input, scaled(norm.normed));
   } else {
-    kernels::NormResult norm = feed_forward_norm_.forward(a.input, output);
+    kernels::NormResult norm = feed_forward_norm_.forward(a.input, scaled(output));
     a.middle = norm.sum;
     a.feed_forward_statistics = norm.statistics;
     a.feed_forward_input = norm.normed;
@@ -110,11 +115,11 @@ void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attend
 
 at::Tensor DecoderLayer::project_down(LayerActivations& a, const at::Tensor& activation) const {
   at::Tensor output = tensor_parallel_.reduce(down_.forward(activation));
-  if (!normalizes_outputs_) return output;
+  if (!normalizes_outputs_) return scaled(output);
   kernels::NormResult norm = feed_forward_norm_.forward(output, {});
   a.feed_forward_output = std::move(output);
   a.feed_forward_statistics = norm.statistics;
-  return norm.normed;
+  return scaled(norm.normed);
 }
 
 ResidualStream DecoderLayer::feed_forward(LayerActivations& a, const at::Tensor& attended) const {
@@ -187,8 +192,8 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
     if (normalizes_outputs_) project_down(a, kernels::activate(a.gate_up, activation_));
   }
 
-  at::Tensor all_dy = tensor_parallel_.gather(
-      output_norm_backward(dy, a.feed_forward_output, a.feed_forward_statistics, feed_forward_norm_, weight_gradients));
+  at::Tensor all_dy = tensor_parallel_.gather(output_norm_backward(
+      scaled(dy), a.feed_forward_output, a.feed_forward_statistics, feed_forward_norm_, weight_gradients));
   a.feed_forward_output.reset();
   at::Tensor activation_gradient = kernels::linear_input_gradient(all_dy, down_.weight);
   kernels::ActivationGradient activation = kernels::activate_backward(activation_gradient, a.gate_up, activation_);
@@ -204,7 +209,7 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
                                                          feed_forward_norm_, dy, weight_gradients);
 
   at::Tensor all_middle_gradient = tensor_parallel_.gather(output_norm_backward(
-      middle_gradient, a.attention_output, a.attention_statistics, attention_norm_, weight_gradients));
+      scaled(middle_gradient), a.attention_output, a.attention_statistics, attention_norm_, weight_gradients));
   a.attention_output.reset();
   at::Tensor attention_gradient = attention_output_.backward(all_middle_gradient, a.attention.output, weight_gradients);
   all_middle_gradient.reset();
@@ -233,7 +238,7 @@ ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kern
   const int64_t first = keys.size(2) - shape.sequence;
   keys.narrow(2, first, shape.sequence).copy_(heads.narrow(1, shape.heads, shape.kv_heads));
   values.narrow(2, first, shape.sequence).copy_(heads.narrow(1, shape.heads + shape.kv_heads, shape.kv_heads));
-  const at::Tensor attended = kernels::cached_attention(heads.narrow(1, 0, shape.heads), keys, values, shape.window);
+  const at::Tensor attended = kernels::cached_attention(heads.narrow(1, 0, shape.heads), keys, values, shape);
   return feed_forward(a, attended.view({shape.batch * shape.sequence, shape.heads * shape.head_dim}));
 }
 
@@ -248,7 +253,8 @@ kernels::AttentionShape local_attention_shape(const ModelDescription& model, int
           .heads = model.num_heads / ranks,
           .kv_heads = std::max<int64_t>(1, model.num_kv_heads / ranks),
           .head_dim = model.head_dim,
-          .window = model.window_of(layer)};
+          .window = model.window_of(layer),
+          .multiplier = model.attention_multiplier};
 }
 
 }  // namespace copus

@@ -88,6 +88,8 @@ class DecoderLayer {
   // Sums up the stream, and normalises what attention reads where norms are of inputs.
   void enter(LayerActivations& a, const ResidualStream& in) const;
   void project_gate_up(LayerActivations& a, const at::Tensor& attended) const;
+  // Returns the residual stream's multiple of a block's output, or of the gradient of the stream.
+  at::Tensor scaled(const at::Tensor& x) const;
   // Returns what the feed-forward adds to the stream.
   at::Tensor project_down(LayerActivations& a, const at::Tensor& activation) const;
   // Runs the backward pass of a column-parallel layer. Its input x [local rows, width] is gathered, unless all_x is
@@ -109,6 +111,7 @@ class DecoderLayer {
   bool has_rope_;
   kernels::Activation activation_;
   bool normalizes_outputs_;
+  double residual_multiplier_;
   StreamNorm attention_norm_, feed_forward_norm_;
   QueryKeyNorm query_key_norm_;
   Linear query_key_value_, attention_output_, gate_up_, down_;

@@ -81,6 +81,13 @@ std::vector<Variant> variants() {
   all.back().model.full_attention_interval = 2;
   all.back().model.sliding_rope_theta = 500;
   all.back().model.rope_scaling = RopeScaling{RopeType::yarn, 4.0, 1.0, 32.0, 64, 1.2};
+  all.push_back({"granite", small_model()});
+  all.back().model.architecture = Architecture::granite;
+  all.back().model.embedding_multiplier = 12;
+  all.back().model.residual_multiplier = 0.22;
+  all.back().model.attention_multiplier = 0.15;
+  all.back().model.logits_scaling = 6;
+  all.back().model.tie_word_embeddings = true;
   return all;
 }
 
@@ -170,6 +177,10 @@ TEST(Decoder, RandomCombinationsOfOptionsMatchAutogradInFloat64) {
       if (model.rope_scaling->type == RopeType::yarn) model.rope_scaling->attention_factor = 1.3;
     }
     model.tie_word_embeddings = draw(2) == 1;
+    if (draw(2) == 1) model.embedding_multiplier = 3;
+    if (draw(2) == 1) model.residual_multiplier = 0.3;
+    if (draw(2) == 1) model.attention_multiplier = 0.2;
+    if (draw(2) == 1) model.logits_scaling = 2.5;
     SCOPED_TRACE(testing::Message() << "combination " << i);
     expect_matches_autograd(model, 2, 19);
   }

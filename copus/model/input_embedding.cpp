@@ -10,7 +10,8 @@ namespace copus {
 InputEmbedding::InputEmbedding(const ParameterStore& parameters, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel),
       table_(parameters.find(token_embedding_name)),
-      positions_(parameters.model().learned_positions ? &parameters.find("model.embed_positions.weight") : nullptr) {}
+      positions_(parameters.model().learned_positions ? &parameters.find("model.embed_positions.weight") : nullptr),
+      multiplier_(parameters.model().embedding_multiplier) {}
 
 at::Tensor InputEmbedding::positions_of(const at::Tensor& tokens, int64_t first) const {
   const int64_t sequence = tokens.size(1);
@@ -26,6 +27,7 @@ at::Tensor InputEmbedding::forward(const at::Tensor& tokens, int64_t first) cons
   const bool is_whole = tensor_parallel_.size() == 1;
   at::Tensor term = is_whole ? kernels::embedding(table_.weight, rows)
                              : kernels::embedding_part(table_.weight, rows, table_.box.begin[0]);
+  if (multiplier_ != 1) term = kernels::multiply(term, multiplier_);
   if (positions_ != nullptr && tensor_parallel_.rank() == 0) {
     term = kernels::add(term, kernels::embedding(positions_->weight, positions_of(tokens, first)));
   }
@@ -34,7 +36,8 @@ at::Tensor InputEmbedding::forward(const at::Tensor& tokens, int64_t first) cons
 
 void InputEmbedding::backward(const at::Tensor& dy, const at::Tensor& tokens) const {
   const at::Tensor all = tensor_parallel_.gather(dy);
-  kernels::add_embedding_gradient(table_.gradient, all, tokens.reshape({-1}), table_.box.begin[0]);
+  const at::Tensor of_table = multiplier_ == 1 ? all : kernels::multiply(all, multiplier_);
+  kernels::add_embedding_gradient(table_.gradient, of_table, tokens.reshape({-1}), table_.box.begin[0]);
   if (positions_ == nullptr) return;
   kernels::add_embedding_gradient(positions_->gradient, all, positions_of(tokens, 0), 0);
 }

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 
@@ -54,6 +55,8 @@ struct NormResult {
 };
 // Computes a + b, rounded to their dtype, as add_norm returns it in `sum`.
 at::Tensor add(const at::Tensor& a, const at::Tensor& b);
+// Computes factor * x.
+at::Tensor multiply(const at::Tensor& x, double factor);
 // Normalises rows: LayerNorm with a bias [width], RMSNorm where it is undefined.
 NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight,
                     const at::Tensor& bias, double epsilon);
@@ -71,6 +74,8 @@ struct AttentionShape {
   int64_t batch, sequence, heads, kv_heads, head_dim;
   // A query attends to its own position and to the window - 1 positions before it. 0: to all positions before it.
   int64_t window = 0;
+  double multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
+  double scale() const { return multiplier > 0 ? multiplier : 1 / std::sqrt(static_cast<double>(head_dim)); }
   bool has_window() const { return window > 0 && window < sequence; }
   int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
 };
@@ -115,15 +120,16 @@ struct AttentionResult {
   at::Tensor output;       // [batch * sequence, heads * head_dim]
   at::Tensor log_sum_exp;  // [batch, heads, sequence]
 };
-// Computes causal softmax(q k^T / sqrt(head_dim)) v, within the shape's window.
+// Computes causal softmax(scale q k^T) v, with the shape's scale and within its window.
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape);
 // Computes the gradient of qkv (with rotated queries and keys).
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
                               const AttentionShape& shape);
 // Computes attention of new queries over a cache, for generation. query [batch, heads, n, head_dim]; key, value [batch,
-// kv_heads, length, head_dim]; query i sees the keys up to length - n + i, of these the last `window` (0: all). Returns
-// [batch, n, heads * head_dim].
-at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window);
+// kv_heads, length, head_dim]; query i sees the keys up to length - n + i, of these the last `window` of the shape (0:
+// all). Returns [batch, n, heads * head_dim].
+at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const AttentionShape& shape);
 
 struct Activation {
   ActivationFunction function = ActivationFunction::silu;

@@ -260,7 +260,7 @@ cpu::AttentionInput<S> attention_input(const at::Tensor& qkv, const AttentionSha
           shape.kv_heads,
           shape.head_dim,
           shape.has_window() ? shape.window : shape.sequence,
-          static_cast<cpu::Compute<S>>(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+          static_cast<cpu::Compute<S>>(shape.scale()),
           shape.row(),
           shape.heads * shape.head_dim,
           query,

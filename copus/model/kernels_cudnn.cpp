@@ -123,9 +123,7 @@ std::unique_ptr<Graph> new_graph() {
   return graph;
 }
 
-float scale_of(const AttentionShape& shape) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
-}
+float scale_of(const AttentionShape& shape) { return static_cast<float>(shape.scale()); }
 
 int64_t output_row(const AttentionShape& shape) { return shape.heads * shape.head_dim; }
 
@@ -193,7 +191,7 @@ std::unique_ptr<Plans> prepare_plans(const AttentionShape& shape, cudnnHandle_t 
 struct ThreadState {
   explicit ThreadState(at::Device device) : handle(device) {}
   Handle handle;
-  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>, std::unique_ptr<Plans>> plans;
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, double>, std::unique_ptr<Plans>> plans;
 };
 
 // The state is for the current device, of which a thread has one.
@@ -215,7 +213,7 @@ bool has_library() {
 
 const Plans* find_plans(const at::Tensor& qkv, const AttentionShape& shape) {
   ThreadState& state = thread_state(qkv.device());
-  const std::tuple name(shape.batch, shape.sequence, shape.heads, shape.kv_heads, shape.head_dim);
+  const std::tuple name(shape.batch, shape.sequence, shape.heads, shape.kv_heads, shape.head_dim, shape.scale());
   auto found = state.plans.find(name);
   if (found == state.plans.end()) {
     auto plans = prepare_plans(shape, state.handle.on_stream_of(qkv.device()), qkv.device());

@@ -14,6 +14,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sqrt.h>
@@ -75,6 +76,11 @@ void copy_from_host(const void* from, const at::Tensor& to) {
 at::Tensor add(const at::Tensor& a, const at::Tensor& b) {
   const PartTimer timer(Part::elementwise);
   return at::add(a, b);
+}
+
+at::Tensor multiply(const at::Tensor& x, double factor) {
+  const PartTimer timer(Part::elementwise);
+  return at::mul(x, factor);
 }
 
 // ---- linear layers ------------------------------------------------------------------------------------------------
@@ -223,10 +229,9 @@ at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, at::Device
   return window > 0 ? mask.triu(last - window + 1) : mask;
 }
 
-at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, int64_t window) {
-  const double scale = 1 / std::sqrt(static_cast<double>(query.size(3)));
-  const at::Tensor scores = at::matmul(query, key.transpose(2, 3)).to(master_dtype(query)) * scale;
-  const at::Tensor mask = causal_mask(query.size(2), key.size(2), window, query.device());
+at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const AttentionShape& shape) {
+  const at::Tensor scores = at::matmul(query, key.transpose(2, 3)).to(master_dtype(query)) * shape.scale();
+  const at::Tensor mask = causal_mask(query.size(2), key.size(2), shape.window, query.device());
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
@@ -375,23 +380,22 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
 
 namespace {
 
-AttentionResult attention_by_math(const Heads& h, int64_t window) {
+AttentionResult attention_by_math(const Heads& h, const AttentionShape& shape) {
   const int64_t shared = h.query.size(1) / h.key.size(1);
-  const at::Tensor scores = masked_scores(h.query, repeat_heads(h.key, shared), window);
+  const at::Tensor scores = masked_scores(h.query, repeat_heads(h.key, shared), shape);
   const at::Tensor weights = at::softmax(scores, 3).to(h.query.scalar_type());
   return {at::matmul(weights, repeat_heads(h.value, shared)), scores.logsumexp(3)};
 }
 
 Heads attention_backward_by_math(const at::Tensor& dy, const Heads& h, const at::Tensor& output,
-                                 const at::Tensor& log_sum_exp, int64_t window) {
+                                 const at::Tensor& log_sum_exp, const AttentionShape& shape) {
   const int64_t shared = h.query.size(1) / h.key.size(1);
   const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
-  const double scale = 1 / std::sqrt(static_cast<double>(h.query.size(3)));
   const at::ScalarType wide = master_dtype(dy), narrow = dy.scalar_type();
-  const at::Tensor p = (masked_scores(h.query, key, window) - log_sum_exp.unsqueeze(3)).exp();
+  const at::Tensor p = (masked_scores(h.query, key, shape) - log_sum_exp.unsqueeze(3)).exp();
   const at::Tensor dp = at::matmul(dy, value.transpose(2, 3)).to(wide);
   const at::Tensor dot = (dy.to(wide) * output.to(wide)).sum(3, true);
-  const at::Tensor ds = (p * (dp - dot) * scale).to(narrow);
+  const at::Tensor ds = (p * (dp - dot) * shape.scale()).to(narrow);
   const auto sum_shared = [&](const at::Tensor& gradient) {
     return gradient.unflatten(1, {h.key.size(1), shared}).sum(2).to(narrow);
   };
@@ -406,18 +410,20 @@ AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
   AttentionResult result;
   switch (attention_operator(h, shape)) {
     case at::SDPBackend::flash_attention: {
-      const auto all = at::_scaled_dot_product_flash_attention(h.query, h.key, h.value, 0.0, /*is_causal=*/true);
+      const auto all = at::_scaled_dot_product_flash_attention(h.query, h.key, h.value, 0.0, /*is_causal=*/true,
+                                                               /*return_debug_mask=*/false, shape.scale());
       result = {std::get<0>(all), std::get<1>(all)};
       break;
     }
     case at::SDPBackend::cudnn_attention: {
       const auto all = at::_scaled_dot_product_cudnn_attention(h.query, h.key, h.value, std::nullopt,
-                                                               /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true);
+                                                               /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true,
+                                                               /*return_debug_mask=*/false, shape.scale());
       result = {std::get<0>(all), std::get<1>(all)};
       break;
     }
     default:
-      result = attention_by_math(h, shape.window);
+      result = attention_by_math(h, shape);
   }
   result.output = join_heads(result.output);
   return result;
@@ -437,15 +443,15 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
     case at::SDPBackend::flash_attention:
       std::tie(d.query, d.key, d.value) = at::_scaled_dot_product_flash_attention_backward(
           dy, h.query, h.key, h.value, output, forward.log_sum_exp, none, none, shape.sequence, shape.sequence, 0.0,
-          /*is_causal=*/true, state, state);
+          /*is_causal=*/true, state, state, shape.scale());
       break;
     case at::SDPBackend::cudnn_attention:
       std::tie(d.query, d.key, d.value) = at::_scaled_dot_product_cudnn_attention_backward(
           dy, h.query, h.key, h.value, output, forward.log_sum_exp, state, state, none, none, none, shape.sequence,
-          shape.sequence, 0.0, /*is_causal=*/true);
+          shape.sequence, 0.0, /*is_causal=*/true, shape.scale());
       break;
     default:
-      d = attention_backward_by_math(dy, h, output, forward.log_sum_exp, shape.window);
+      d = attention_backward_by_math(dy, h, output, forward.log_sum_exp, shape);
   }
   return at::cat({join_heads(d.query), join_heads(d.key), join_heads(d.value)}, 1);
 }
@@ -545,10 +551,11 @@ ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
 
 }  // namespace generic
 
-at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window) {
+at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const AttentionShape& shape) {
   const PartTimer timer(Part::attention);
   const int64_t shared = query.size(1) / key.size(1);
-  const at::Tensor scores = generic::masked_scores(query, generic::repeat_heads(key, shared), window);
+  const at::Tensor scores = generic::masked_scores(query, generic::repeat_heads(key, shared), shape);
   const at::Tensor weights = at::softmax(scores, 3).to(query.scalar_type());
   return at::matmul(weights, generic::repeat_heads(value, shared)).transpose(1, 2).flatten(2);
 }

@@ -90,6 +90,7 @@ TEST_P(Kernels, Norms) {
 
 struct AttentionCase {
   int64_t batch, sequence, heads, kv_heads, head_dim, window = 0;
+  double multiplier = 0;
 };
 
 // Heads are fewer and more than the warps of a block on a GPU, and as long as no, one and several vectors of a warp;
@@ -216,8 +217,11 @@ TEST_P(Kernels, RotaryAndAttention) {
                                 {1, 200, 2, 2, 16, 64},
                                 {1, 200, 2, 1, 16, 65},
                                 {2, 330, 2, 1, 8, 130},
-                                {1, 130, 2, 2, 8, 131}}) {
-    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim, c.window};
+                                {1, 130, 2, 2, 8, 131},
+                                // Other scales.
+                                {2, 65, 4, 2, 16, 0, 0.1},
+                                {2, 70, 2, 1, 6, 9, 0.7}}) {
+    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim, c.window, c.multiplier};
     const int64_t rows = c.batch * c.sequence, half = c.head_dim / 2;
     const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
     const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble).to(test_device()) * 6;
@@ -229,7 +233,7 @@ TEST_P(Kernels, RotaryAndAttention) {
     const at::Tensor key = stored(reference::rotate(heads.narrow(1, c.heads, c.kv_heads), cosine, sine));
     const at::Tensor value = heads.narrow(1, c.heads + c.kv_heads, c.kv_heads);
     const at::Tensor output =
-        reference::attention(query, key, value, c.window).transpose(1, 2).flatten(2).flatten(0, 1);
+        reference::attention(query, key, value, c.window, c.multiplier).transpose(1, 2).flatten(2).flatten(0, 1);
     const at::Tensor dy = random({rows, c.heads * c.head_dim});
     const at::Tensor expected = gradients(output, {qkv}, dy)[0];
     for (const bool generic : {false, true}) {
@@ -287,7 +291,7 @@ TEST_P(Kernels, CachedAttentionIsTheEndOfFullAttention) {
     const at::Tensor heads = narrow(qkv).view({2, 19, 8, 8}).transpose(1, 2);
     const at::Tensor full = kernels::attention(narrow(qkv), shape).output.view({2, 19, 32});
     const at::Tensor last = kernels::cached_attention(heads.narrow(1, 0, 4).narrow(2, 16, 3), heads.narrow(1, 4, 2),
-                                                      heads.narrow(1, 6, 2), window);
+                                                      heads.narrow(1, 6, 2), shape);
     expect_close(last, full.narrow(1, 16, 3), "last positions");
   }
 }

@@ -26,11 +26,14 @@ OutputHead::OutputHead(const ParameterStore& parameters, const TensorParallel& t
     : tensor_parallel_(tensor_parallel),
       rows_per_chunk_(rows_per_chunk(parameters.model().vocab_size, tensor_parallel.size(), parameters.device())),
       norm_(parameters, "model.norm"),
+      multiplier_(1 / parameters.model().logits_scaling),
       head_(parameters.model().tie_word_embeddings ? *parameters.find_tied_copy() : parameters.find("lm_head.weight")) {
 }
 
 kernels::NormResult OutputHead::normalize(const ResidualStream& stream) const {
-  return norm_.forward(stream.residual, stream.delta);
+  kernels::NormResult norm = norm_.forward(stream.residual, stream.delta);
+  if (multiplier_ != 1) norm.normed = kernels::multiply(norm.normed, multiplier_);
+  return norm;
 }
 
 at::Tensor OutputHead::logits(const at::Tensor& normed) const {
@@ -51,6 +54,7 @@ at::Tensor OutputHead::backward(ResidualStream stream, const at::Tensor& targets
   token_losses(hidden, targets, loss_scale, loss_sum, gradient);
   hidden.reset();
   gradient = tensor_parallel_.reduce(gradient);
+  if (multiplier_ != 1) gradient = kernels::multiply(gradient, multiplier_);
   WeightGradients at_once(WeightGradients::Mode::immediate);
   return norm_.backward(gradient, norm.sum, norm.statistics, {}, at_once);
 }

@@ -73,7 +73,8 @@ class BlockCalculation {
 
   // Returns the seconds of memory traffic outside of matrix products.
   double passes(const TrainingSystem::Passes& passes) const {
-    const double stream = passes.stream + (normalizes_outputs() ? passes.normed_outputs : 0);
+    const double stream = passes.stream + (normalizes_outputs() ? passes.normed_outputs : 0) +
+                          (model_.residual_multiplier != 1 ? passes.multiplied_outputs : 0);
     const double norms = model_.qk_norm == QkNorm::none   ? 0
                          : model_.qk_norm == QkNorm::head ? passes.normed_heads
                                                           : passes.normed_projections;
@@ -210,16 +211,19 @@ BlockCosts BlockCalculation::device_costs() const {
   const auto [gather, reduce] = collectives_;
   BlockCosts costs;
   costs.layer = layer_cost();
-  // The look-up writes the stream; its gradient reads the stream and adds to the table.
-  costs.embedding.forward = {moved(2 * stream_bytes_), reduce};
-  costs.embedding.backward_weight = {moved(stream_bytes_ + rows_ * hidden_ * 2 * system_.gradient_bytes) +
+  // The look-up writes the stream; its gradient reads the stream and adds to the table. A multiplier reads and writes
+  // once more.
+  const double multiplied = model_.embedding_multiplier != 1 ? 2 * stream_bytes_ : 0;
+  costs.embedding.forward = {moved(2 * stream_bytes_ + multiplied), reduce};
+  costs.embedding.backward_weight = {moved(stream_bytes_ + multiplied + rows_ * hidden_ * 2 * system_.gradient_bytes) +
                                          moved(held_.embedding.gradients * system_.dense_embedding_bytes),
                                      gather};
   const double vocabulary = static_cast<double>(model_.vocab_size) / ranks_;
   const Product head = product(vocabulary, hidden_);
-  costs.head.backward_input = {head.forward + head.input + moved(rows_ * vocabulary * system_.logit_bytes) +
-                                   moved(6 * stream_bytes_ / (shape_.sequence_parallel ? ranks_ : 1)),
-                               gather + reduce + loss_statistics()};
+  costs.head.backward_input = {
+      head.forward + head.input + moved(rows_ * vocabulary * system_.logit_bytes) +
+          moved((6 + (model_.logits_scaling != 1 ? 4 : 0)) * stream_bytes_ / (shape_.sequence_parallel ? ranks_ : 1)),
+      gather + reduce + loss_statistics()};
   costs.head.backward_weight = {head.weight + moved(held_.head.gradients * system_.accumulation_bytes), 0};
   return costs;
 }

@@ -93,7 +93,9 @@ struct TrainingSystem {
     double normed_heads = 2, normed_projections = 3;
     double feed_forward = 3;    // intermediate_size wide: the activation function of gate and up
     double normed_outputs = 2;  // added to `stream` where norms are of blocks' outputs: a sum apart from its norm
-    double launches = 11;       // number of kernels
+    // Added to `stream` where what blocks add to it is multiplied (residual_multiplier).
+    double multiplied_outputs = 4;
+    double launches = 11;  // number of kernels
     bool operator==(const Passes&) const = default;
   };
   Passes forward = {};

@@ -236,6 +236,11 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2 and 3) for ",
                   full_name(system));
   }
+  const bool has_multipliers = model.embedding_multiplier != 1 || model.residual_multiplier != 1 ||
+                               model.attention_multiplier != 0 || model.logits_scaling != 1;
+  if (system != PlannedSystem::copus && has_multipliers) {
+    return concat("Copus does not plan multipliers (Granite) for ", full_name(system));
+  }
   if (system != PlannedSystem::copus && scaling && scaling->type != RopeType::llama3) {
     return concat("Copus does not plan rope_scaling other than \"llama3\" for ", full_name(system));
   }

@@ -255,6 +255,13 @@ TEST_F(LayoutMatrix, WindowsInSomeLayers) {
               {{ranks(2, 2, 1), zero_3, recompute(Recompute::attention)}, {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
+TEST_F(LayoutMatrix, Multipliers) {
+  expect_same({multipliers, tied},
+              {{ranks(1, 2, 1)}, {ranks(1, 2, 2), zb_h1}, {ranks(1, 2, 2), interleaved, recompute(Recompute::full)}});
+  expect_same({multipliers, sequence_parallel, micro_batch(4)},
+              {{ranks(2, 2, 1), zero_3}, {ranks(2, 2, 2), zero_2, zb_h1}});
+}
+
 TEST_F(LayoutMatrix, SomeLayersWithoutRope) {
   expect_same({some_layers_without_rope, tied},
               {{ranks(1, 1, 1)}, {ranks(1, 1, 4), zb_h1}, {ranks(1, 1, 2), interleaved, recompute(Recompute::full)}});

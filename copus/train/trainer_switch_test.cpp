@@ -57,7 +57,8 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
                                           {normalized_heads},
                                           {like_gpt2, tied},
                                           {normalized_outputs_and_projections},
-                                          {windows_in_some_layers}}) {
+                                          {windows_in_some_layers},
+                                          {multipliers}}) {
     const RunConfig begin = config(join(base, {ranks(4, 2, 1), micro_batch(1)}));
     const History expected = run(begin, {}, 10);
     const History moved = run(begin,

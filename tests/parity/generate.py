@@ -154,6 +154,22 @@ def olmo3() -> transformers.Olmo3Config:
     )
 
 
+def granite() -> transformers.GraniteConfig:
+    """Multipliers of embedding, residuals, scores and logits; tied head."""
+    return transformers.GraniteConfig(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        embedding_multiplier=12.0,
+        residual_multiplier=0.22,
+        attention_multiplier=0.15,
+        logits_scaling=6.0,
+        tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+        pad_token_id=None,
+    )
+
+
 def gpt2() -> transformers.GPT2Config:
     """Learned positions, LayerNorm, a feed-forward without a gate, fused and transposed projections."""
     return transformers.GPT2Config(
@@ -331,7 +347,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    architectures = (llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases, gpt2, olmo3)
+    architectures = (llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases, gpt2, olmo3, granite)
     for seed, make_config in enumerate(architectures):
         write_reference(out / make_config.__name__, make_config(), seed)
         print(f"wrote {out / make_config.__name__}")

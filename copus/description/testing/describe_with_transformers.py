@@ -47,6 +47,10 @@ for directory in sys.argv[1:]:
                 # 0: sliding layers rotate as the others
                 "sliding_rope_theta": sliding["rope_theta"] if sliding and sliding != rope else 0,
                 "layer_types": getattr(config, "layer_types", None) if sliding else None,
+                "multipliers": [
+                    getattr(config, name, None)
+                    for name in ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+                ],
                 "no_rope_layers": getattr(config, "no_rope_layers", None),
                 "dtype": str(config.dtype),
                 "parameters": [[name, list(value.shape)] for name, value in model.named_parameters()],

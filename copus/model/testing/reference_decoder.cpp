@@ -32,10 +32,11 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tenso
   return at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
 }
 
-at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window) {
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window,
+                     double multiplier) {
   const int64_t shared = query.size(1) / key.size(1), sequence = query.size(2);
-  const at::Tensor scores = at::matmul(query, key.repeat_interleave(shared, 1).transpose(2, 3)) /
-                            std::sqrt(static_cast<double>(query.size(3)));
+  const at::Tensor scores = at::matmul(query, key.repeat_interleave(shared, 1).transpose(2, 3)) *
+                            (multiplier > 0 ? multiplier : 1 / std::sqrt(static_cast<double>(query.size(3))));
   const at::Tensor all = at::ones({sequence, sequence}, query.options().dtype(at::kBool));
   const at::Tensor hidden_keys = window == 0 ? all.triu(1) : all.triu(1).logical_or(all.tril(-window));
   return at::matmul(at::softmax(scores.masked_fill(hidden_keys, -INFINITY), -1), value.repeat_interleave(shared, 1));
@@ -53,7 +54,7 @@ std::map<std::string, at::Tensor> leaves(const ParameterStore& store) {
 at::Tensor logits(const ModelDescription& model, const std::map<std::string, at::Tensor>& weights,
                   const at::Tensor& tokens) {
   const at::TensorOptions options = weights.at("model.norm.weight").options().requires_grad(false);
-  at::Tensor x = at::embedding(weights.at("model.embed_tokens.weight"), tokens);
+  at::Tensor x = at::embedding(weights.at("model.embed_tokens.weight"), tokens) * model.embedding_multiplier;
   if (model.learned_positions) x = x + weights.at("model.embed_positions.weight").narrow(0, 0, tokens.size(1));
   const auto stream_norm = [&](const at::Tensor& y, const std::string& name) {
     return model.norm == NormKind::rms
@@ -91,12 +92,14 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
       if (model.qk_norm == QkNorm::head) y = norm(y, "self_attn." + name + "_norm");
       return model.has_rope(layer) ? rotate(y, cosine, sine) : y;
     };
-    const at::Tensor attended = attention(compared("q", model.num_heads), compared("k", model.num_kv_heads),
-                                          heads("v_proj", model.num_kv_heads), model.window_of(layer));
+    const at::Tensor attended =
+        attention(compared("q", model.num_heads), compared("k", model.num_kv_heads),
+                  heads("v_proj", model.num_kv_heads), model.window_of(layer), model.attention_multiplier);
     const at::Tensor attention_output =
         with_bias(at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t()),
                   "self_attn.o_proj", model.attention_output_bias);
-    x = x + (of_outputs ? stream_norm(attention_output, prefix + "post_attention_layernorm") : attention_output);
+    x = x + (of_outputs ? stream_norm(attention_output, prefix + "post_attention_layernorm") : attention_output) *
+                model.residual_multiplier;
     const at::Tensor y = of_outputs ? x : stream_norm(x, prefix + "post_attention_layernorm");
     const auto feed_forward = [&](const at::Tensor& input, const std::string& name) {
       return with_bias(at::matmul(input, weight("mlp." + name + ".weight").t()), "mlp." + name,
@@ -108,10 +111,12 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
     const at::Tensor up = feed_forward(y, "up_proj");
     const at::Tensor output = feed_forward(
         model.gated_feed_forward ? activate(feed_forward(y, "gate_proj")) * up : activate(up), "down_proj");
-    x = x + (of_outputs ? stream_norm(output, prefix + "post_feedforward_layernorm") : output);
+    x = x +
+        (of_outputs ? stream_norm(output, prefix + "post_feedforward_layernorm") : output) * model.residual_multiplier;
   }
   x = stream_norm(x, "model.norm");
-  return at::matmul(x, weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight").t());
+  return at::matmul(x, weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight").t()) /
+         model.logits_scaling;
 }
 
 at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) {

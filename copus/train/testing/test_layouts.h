@@ -91,6 +91,13 @@ inline const Change windows_in_some_layers = [](RunConfig& config) {
   config.model.sliding_rope_theta = 500;
   config.model.rope_scaling = RopeScaling{RopeType::yarn, 4.0, 1.0, 32.0, 16, 1.2};
 };
+inline const Change multipliers = [](RunConfig& config) {
+  config.model.architecture = Architecture::granite;
+  config.model.embedding_multiplier = 12;
+  config.model.residual_multiplier = 0.22;
+  config.model.attention_multiplier = 0.15;
+  config.model.logits_scaling = 6;
+};
 inline const Change some_layers_without_rope = [](RunConfig& config) {
   config.model.architecture = Architecture::smollm3;
   config.model.no_rope_interval = 3;

@@ -49,7 +49,8 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   // Of inputs, forward: two in, two out; backward: three in, one out. Of outputs, a norm and a sum each way: one in,
   // one out, then two in, one out; then two in, one out, twice.
   const double norms = 2 * (m.block_norm == BlockNorm::input ? 4 + 4 : 5 + 6) * hidden;
-  const double rotary = 2 * 2 * rotated;  // in place, forward and backward
+  const double multiplied = m.residual_multiplier != 1 ? 2 * 4 * hidden : 0;  // one in, one out, forward and backward
+  const double rotary = 2 * 2 * rotated;                                      // in place, forward and backward
   // Forward and once more in the backward pass: one in, one out, values too; then two in, one out.
   const double values = static_cast<double>(m.num_kv_heads * m.head_dim);
   double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
@@ -57,8 +58,9 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   // Forward: gate and up in, one out; backward: three in, three out. Without a gate one less each.
   const double activation = static_cast<double>(3 * (1 + m.feed_forward_inputs())) * feed_forward;
   // Embedding and its gradient, final norm (no residual comes back to it), loss; the first norm has nothing to add.
-  const double ends = (2 + 2 + 4 + 3 - 2) * hidden + 2 * static_cast<double>(m.vocab_size);
-  return static_cast<double>(m.num_layers) * (norms + normed_heads + rotary + activation) + ends;
+  const double multiplied_ends = (m.embedding_multiplier != 1 ? 4 : 0) + (m.logits_scaling != 1 ? 4 : 0);
+  const double ends = (2 + 2 + 4 + 3 - 2 + multiplied_ends) * hidden + 2 * static_cast<double>(m.vocab_size);
+  return static_cast<double>(m.num_layers) * (norms + multiplied + normed_heads + rotary + activation) + ends;
 }
 
 // ParameterStore::initialize makes its numbers on the host, some seconds for billions, which programs that take turns

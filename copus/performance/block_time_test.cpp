@@ -1,0 +1,47 @@
+#include "copus/performance/block_time.h"
+
+#include <gtest/gtest.h>
+
+namespace copus {
+namespace {
+
+constexpr double bytes_per_second = 1e9;
+
+ModelDescription small_model() {
+  ModelDescription model;
+  model.vocab_size = 100;
+  model.hidden_size = 64;
+  model.intermediate_size = 96;
+  model.num_layers = 2;
+  model.num_heads = model.num_kv_heads = 4;
+  model.head_dim = 16;
+  return model;
+}
+
+BlockCosts costs_of(const ModelDescription& model) {
+  ClusterDescription cluster;
+  cluster.device.memory_bytes_per_second = bytes_per_second;
+  cluster.device.matmul_flops_per_second = 1e12;
+  return cost_blocks(model, /*sequence_length=*/128, cluster, TrainingSystem{}, {.micro_batch = 4});
+}
+
+// A multiplier reads and writes what it multiplies, once in the forward pass and once in the backward pass. A layer
+// multiplies twice each way.
+TEST(BlockTime, MultipliersMoveTheStreamOnceMore) {
+  ModelDescription model = small_model();
+  const BlockCosts plain = costs_of(model);
+  model.embedding_multiplier = model.residual_multiplier = model.logits_scaling = 2;
+  const BlockCosts multiplied = costs_of(model);
+  const double once =
+      2.0 * 4 * 128 * static_cast<double>(model.hidden_size) * TrainingSystem{}.activation_bytes / bytes_per_second;
+  const auto added = [&](BlockCost BlockCosts::* block) {
+    return ((multiplied.*block).total().total() - (plain.*block).total().total()) / once;
+  };
+  EXPECT_NEAR(added(&BlockCosts::embedding), 2, 1e-9);
+  EXPECT_NEAR(added(&BlockCosts::layer), 4, 1e-9);
+  EXPECT_NEAR(added(&BlockCosts::head), 2, 1e-9);
+  EXPECT_NEAR((multiplied.layer.forward.compute - plain.layer.forward.compute) / once, 2, 1e-9);
+}
+
+}  // namespace
+}  // namespace copus
