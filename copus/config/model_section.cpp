@@ -94,7 +94,7 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 }  // namespace
 
 // Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
-// key/value heads, Qwen3's size of a head, Mistral's window, the epsilon of OLMo 2, OLMo 3 and GPT-2, the tied
+// key/value heads, Qwen3's size of a head, Mistral's window, the epsilon of OLMo 2, OLMo 3, Phi-3 and GPT-2, the tied
 // embeddings of SmolLM3 and GPT-2, the rotary base of SmolLM3 and OLMo 3, SmolLM3's layers without rotary embeddings,
 // OLMo 3's types of layers, and Granite's multiplier of attention.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {

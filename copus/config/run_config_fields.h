@@ -96,6 +96,7 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("rms_norm_eps", model.rms_norm_eps, single_precision);
   visitor.field("rope_theta", model.rope_theta, single_precision);
   visitor.field("rope_scaling", model.rope_scaling);
+  visitor.field("partial_rotary_factor", model.partial_rotary_factor, single_precision);
   visitor.field("no_rope_layer_interval", model.no_rope_interval, at_least_zero);
   visitor.field("sliding_window", model.attention_window, at_least_zero);
   visitor.field("full_attention_interval", model.full_attention_interval, at_least_zero);

@@ -98,7 +98,9 @@ class RandomConfigs {
     if (model.architecture == Architecture::smollm3) model.no_rope_interval = whole(0, model.num_layers);
     model.max_position_embeddings = whole(2, INT32_MAX);
     const bool has_layer_types = model.architecture == Architecture::olmo3;
-    if ((model.architecture == Architecture::mistral || has_layer_types) && coin()) {
+    const bool may_have_window =
+        has_layer_types || model.architecture == Architecture::mistral || model.architecture == Architecture::phi3;
+    if (may_have_window && coin()) {
       model.attention_window = whole(1, model.max_position_embeddings - 1);
     }
     if (model.architecture == Architecture::granite) {
@@ -122,6 +124,10 @@ class RandomConfigs {
     }
     model.tie_word_embeddings = coin();
     model.initializer_range = 1 - share();
+    if (model.architecture == Architecture::phi3) {
+      if (coin()) model.partial_rotary_factor = 2.0 / static_cast<double>(model.head_dim);
+      return model;
+    }
     if (!model.learned_positions && coin()) {
       RopeScaling& scaling = model.rope_scaling.emplace();
       scaling.type = static_cast<RopeType>(whole(0, 2));

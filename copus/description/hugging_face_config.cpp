@@ -55,6 +55,8 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
     case Architecture::llama:
     case Architecture::granite:
       return {.max_position_embeddings = 2048};
+    case Architecture::phi3:
+      return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
     case Architecture::qwen2:
       return {.max_position_embeddings = 32768, .num_key_value_heads = 32};
     case Architecture::mistral:
@@ -93,7 +95,8 @@ struct OwnField {
 };
 const std::vector<OwnField>& own_fields() {
   using enum Architecture;
-  static const std::vector<OwnField> fields = {{"sliding_window", {mistral, olmo3}},
+  static const std::vector<OwnField> fields = {{"sliding_window", {mistral, olmo3, phi3}},
+                                               {"partial_rotary_factor", {phi3}, 1},
                                                {"full_attention_interval", {olmo3}},
                                                {"sliding_rope_theta", {olmo3}},
                                                {"no_rope_layer_interval", {smollm3}},
@@ -109,6 +112,23 @@ const std::vector<OwnField>& own_fields() {
 bool has_field(Architecture architecture, std::string_view field) {
   const auto all = architectures_with(field);
   return all.empty() || std::ranges::find(all, architecture) != all.end();
+}
+
+// Fields of dropout, and transformers' defaults.
+struct DropoutField {
+  const char* name;
+  std::vector<Architecture> architectures;
+  double fallback = 0;
+};
+const std::vector<DropoutField>& dropout_fields() {
+  using enum Architecture;
+  static const std::vector<DropoutField> fields = {
+      {"attention_dropout", {llama, qwen2, mistral, qwen3, smollm3, olmo2, olmo3, granite, phi3}},
+      {"resid_pdrop", {gpt2}, gpt2_dropout},
+      {"embd_pdrop", {gpt2}, gpt2_dropout},
+      {"attn_pdrop", {gpt2}, gpt2_dropout},
+      {"resid_pdrop", {phi3}}};
+  return fields;
 }
 
 // Tells whether config.json may give each layer a type of attention, and each type its rotary embeddings.
@@ -236,10 +256,12 @@ void parse_window(const Fields& config, ModelDescription& model) {
       parse_layer_types(config, model);
       break;
     case Architecture::mistral:
+    case Architecture::phi3:
       break;
   }
   const int64_t window = config.contains("sliding_window") ? config.integer("sliding_window", max_positions).value_or(0)
-                                                           : default_sliding_window;
+                         : model.architecture == Architecture::phi3 ? 0
+                                                                    : default_sliding_window;
   if (window < model.max_position_embeddings) model.attention_window = window;
 }
 
@@ -326,12 +348,12 @@ double value_without(std::string_view field) {
 std::string dropout_in(std::string_view json_text, const std::string& source) {
   const Json json = parse_config_object(json_text, source);
   const Fields config(json, source);
-  const bool is_gpt2 = parse_architecture(config) == Architecture::gpt2;
-  for (const char* name : {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
-    const bool is_of_gpt2 = std::string_view(name) != "attention_dropout";
-    if (is_of_gpt2 != is_gpt2) continue;
-    const double share = config.number(name).value_or(is_gpt2 ? gpt2_dropout : 0);
-    if (share != 0) return concat("\"", name, "\" is ", share, config.contains(name) ? "" : " (transformers' default)");
+  const Architecture architecture = parse_architecture(config);
+  for (const DropoutField& field : dropout_fields()) {
+    if (std::ranges::find(field.architectures, architecture) == field.architectures.end()) continue;
+    const double share = config.number(field.name).value_or(field.fallback);
+    if (share == 0) continue;
+    return concat("\"", field.name, "\" is ", share, config.contains(field.name) ? "" : " (transformers' default)");
   }
   return "";
 }
@@ -368,7 +390,14 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
   }
   parse_heads(config, model);
   if (!is_gpt2) {
-    parse_rope(config, defaults_of(model.architecture).rope_theta, has_layer_types(model.architecture), model);
+    const ArchitectureDefaults defaults = defaults_of(model.architecture);
+    const bool is_phi3 = model.architecture == Architecture::phi3;
+    parse_rope(config,
+               {.theta = defaults.rope_theta,
+                .by_layer_type = has_layer_types(model.architecture),
+                .may_be_scaled = !is_phi3,
+                .may_be_partial = is_phi3},
+               model);
   }
   parse_no_rope(config, model);
   parse_window(config, model);
@@ -450,6 +479,12 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       config["sliding_window"] = model.attention_window > 0 ? model.attention_window : model.max_position_embeddings;
       break;
     }
+    case Architecture::phi3:
+      config["rope_parameters"]["partial_rotary_factor"] = model.partial_rotary_factor;
+      config["partial_rotary_factor"] = model.partial_rotary_factor;
+      for (const char* name : {"resid_pdrop", "embd_pdrop"}) config[name] = 0.0;
+      config["sliding_window"] = model.attention_window > 0 ? Json(model.attention_window) : Json(nullptr);
+      break;
     case Architecture::mistral:
       config["sliding_window"] = model.attention_window > 0 ? Json(model.attention_window) : Json(nullptr);
       break;

@@ -35,6 +35,7 @@ const Json smollm3_config = as("SmolLM3ForCausalLM", "smollm3");
 const Json olmo2_config = as("Olmo2ForCausalLM", "olmo2");
 const Json olmo3_config = with(as("Olmo3ForCausalLM", "olmo3"), {{"num_hidden_layers", 4}});
 const Json granite_config = as("GraniteForCausalLM", "granite");
+const Json phi3_config = as("Phi3ForCausalLM", "phi3");
 const Json gpt2_config = Json::parse(R"({
   "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
   "n_positions": 512
@@ -173,11 +174,21 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
                         {"high_freq_factor", 4.0},
                         {"original_max_position_embeddings", 777}};
   for (const Json& config :
-       {llama_config, qwen2_config, mistral_config,
+       {llama_config,
+        qwen2_config,
+        mistral_config,
         with(llama_config, {{"tie_word_embeddings", true}, {"head_dim", 22}, {"rms_norm_eps", 1e-5}}),
         with(llama_config, {{"rope_theta", 123456.7}, {"rope_scaling", scaling}}),
-        with(qwen2_config, {{"head_dim", 30}}), with(mistral_config, {{"sliding_window", 100}}), qwen3_config,
-        smollm3_config, olmo2_config, olmo3_config, gpt2_config, granite_config,
+        with(qwen2_config, {{"head_dim", 30}}),
+        with(mistral_config, {{"sliding_window", 100}}),
+        qwen3_config,
+        smollm3_config,
+        olmo2_config,
+        olmo3_config,
+        gpt2_config,
+        granite_config,
+        phi3_config,
+        with(phi3_config, {{"sliding_window", 100}, {"partial_rotary_factor", 0.5}}),
         with(granite_config, {{"attention_multiplier", 0.015625}, {"logits_scaling", 8}}),
         with(olmo3_config, {{"rope_theta", 1e4}, {"sliding_window", 100}, {"max_position_embeddings", 8192}}),
         with(gpt2_config, {{"n_inner", 100}, {"tie_word_embeddings", false}}),
@@ -214,8 +225,8 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
         PublishedModel{"mistral-7b-v0.3", 7248023552}, PublishedModel{"qwen3-0.6b", 596049920},
         PublishedModel{"qwen3-8b", 8190735360}, PublishedModel{"smollm3-3b", 3075098624},
         PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"olmo3-7b", 7298011136},
-        PublishedModel{"granite-3.1-2b", 2533531648}, PublishedModel{"gpt2", 124439808},
-        PublishedModel{"tiny-llama", 1869504}}) {
+        PublishedModel{"granite-3.1-2b", 2533531648}, PublishedModel{"phi-3-mini-4k", 3821079552},
+        PublishedModel{"gpt2", 124439808}, PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
   }
@@ -409,6 +420,29 @@ TEST(HuggingFaceConfig, ReadsMistralsWindow) {
   EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 0}})), HasSubstr("between 1 and"));
 }
 
+TEST(HuggingFaceConfig, ReadsPhi3) {
+  const ModelDescription model = parse(phi3_config);
+  EXPECT_EQ(model.max_position_embeddings, 4096);
+  EXPECT_EQ(model.rms_norm_eps, 1e-5);
+  EXPECT_EQ(model.rotary_dim(), 16);
+  EXPECT_EQ(parse(with(phi3_config, {{"sliding_window", 2047}})).attention_window, 2047);
+  EXPECT_EQ(parse(with(phi3_config, {{"partial_rotary_factor", 0.75}})).rotary_dim(), 12);
+  EXPECT_EQ(parse(with(phi3_config, {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}})).rotary_dim(), 8);
+  const auto refused = [](const Json& changes) { return message_of(with(phi3_config, changes)); };
+  EXPECT_THAT(refused({{"partial_rotary_factor", 0.1}}), HasSubstr("even number of the 16 elements"));
+  EXPECT_THAT(refused({{"partial_rotary_factor", 1.5}}), HasSubstr("even number of the 16 elements"));
+  for (const char* type : {"longrope", "su", "yarn", "linear"}) {
+    EXPECT_THAT(refused({{"rope_scaling", {{"type", type}, {"factor", 2}}}}),
+                AllOf(HasSubstr(type), HasSubstr("only \"default\" is")));
+  }
+  const Json half = {{"partial_rotary_factor", 0.5}};
+  EXPECT_EQ(parse(with(phi3_config, {{"partial_rotary_factor", 0.75}, {"rope_parameters", half}})).rotary_dim(), 8)
+      << "transformers prefers the inner share";
+  EXPECT_THAT(refused({{"rope_parameters", half}, {"rope_scaling", {{"rope_type", "default"}}}}),
+              HasSubstr("contradict"));
+  EXPECT_EQ(dropout_in(with(phi3_config, {{"resid_pdrop", 0.1}}).dump(), ""), "\"resid_pdrop\" is 0.1");
+}
+
 TEST(HuggingFaceConfig, ReadsMultipliers) {
   EXPECT_EQ(parse(granite_config).attention_multiplier, 1) << "GraniteConfig's default";
   EXPECT_EQ(parse(with(granite_config, {{"attention_multiplier", 0.25}})).attention_multiplier, 0) << "1 / sqrt(16)";
@@ -484,6 +518,11 @@ TEST(HuggingFaceConfig, ReadsTheLayersOfOlmo3) {
   EXPECT_THAT(refused(types("fsss")), AllOf(HasSubstr("layer_types"), HasSubstr("entry 1")));
   EXPECT_THAT(refused(types("ss")), HasSubstr("each of the 4 layers"));
   EXPECT_THAT(refused({{"layer_types", {"linear_attention"}}}), HasSubstr("linear_attention"));
+  const Json partial = {{"partial_rotary_factor", 0.5}};
+  for (const Json& changes : {partial, Json{{"rope_scaling", with(yarn, partial)}},
+                              Json{{"rope_parameters", {{"full_attention", partial}}}}}) {
+    EXPECT_THAT(refused(changes), HasSubstr("partial_rotary_factor"));
+  }
   EXPECT_THAT(refused({{"rope_parameters", {{"rope_theta", 1e4}}}}), HasSubstr("\"full_attention\""));
   EXPECT_EQ(parse(with(olmo3_config, {{"rope_scaling", yarn}, {"rope_theta", 1e4}, {"rope_parameters", by_type}})),
             old_style);

@@ -28,6 +28,8 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "Olmo3ForCausalLM";
     case Architecture::granite:
       return "GraniteForCausalLM";
+    case Architecture::phi3:
+      return "Phi3ForCausalLM";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }

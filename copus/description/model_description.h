@@ -19,7 +19,7 @@ namespace copus {
 inline constexpr int64_t ignored_target = -100;
 
 // The names are those of config.json's `model_type`.
-enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2, olmo3, granite };
+enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2, olmo3, granite, phi3 };
 template <>
 inline constexpr auto named_values<Architecture> =
     std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
@@ -30,7 +30,8 @@ inline constexpr auto named_values<Architecture> =
                                              {Architecture::olmo2, "olmo2"},
                                              {Architecture::gpt2, "gpt2"},
                                              {Architecture::olmo3, "olmo3"},
-                                             {Architecture::granite, "granite"}});
+                                             {Architecture::granite, "granite"},
+                                             {Architecture::phi3, "phi3"}});
 
 // What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
@@ -100,6 +101,7 @@ struct ModelDescription {
   bool learned_positions = false;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
+  double partial_rotary_factor = 1;  // the share of each head that rotates: its first elements
   // The base of the rotary embeddings in sliding layers, which rope_scaling then leaves alone. 0: as in other layers.
   double sliding_rope_theta = 0;
   bool tie_word_embeddings = false;
@@ -145,6 +147,7 @@ struct ModelDescription {
   bool has_rope(int64_t layer) const {
     return !learned_positions && (no_rope_interval == 0 || (layer + 1) % no_rope_interval != 0);
   }
+  int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
   bool operator==(const ModelDescription&) const = default;
 };
 

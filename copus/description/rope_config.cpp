@@ -10,6 +10,7 @@ namespace {
 struct Rope {
   std::optional<double> theta;
   std::optional<RopeScaling> scaling;
+  std::optional<double> share;  // that rotates
 };
 
 // Reads a number that null or absence set to `fallback`.
@@ -72,25 +73,32 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
   return scaling;
 }
 
+// Reads the share of a head that rotates.
+std::optional<double> rotary_share(const Fields& fields, const RopeStyle& style) {
+  const std::optional<double> share = fields.positive_number("partial_rotary_factor");
+  if (!style.may_be_partial && share.value_or(1) != 1) {
+    fields.fail("\"partial_rotary_factor\" other than 1 is not supported");
+  }
+  return share;
+}
+
 // `rope` is the object `rope_parameters` of transformers 5, or `rope_scaling` of transformers 4, which has rope_theta
 // outside.
-Rope parse_rope_object(const Fields& rope, const Context& context) {
+Rope parse_rope_object(const Fields& rope, const RopeStyle& style, const Context& context) {
   for (const auto& [key, value] : rope.object().items()) {
     if (value.is_object()) rope.fail("\"", key, "\": different rotary embeddings by layer type are not supported");
   }
-  if (rope.number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    rope.fail("\"partial_rotary_factor\" other than 1 is not supported");
-  }
   const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
-  Rope result{rope.positive_number("rope_theta"), std::nullopt};
+  Rope result{rope.positive_number("rope_theta"), std::nullopt, rotary_share(rope, style)};
   if (type == "default") return result;
   for (const auto& [known, name] : named_values<RopeType>) {
-    if (type == name) {
+    if (style.may_be_scaled && type == name) {
       result.scaling = parse_rope_scaling(rope, known, context);
       return result;
     }
   }
   std::string all;
+  if (!style.may_be_scaled) rope.fail("rope_type \"", type, "\" is not supported; only \"default\" is");
   for (const auto& [known, name] : named_values<RopeType>) all += concat(", \"", name, "\"");
   rope.fail("rope_type \"", type, "\" is not supported; supported are \"default\"", all);
 }
@@ -101,8 +109,9 @@ Rope parse_rope_object(const Fields& rope, const Context& context) {
 
 // Reads the rotary embeddings of olmo3, which transformers holds by the types of layers. In the style of transformers
 // 4 the scaling and the base are of full attention alone: sliding layers have their class's base.
-void parse_rope_by_layer_type(const Fields& config, double default_theta, ModelDescription& model) {
-  Rope full{config.positive_number("rope_theta"), std::nullopt}, sliding;
+void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, ModelDescription& model) {
+  rotary_share(config, style);
+  Rope full{config.positive_number("rope_theta"), std::nullopt, std::nullopt}, sliding;
   const std::optional<Fields> scaling = config.fields("rope_scaling"), parameters = config.fields("rope_parameters");
   const Context context{model.max_position_embeddings, std::nullopt};  // transformers looks into the objects alone
   if (parameters) {
@@ -110,7 +119,7 @@ void parse_rope_by_layer_type(const Fields& config, double default_theta, ModelD
          {std::pair<const char*, Rope*>{"full_attention", &full}, {"sliding_attention", &sliding}}) {
       if (const std::optional<Fields> object = parameters->fields(type)) {
         const std::optional<double> theta = rope->theta;
-        *rope = parse_rope_object(*object, context);
+        *rope = parse_rope_object(*object, style, context);
         if (!rope->theta) rope->theta = theta;
       }
     }
@@ -121,14 +130,14 @@ void parse_rope_by_layer_type(const Fields& config, double default_theta, ModelD
     }
   }
   if (scaling) {
-    const Rope old_style = parse_rope_object(*scaling, context);
+    const Rope old_style = parse_rope_object(*scaling, style, context);
     const bool has_other_theta = old_style.theta && old_style.theta != full.theta;
     if (parameters && (old_style.scaling != full.scaling || has_other_theta)) fail_contradiction(config);
-    full = {old_style.theta ? old_style.theta : full.theta, old_style.scaling};
+    full = {old_style.theta ? old_style.theta : full.theta, old_style.scaling, std::nullopt};
   }
-  model.rope_theta = full.theta.value_or(default_theta);
+  model.rope_theta = full.theta.value_or(style.theta);
   model.rope_scaling = full.scaling;
-  const double sliding_theta = sliding.theta.value_or(default_theta);
+  const double sliding_theta = sliding.theta.value_or(style.theta);
   if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are alike
   if (sliding.scaling) {
     parameters->fail(
@@ -138,18 +147,24 @@ void parse_rope_by_layer_type(const Fields& config, double default_theta, ModelD
   model.sliding_rope_theta = sliding_theta;
 }
 
-// Reads the rotary embeddings that all layers share.
-void parse_common_rope(const Fields& config, double default_theta, ModelDescription& model) {
+// Reads the rotary embeddings that all layers share. A share within an object counts, else the one outside.
+void parse_common_rope(const Fields& config, const RopeStyle& style, ModelDescription& model) {
   const Context context{model.max_position_embeddings,
                         config.integer("original_max_position_embeddings", max_positions)};
+  const double outer_share = rotary_share(config, style).value_or(1);
   const auto read = [&](const char* name) -> std::optional<Rope> {
     const std::optional<Fields> object = config.fields(name);
-    return object ? std::optional(parse_rope_object(*object, context)) : std::nullopt;
+    return object ? std::optional(parse_rope_object(*object, style, context)) : std::nullopt;
   };
   const std::optional<Rope> old_style = read("rope_scaling");
   const std::optional<Rope> new_style = read("rope_parameters");
-  if (old_style && new_style && old_style->scaling != new_style->scaling) fail_contradiction(config);
+  if (old_style && new_style &&
+      (old_style->scaling != new_style->scaling ||
+       old_style->share.value_or(outer_share) != new_style->share.value_or(outer_share))) {
+    fail_contradiction(config);
+  }
   std::optional<double> theta = config.positive_number("rope_theta");
+  model.partial_rotary_factor = outer_share;
   for (const std::optional<Rope>& rope : {old_style, new_style}) {
     if (!rope) continue;
     if (rope->theta && theta && rope->theta != theta) {
@@ -157,19 +172,23 @@ void parse_common_rope(const Fields& config, double default_theta, ModelDescript
     }
     if (rope->theta) theta = rope->theta;
     model.rope_scaling = rope->scaling;
+    model.partial_rotary_factor = rope->share.value_or(outer_share);
   }
-  model.rope_theta = theta.value_or(default_theta);
+  model.rope_theta = theta.value_or(style.theta);
 }
 
 }  // namespace
 
-void parse_rope(const Fields& config, double default_theta, bool by_layer_type, ModelDescription& model) {
-  if (config.number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    config.fail("\"partial_rotary_factor\" other than 1 is not supported");
-  }
-  (by_layer_type ? parse_rope_by_layer_type : parse_common_rope)(config, default_theta, model);
+void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& model) {
+  (style.by_layer_type ? parse_rope_by_layer_type : parse_common_rope)(config, style, model);
   if (model.rope_scaling && model.rope_scaling->type == RopeType::yarn && model.rope_theta <= 1) {
     config.fail("\"rope_theta\" must be greater than 1 with YaRN's scaling, got ", model.rope_theta);
+  }
+  const double share = model.partial_rotary_factor;
+  if (share == 1) return;
+  if (share > 1 || model.rotary_dim() < 2 || model.rotary_dim() % 2 != 0) {
+    config.fail("\"partial_rotary_factor\" is ", share, ", but an even number of the ", model.head_dim,
+                " elements of a head must rotate");
   }
 }
 

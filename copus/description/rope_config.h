@@ -8,9 +8,16 @@
 
 namespace copus {
 
-// Reads bases and scaling, in the style of transformers 4 or 5. by_layer_type: whether rope_parameters holds an object
-// for each type of layer.
-void parse_rope(const Fields& config, double default_theta, bool by_layer_type, ModelDescription& model);
+// The rotary embeddings that config.json of an architecture may describe.
+struct RopeStyle {
+  double theta;         // transformers' default
+  bool by_layer_type;   // whether rope_parameters holds an object for each type of layer
+  bool may_be_scaled;   // by every RopeType
+  bool may_be_partial;  // by partial_rotary_factor
+};
+
+// Reads bases, scaling and the share that rotates, in the style of transformers 4 or 5.
+void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& model);
 
 // Returns `rope_scaling`, or an object of `rope_parameters` without its base.
 nlohmann::json rope_object(const ModelDescription& model);

@@ -35,19 +35,52 @@ std::vector<StoredModule> gpt2_modules(const ModelDescription& model) {
   return all;
 }
 
+std::vector<StoredModule> phi3_modules(const ModelDescription& model) {
+  std::vector<StoredModule> all = {{"model.embed_tokens", {"model.embed_tokens"}}};
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const std::string prefix = concat("model.layers.", layer, ".");
+    const auto add = [&](const std::string& place, const char* name, const std::vector<const char*>& modules) {
+      StoredModule& module = all.emplace_back(StoredModule{prefix + place + name, {}});
+      for (const char* ours : modules) module.modules.push_back(prefix + place + ours);
+    };
+    add("self_attn.", "o_proj", {"o_proj"});
+    add("self_attn.", "qkv_proj", {"q_proj", "k_proj", "v_proj"});
+    add("mlp.", "gate_up_proj", {"gate_proj", "up_proj"});
+    add("mlp.", "down_proj", {"down_proj"});
+    add("", "input_layernorm", {"input_layernorm"});
+    add("", "post_attention_layernorm", {"post_attention_layernorm"});
+  }
+  all.push_back({"model.norm", {"model.norm"}});
+  all.push_back({"lm_head", {"lm_head"}});
+  return all;
+}
+
+// Lists the modules of files that differ from ours; empty: they are alike.
+std::vector<StoredModule> stored_modules(const ModelDescription& model) {
+  switch (model.architecture) {
+    case Architecture::gpt2:
+      return gpt2_modules(model);
+    case Architecture::phi3:
+      return phi3_modules(model);
+    default:
+      return {};
+  }
+}
+
 }  // namespace
 
 std::vector<StoredTensor> list_stored_tensors(const ModelDescription& model) {
   std::vector<StoredTensor> tensors;
   std::map<std::string, ParameterInfo> left;
   for (ParameterInfo& parameter : list_parameters(model)) left.emplace(parameter.name, std::move(parameter));
-  if (model.architecture != Architecture::gpt2) {
+  const std::vector<StoredModule> modules = stored_modules(model);
+  if (modules.empty()) {
     for (const ParameterInfo& parameter : list_parameters(model)) {
       tensors.push_back({parameter.name, parameter.shape, {parameter}});
     }
     return tensors;
   }
-  for (const StoredModule& module : gpt2_modules(model)) {
+  for (const StoredModule& module : modules) {
     for (const char* kind : {".weight", ".bias"}) {
       StoredTensor tensor{.name = module.name + kind, .shape = {}, .parameters = {}};
       for (const std::string& ours : module.modules) {

@@ -59,5 +59,24 @@ TEST(StoredTensors, Gpt2FusesAndTransposes) {
   EXPECT_EQ(held.size(), list_parameters(model).size());
 }
 
+TEST(StoredTensors, Phi3Fuses) {
+  ModelDescription model = small_model();
+  model.architecture = Architecture::phi3;
+  model.num_kv_heads = 1;
+  std::set<std::string> held;
+  for (const StoredTensor& tensor : list_stored_tensors(model)) {
+    for (const ParameterInfo& parameter : tensor.parameters) EXPECT_TRUE(held.insert(parameter.name).second);
+    EXPECT_FALSE(tensor.is_transposed);
+    if (tensor.name == "model.layers.1.self_attn.qkv_proj.weight") {
+      EXPECT_THAT(tensor.shape, ElementsAre(16, 8));
+      EXPECT_EQ(tensor.parameters.back().name, "model.layers.1.self_attn.v_proj.weight");
+    } else if (tensor.name == "model.layers.0.mlp.gate_up_proj.weight") {
+      EXPECT_THAT(tensor.shape, ElementsAre(40, 8));
+      EXPECT_EQ(tensor.parameters.front().name, "model.layers.0.mlp.gate_proj.weight");
+    }
+  }
+  EXPECT_EQ(held.size(), list_parameters(model).size());
+}
+
 }  // namespace
 }  // namespace copus

@@ -99,6 +99,11 @@ std::vector<ModelDescription> models_of_every_kind() {
   granite.attention_multiplier = 0.0078125;
   granite.logits_scaling = 6;
 
+  ModelDescription phi3 = llama;
+  phi3.architecture = Architecture::phi3;
+  phi3.partial_rotary_factor = 0.5;
+  phi3.attention_window = 512;
+
   ModelDescription linear = qwen2;
   linear.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 4.0};
 
@@ -116,8 +121,8 @@ std::vector<ModelDescription> models_of_every_kind() {
 
   ModelDescription biased_qwen3 = qwen3;
   biased_qwen3.qkv_bias = biased_qwen3.attention_output_bias = true;
-  return {biased,   biased_qwen3, gpt2,    llama, scaled, qwen2,  mistral,
-          windowed, qwen3,        smollm3, olmo2, olmo3,  linear, granite};
+  return {biased, biased_qwen3, gpt2,  llama, scaled, qwen2,   mistral, windowed,
+          qwen3,  smollm3,      olmo2, olmo3, linear, granite, phi3};
 }
 
 void expect_same(const Json& theirs, const ModelDescription& ours) {
@@ -144,6 +149,7 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
                               ours.logits_scaling};
     EXPECT_EQ(theirs["multipliers"], multipliers);
   }
+  EXPECT_EQ(theirs["partial_rotary_factor"], ours.partial_rotary_factor);
   EXPECT_EQ(theirs["sliding_rope_theta"], ours.sliding_rope_theta);
   for (int64_t layer = 0; layer < ours.num_layers; ++layer) {
     const Json& types = theirs["layer_types"];

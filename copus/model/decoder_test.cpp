@@ -88,6 +88,9 @@ std::vector<Variant> variants() {
   all.back().model.attention_multiplier = 0.15;
   all.back().model.logits_scaling = 6;
   all.back().model.tie_word_embeddings = true;
+  all.push_back({"partial rotary embeddings", small_model()});
+  all.back().model.architecture = Architecture::phi3;
+  all.back().model.partial_rotary_factor = 0.6;
   return all;
 }
 
@@ -177,6 +180,7 @@ TEST(Decoder, RandomCombinationsOfOptionsMatchAutogradInFloat64) {
       if (model.rope_scaling->type == RopeType::yarn) model.rope_scaling->attention_factor = 1.3;
     }
     model.tie_word_embeddings = draw(2) == 1;
+    if (draw(2) == 1) model.partial_rotary_factor = 0.4;
     if (draw(2) == 1) model.embedding_multiplier = 3;
     if (draw(2) == 1) model.residual_multiplier = 0.3;
     if (draw(2) == 1) model.attention_multiplier = 0.2;

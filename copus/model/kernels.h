@@ -111,8 +111,8 @@ void normalize_projections_backward_(const at::Tensor& gradient, const at::Tenso
                                      const ProjectionNorm& norm, const at::Tensor& squares, const at::Tensor& products,
                                      const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
-// Rotates queries and keys in place (backward: by the opposite angle, which is the gradient's rotation). cosine, sine:
-// [sequence, head_dim / 2], master dtype.
+// Rotates the first r elements of each query and key head in place (backward: by the opposite angle, which is the
+// gradient's rotation). cosine, sine: [sequence, r / 2], master dtype.
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward);
 

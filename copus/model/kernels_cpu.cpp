@@ -237,10 +237,11 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
              bool backward) {
   with_storage_type(qkv, [&]<class S>(S) {
     using C = cpu::Compute<S>;
-    const cpu::Rotary<S> arguments{shape.sequence, shape.heads + shape.kv_heads,
-                                   shape.head_dim, shape.row(),
-                                   data<S>(qkv),   data<C>(cosine),
-                                   data<C>(sine),  backward};
+    const cpu::Rotary<S> arguments{shape.sequence,  shape.heads + shape.kv_heads,
+                                   shape.head_dim,  2 * cosine.size(1),
+                                   shape.row(),     data<S>(qkv),
+                                   data<C>(cosine), data<C>(sine),
+                                   backward};
     parallel_rows(qkv.size(0), [&](int64_t begin, int64_t end) { cpu::kernels<S>().rotary(arguments, begin, end); });
   });
 }

@@ -367,7 +367,7 @@ void normalize_projections_backward_(const at::Tensor& gradient, const at::Tenso
 
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
-  const int64_t half = shape.head_dim / 2;
+  const int64_t half = cosine.size(1);
   const at::Tensor rotated = qkv.view({shape.batch, shape.sequence, shape.heads + 2 * shape.kv_heads, shape.head_dim})
                                  .narrow(2, 0, shape.heads + shape.kv_heads);
   const at::ScalarType wide = master_dtype(qkv);

@@ -137,7 +137,10 @@ void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv
 
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward) {
-  if (shape.head_dim > gpu::widest_rotary_head) return generic::rotary_(qkv, shape, cosine, sine, backward);
+  const bool is_partial = 2 * cosine.size(1) != shape.head_dim;
+  if (is_partial || shape.head_dim > gpu::widest_rotary_head) {
+    return generic::rotary_(qkv, shape, cosine, sine, backward);
+  }
   gpu::rotary({.storage = storage(qkv),
                .rows = qkv.size(0),
                .sequence = shape.sequence,

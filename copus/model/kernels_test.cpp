@@ -18,6 +18,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "copus/model/kernel_implementations.h"
 #include "copus/model/testing/reference_decoder.h"
 #include "copus/model/testing/test_device.h"
@@ -91,6 +93,7 @@ TEST_P(Kernels, Norms) {
 struct AttentionCase {
   int64_t batch, sequence, heads, kv_heads, head_dim, window = 0;
   double multiplier = 0;
+  double rotated_share = 1;
 };
 
 // Heads are fewer and more than the warps of a block on a GPU, and as long as no, one and several vectors of a warp;
@@ -220,9 +223,13 @@ TEST_P(Kernels, RotaryAndAttention) {
                                 {1, 130, 2, 2, 8, 131},
                                 // Other scales.
                                 {2, 65, 4, 2, 16, 0, 0.1},
-                                {2, 70, 2, 1, 6, 9, 0.7}}) {
+                                {2, 70, 2, 1, 6, 9, 0.7},
+                                // Heads that rotate in part.
+                                {2, 7, 2, 2, 16, 0, 0, 0.75},
+                                {1, 66, 4, 1, 10, 0, 0, 0.2}}) {
     const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim, c.window, c.multiplier};
-    const int64_t rows = c.batch * c.sequence, half = c.head_dim / 2;
+    const int64_t rows = c.batch * c.sequence,
+                  half = std::lround(static_cast<double>(c.head_dim) * c.rotated_share) / 2;
     const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
     const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble).to(test_device()) * 6;
     const at::Tensor cosine = angle.cos().to(master(dtype())), sine = angle.sin().to(master(dtype()));

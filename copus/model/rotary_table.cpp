@@ -20,13 +20,13 @@ double llama3_share(const RopeScaling& scaling, double frequency) {
 
 // The share that YaRN keeps of the frequency of pair `j`, by its index between those of two numbers of turns (there,
 // rope_type "yarn").
-double yarn_share(const RopeScaling& scaling, double theta, int64_t head_dim, int64_t j) {
+double yarn_share(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j) {
   const auto index_of = [&](double turns) {
     const double context = static_cast<double>(scaling.original_max_position_embeddings);
-    return static_cast<double>(head_dim) * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+    return static_cast<double>(rotary_dim) * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
   };
   const double first = std::max(std::floor(index_of(scaling.high_frequency_factor)), 0.0);
-  double last = std::min(std::ceil(index_of(scaling.low_frequency_factor)), static_cast<double>(head_dim - 1));
+  double last = std::min(std::ceil(index_of(scaling.low_frequency_factor)), static_cast<double>(rotary_dim - 1));
   if (last == first) last += 0.001;
   return 1 - std::clamp((static_cast<double>(j) - first) / (last - first), 0.0, 1.0);
 }
@@ -38,12 +38,12 @@ Rotation rotation_of(const ModelDescription& model, int64_t layer) {
   const double theta = is_own ? model.sliding_rope_theta : model.rope_theta;
   const std::optional<RopeScaling> scaling = is_own ? std::nullopt : model.rope_scaling;
   Rotation rotation{{}, scaling ? scaling->attention_factor : 1.0};
-  for (int64_t j = 0; j < model.head_dim / 2; ++j) {
-    const double exponent = static_cast<double>(2 * j) / static_cast<double>(model.head_dim);
+  for (int64_t j = 0; j < model.rotary_dim() / 2; ++j) {
+    const double exponent = static_cast<double>(2 * j) / static_cast<double>(model.rotary_dim());
     double frequency = static_cast<float>(1.0 / std::pow(theta, exponent));
     if (scaling) {
       const double share = scaling->type == RopeType::llama3 ? llama3_share(*scaling, frequency)
-                           : scaling->type == RopeType::yarn ? yarn_share(*scaling, theta, model.head_dim, j)
+                           : scaling->type == RopeType::yarn ? yarn_share(*scaling, theta, model.rotary_dim(), j)
                                                              : 0.0;
       const double kept = std::clamp(share, 0.0, 1.0);
       frequency = (1 - kept) * frequency / scaling->factor + kept * frequency;

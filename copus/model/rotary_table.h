@@ -13,8 +13,9 @@ namespace copus {
 
 // The rotation of one kind of layer.
 struct Rotation {
-  // The angle per position of each pair (j, j + head_dim / 2): head_dim / 2 values. They are in single precision, as
-  // transformers computes them, so that a model gives the same results here and there at every position.
+  // The angle per position of each pair (j, j + r / 2) of the r elements of a head that rotate: r / 2 values. They are
+  // in single precision, as transformers computes them, so that a model gives the same results here and there at every
+  // position.
   std::vector<float> frequencies;
   double factor = 1;  // multiplies cosines and sines
 };
@@ -24,7 +25,7 @@ class RotaryTable {
  public:
   RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device);
 
-  // The rows of a layer's positions first .. first + count, each [count, head_dim / 2] in the table's dtype. The table
+  // The rows of a layer's positions first .. first + count, each [count, r / 2] in the table's dtype. The table
   // grows on demand.
   struct Rows {
     at::Tensor cosine, sine;

@@ -262,6 +262,10 @@ TEST_F(LayoutMatrix, Multipliers) {
               {{ranks(2, 2, 1), zero_3}, {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
+TEST_F(LayoutMatrix, PartialRotaryEmbeddings) {
+  expect_same({like_phi3}, {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1, recompute(Recompute::full)}});
+}
+
 TEST_F(LayoutMatrix, SomeLayersWithoutRope) {
   expect_same({some_layers_without_rope, tied},
               {{ranks(1, 1, 1)}, {ranks(1, 1, 4), zb_h1}, {ranks(1, 1, 2), interleaved, recompute(Recompute::full)}});

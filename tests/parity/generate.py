@@ -170,6 +170,19 @@ def granite() -> transformers.GraniteConfig:
     )
 
 
+def phi3() -> transformers.Phi3Config:
+    """Fused projections, of which those of queries, keys and values have other widths; heads that rotate in part."""
+    return transformers.Phi3Config(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75),
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
 def gpt2() -> transformers.GPT2Config:
     """Learned positions, LayerNorm, a feed-forward without a gate, fused and transposed projections."""
     return transformers.GPT2Config(
@@ -213,6 +226,7 @@ class DoubleRotaryEmbedding(torch.nn.Module):
 
     def rotation(self, rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
         """The frequencies, and the factor of cosines and sines."""
+        head_dim = int(head_dim * rope.get("partial_rotary_factor", 1))
         frequencies = rope["rope_theta"] ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
         if rope["rope_type"] == "llama3":
             return torch.stack([self.rescaled(frequency, rope) for frequency in frequencies]), 1.0
@@ -347,7 +361,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    architectures = (llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases, gpt2, olmo3, granite)
+    architectures = (llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases, gpt2, olmo3, granite, phi3)
     for seed, make_config in enumerate(architectures):
         write_reference(out / make_config.__name__, make_config(), seed)
         print(f"wrote {out / make_config.__name__}")

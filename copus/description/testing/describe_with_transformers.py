@@ -37,6 +37,7 @@ for directory in sys.argv[1:]:
                 "rope_type": rope["rope_type"],
                 "rope_theta": rope["rope_theta"],
                 "rope_factor": rope.get("factor"),
+                "partial_rotary_factor": rope.get("partial_rotary_factor") or 1.0,
                 "rope_original": rope.get("original_max_position_embeddings"),
                 "head_dim": attention.head_dim,
                 "norm_eps": norm.eps if hasattr(norm, "eps") else norm.variance_epsilon,

@@ -211,7 +211,7 @@ void projection_norm_backward(const ProjectionNorm<S>& a, int64_t begin, int64_t
 template <class S>
 void rotary(const Rotary<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
-  const int64_t half = a.head_dim / 2;
+  const int64_t half = a.rotary_dim / 2;
   for (int64_t row = begin; row < end; ++row) {
     const C* cosine = a.cosine + row % a.sequence * half;
     const C* sine = a.sine + row % a.sequence * half;

@@ -121,9 +121,9 @@ struct ProjectionSums {
 // its negative (the backward of the rotation).
 template <class S>
 struct Rotary {
-  int64_t sequence, heads, head_dim, row_stride;
+  int64_t sequence, heads, head_dim, rotary_dim, row_stride;
   S* data;                   // [rows, row_stride]; row r has position r % sequence
-  const Compute<S>* cosine;  // [sequence, head_dim / 2]
+  const Compute<S>* cosine;  // [sequence, rotary_dim / 2]
   const Compute<S>* sine;
   bool backward;
 };

@@ -28,8 +28,10 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
 }
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
-  const std::vector<at::Tensor> halves = x.chunk(2, -1);
-  return at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
+  const int64_t half = cosine.size(-1);
+  const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
+  const at::Tensor rest = x.narrow(-1, 2 * half, x.size(-1) - 2 * half);
+  return at::cat({first * cosine - second * sine, second * cosine + first * sine, rest}, -1);
 }
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window,

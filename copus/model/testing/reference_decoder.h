@@ -15,7 +15,7 @@ namespace copus::reference {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon);
 
-// Rotates x [batch, heads, sequence, head_dim]; cosine, sine [sequence, head_dim / 2].
+// Rotates x [batch, heads, sequence, head_dim]; cosine, sine [sequence, r / 2]: the first r elements rotate.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine);
 
 // Attends; query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim]. A query sees the

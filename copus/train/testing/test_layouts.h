@@ -98,6 +98,10 @@ inline const Change multipliers = [](RunConfig& config) {
   config.model.attention_multiplier = 0.15;
   config.model.logits_scaling = 6;
 };
+inline const Change like_phi3 = [](RunConfig& config) {
+  config.model.architecture = Architecture::phi3;
+  config.model.partial_rotary_factor = 0.5;
+};
 inline const Change some_layers_without_rope = [](RunConfig& config) {
   config.model.architecture = Architecture::smollm3;
   config.model.no_rope_interval = 3;

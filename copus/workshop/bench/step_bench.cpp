@@ -50,7 +50,8 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   // one out, then two in, one out; then two in, one out, twice.
   const double norms = 2 * (m.block_norm == BlockNorm::input ? 4 + 4 : 5 + 6) * hidden;
   const double multiplied = m.residual_multiplier != 1 ? 2 * 4 * hidden : 0;  // one in, one out, forward and backward
-  const double rotary = 2 * 2 * rotated;                                      // in place, forward and backward
+  // In place, forward and backward.
+  const double rotary = 2 * 2 * static_cast<double>((m.num_heads + m.num_kv_heads) * m.rotary_dim());
   // Forward and once more in the backward pass: one in, one out, values too; then two in, one out.
   const double values = static_cast<double>(m.num_kv_heads * m.head_dim);
   double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
