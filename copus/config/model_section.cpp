@@ -61,6 +61,28 @@ void describe_by_layer_type(Json& config) {
   config.erase("rope_scaling");
 }
 
+// Gives Gemma 3 its multipliers. In transformers the embedding's is fixed, and the scores' is one over the root of a
+// whole number.
+ModelDescription describe_gemma3(Json config, const std::string& where) {
+  config["query_pre_attn_scalar"] = nullptr;
+  if (config["attention_multiplier"].is_number()) {
+    const auto multiplier = config["attention_multiplier"].get<double>();
+    const double exact = 1 / (multiplier * multiplier), whole = std::round(exact);
+    if (whole < 1 || whole > 0x1p31 || std::abs(exact - whole) > 1e-6 * exact) {
+      throw UserError(concat(where, ": attention_multiplier of a model of gemma3_text is one over the root of a whole ",
+                             "number, got ", multiplier));
+    }
+    config["query_pre_attn_scalar"] = static_cast<int64_t>(whole);
+  }
+  const ModelDescription model = parse_model_description(config.dump(), where);
+  const double given = config.value("embedding_multiplier", model.embedding_multiplier);
+  if (given != model.embedding_multiplier) {
+    throw UserError(concat(where, ": embedding_multiplier of a model of gemma3_text is the root of hidden_size, ",
+                           model.embedding_multiplier, ", got ", given, "; leave it out"));
+  }
+  return model;
+}
+
 // Refuses a model that transformers would train with dropout, unless the run ignores it.
 ModelDescription describe(const ModelText& config, bool ignores_dropout) {
   ModelDescription model = parse_model_description(config.text, config.source);
@@ -95,8 +117,8 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 // Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
 // key/value heads, Qwen3's size of a head, Mistral's window, the epsilon of OLMo 2, OLMo 3, Phi-3 and GPT-2, the tied
-// embeddings of SmolLM3 and GPT-2, the rotary base of SmolLM3 and OLMo 3, SmolLM3's layers without rotary embeddings,
-// OLMo 3's types of layers, and Granite's multiplier of attention.
+// embeddings of SmolLM3, Gemma 3 and GPT-2, the rotary base of SmolLM3, OLMo 3 and Gemma 3, SmolLM3's layers without
+// rotary embeddings, OLMo 3's and Gemma 3's types of layers, and Granite's and Gemma 3's multiplier of attention.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},
@@ -110,14 +132,15 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
                  {"tie_word_embeddings", defaults.tie_word_embeddings}};
   for (const Setting& field : table.children) {
     if (const auto owners = architectures_with(field.name); !owners.empty()) {
-      // The value of a model without the field may stand beside any architecture.
-      if (to_json(field) == value_without(field.name) || to_json(field) == false) continue;
-      if (std::ranges::find(owners, architecture) == owners.end()) {
+      const Json value = to_json(field);
+      const bool is_owner = std::ranges::find(owners, architecture) != owners.end();
+      if (!is_owner && value != value_without(field.name) && value != false) {
         std::vector<std::string> names;
         for (const Architecture owner : owners) names.emplace_back(to_string(owner));
         throw UserError(concat(field.origin, ": model.", field.name, " belongs to ", join(names, ", "), "; a model of ",
                                to_string(architecture), " has none"));
       }
+      if (!is_owner || value == 0 || value == false) continue;  // none, for which config.json has no value
     }
     if (field.name == "architecture" || field.name == model_init_from_key || field.name == model_ignore_dropout_key) {
       continue;
@@ -126,7 +149,8 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
   }
   const auto owners = architectures_with("full_attention_interval");
   if (std::ranges::find(owners, architecture) != owners.end()) describe_by_layer_type(config);
-  return parse_model_description(config.dump(), where);
+  return architecture == Architecture::gemma3_text ? describe_gemma3(std::move(config), where)
+                                                   : parse_model_description(config.dump(), where);
 }
 
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config) {

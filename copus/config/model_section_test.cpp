@@ -70,6 +70,12 @@ TEST_F(ModelSection, MayBeInline) {
   EXPECT_EQ(parse_with_model(concat(mistral, "sliding_window = 64\n")).model.attention_window, 64);
   EXPECT_EQ(parse_with_model(concat(mistral, "attention_bias = false\n")).model, parse_with_model(mistral).model);
   EXPECT_EQ(parse_with_model(concat(inline_model, "architecture = 'qwen2'")).model.num_kv_heads, 4);
+  const ModelDescription granite = parse_with_model(concat(inline_model, "architecture = 'granite'\n")).model;
+  EXPECT_EQ(granite.attention_multiplier, 0) << "1 / sqrt(head_dim), not the 1 of transformers";
+  const std::string gemma3 = concat(inline_model, "architecture = 'gemma3_text'\n");
+  EXPECT_EQ(parse_with_model(gemma3).model.attention_multiplier, 0) << "not that of the 256 of transformers";
+  EXPECT_EQ(parse_with_model(gemma3).model.full_attention_interval, 0) << "not the 6 of transformers";
+  EXPECT_EQ(parse_with_model(concat(gemma3, "attention_multiplier = 0.2\n")).model.attention_multiplier, 0.2);
 }
 
 TEST_F(ModelSection, TakesLlama3Scaling) {
@@ -164,6 +170,12 @@ TEST_F(ModelSection, InlineMistakesNameTheLine) {
   EXPECT_THAT(
       error_with_model(concat(inline_model, "architecture = 'olmo2'\nmlp_bias = true\n")),
       HasSubstr("run.toml:8: model.mlp_bias belongs to llama, smollm3, gpt2, granite; a model of olmo2 has none"));
+  const std::string gemma3 = concat(inline_model, "architecture = 'gemma3_text'\n");
+  for (const char* other : {"1", "1.0", "3"}) {
+    EXPECT_THAT(error_with_model(concat(gemma3, "embedding_multiplier = ", other)),
+                AllOf(HasSubstr("run.toml:1"), HasSubstr("the root of hidden_size, 8"), HasSubstr("leave it out")));
+  }
+  EXPECT_THAT(error_with_model(concat(gemma3, "attention_multiplier = 0.4")), HasSubstr("whole number, got 0.4"));
   EXPECT_THAT(error_with_model(concat(inline_model, "num_kv_heads = 2\n")),
               AllOf(HasSubstr("run.toml:7"), HasSubstr("num_kv_heads"), HasSubstr("[model]")));
   EXPECT_THAT(error_with_model(concat(inline_model, "num_key_value_heads = 3\n")),

@@ -97,11 +97,21 @@ class RandomConfigs {
     model.num_layers = whole(1, 100);
     if (model.architecture == Architecture::smollm3) model.no_rope_interval = whole(0, model.num_layers);
     model.max_position_embeddings = whole(2, INT32_MAX);
-    const bool has_layer_types = model.architecture == Architecture::olmo3;
+    const bool has_layer_types =
+        model.architecture == Architecture::olmo3 || model.architecture == Architecture::gemma3_text;
     const bool may_have_window =
         has_layer_types || model.architecture == Architecture::mistral || model.architecture == Architecture::phi3;
     if (may_have_window && coin()) {
       model.attention_window = whole(1, model.max_position_embeddings - 1);
+    }
+    if (model.architecture == Architecture::gemma3_text) {
+      model.activation = ActivationFunction::gelu_tanh;
+      model.qk_norm = QkNorm::head;
+      model.block_norm = BlockNorm::both;
+      model.norms_add_one = true;
+      model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
+      const int64_t scalar = whole(1, 1000);
+      if (scalar != model.head_dim) model.attention_multiplier = 1 / std::sqrt(static_cast<double>(scalar));
     }
     if (model.architecture == Architecture::granite) {
       model.embedding_multiplier = positive();

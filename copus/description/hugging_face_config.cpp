@@ -36,7 +36,7 @@ constexpr int64_t max_heads = int64_t{1} << 16;
 constexpr int64_t max_head_dim = int64_t{1} << 12;
 
 constexpr int64_t default_sliding_window = 4096;
-constexpr int64_t default_full_attention_interval = 4;
+constexpr int64_t default_query_scalar = 256;
 constexpr int64_t default_no_rope_interval = 4;
 constexpr double gpt2_dropout = 0.1;
 
@@ -46,6 +46,8 @@ struct ArchitectureDefaults {
   std::optional<int64_t> num_key_value_heads = std::nullopt;  // empty: as many as num_attention_heads
   std::optional<int64_t> head_dim = std::nullopt;             // empty: hidden_size / num_attention_heads
   double rope_theta = 10000.0;
+  double sliding_rope_theta = 0;        // of sliding layers, where layers have types
+  int64_t full_attention_interval = 0;  // likewise
   bool tie_word_embeddings = false;
   double rms_norm_eps = 1e-6;
 };
@@ -55,6 +57,14 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
     case Architecture::llama:
     case Architecture::granite:
       return {.max_position_embeddings = 2048};
+    case Architecture::gemma3_text:
+      return {.max_position_embeddings = 131072,
+              .num_key_value_heads = 4,
+              .head_dim = 256,
+              .rope_theta = 1e6,
+              .sliding_rope_theta = 1e4,
+              .full_attention_interval = 6,
+              .tie_word_embeddings = true};
     case Architecture::phi3:
       return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
     case Architecture::qwen2:
@@ -73,7 +83,11 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
     case Architecture::gpt2:
       return {.max_position_embeddings = 1024, .tie_word_embeddings = true, .rms_norm_eps = 1e-5};
     case Architecture::olmo3:
-      return {.max_position_embeddings = 2048, .rope_theta = 500000.0, .rms_norm_eps = 1e-5};
+      return {.max_position_embeddings = 2048,
+              .rope_theta = 500000.0,
+              .sliding_rope_theta = 500000.0,
+              .full_attention_interval = 4,
+              .rms_norm_eps = 1e-5};
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
@@ -95,17 +109,18 @@ struct OwnField {
 };
 const std::vector<OwnField>& own_fields() {
   using enum Architecture;
-  static const std::vector<OwnField> fields = {{"sliding_window", {mistral, olmo3, phi3}},
-                                               {"partial_rotary_factor", {phi3}, 1},
-                                               {"full_attention_interval", {olmo3}},
-                                               {"sliding_rope_theta", {olmo3}},
-                                               {"no_rope_layer_interval", {smollm3}},
-                                               {"attention_bias", {llama, qwen3, smollm3, olmo2, gpt2, olmo3, granite}},
-                                               {"mlp_bias", {llama, smollm3, gpt2, granite}},
-                                               {"embedding_multiplier", {granite}, 1},
-                                               {"residual_multiplier", {granite}, 1},
-                                               {"attention_multiplier", {granite}},
-                                               {"logits_scaling", {granite}, 1}};
+  static const std::vector<OwnField> fields = {
+      {"sliding_window", {mistral, olmo3, phi3, gemma3_text}},
+      {"partial_rotary_factor", {phi3}, 1},
+      {"full_attention_interval", {olmo3, gemma3_text}},
+      {"sliding_rope_theta", {olmo3, gemma3_text}},
+      {"no_rope_layer_interval", {smollm3}},
+      {"attention_bias", {llama, qwen3, smollm3, olmo2, gpt2, olmo3, granite, gemma3_text}},
+      {"mlp_bias", {llama, smollm3, gpt2, granite}},
+      {"embedding_multiplier", {granite, gemma3_text}, 1},
+      {"residual_multiplier", {granite}, 1},
+      {"attention_multiplier", {granite, gemma3_text}},
+      {"logits_scaling", {granite}, 1}};
   return fields;
 }
 
@@ -123,7 +138,7 @@ struct DropoutField {
 const std::vector<DropoutField>& dropout_fields() {
   using enum Architecture;
   static const std::vector<DropoutField> fields = {
-      {"attention_dropout", {llama, qwen2, mistral, qwen3, smollm3, olmo2, olmo3, granite, phi3}},
+      {"attention_dropout", {llama, qwen2, mistral, qwen3, smollm3, olmo2, olmo3, granite, phi3, gemma3_text}},
       {"resid_pdrop", {gpt2}, gpt2_dropout},
       {"embd_pdrop", {gpt2}, gpt2_dropout},
       {"attn_pdrop", {gpt2}, gpt2_dropout},
@@ -199,8 +214,9 @@ void parse_heads(const Fields& config, ModelDescription& model) {
 
   std::optional<int64_t> head_dim = config.integer("head_dim", max_head_dim);
   if (!config.contains("head_dim")) head_dim = defaults_of(model.architecture).head_dim;
-  // LlamaConfig insists on this even where head_dim is given.
-  if ((!head_dim || model.architecture == Architecture::llama) && model.hidden_size % model.num_heads != 0) {
+  // LlamaConfig and Gemma3TextConfig insist on this even where head_dim is given.
+  const bool insists = model.architecture == Architecture::llama || model.architecture == Architecture::gemma3_text;
+  if ((!head_dim || insists) && model.hidden_size % model.num_heads != 0) {
     config.fail("\"hidden_size\" (", model.hidden_size, ") must be a multiple of \"num_attention_heads\" (",
                 model.num_heads, ")");
   }
@@ -217,7 +233,11 @@ void parse_heads(const Fields& config, ModelDescription& model) {
 
 // Reads which layers are sliding. Published lists leave out every n-th.
 void parse_layer_types(const Fields& config, ModelDescription& model) {
-  model.full_attention_interval = default_full_attention_interval;
+  model.full_attention_interval = defaults_of(model.architecture).full_attention_interval;
+  if (model.architecture == Architecture::gemma3_text) {
+    model.full_attention_interval =
+        config.integer("sliding_window_pattern", max_layers).value_or(model.full_attention_interval);
+  }
   const Json* list = config.find("layer_types");
   if (list) {
     const auto is_full = [](const Json& type) { return type == "full_attention"; };
@@ -253,6 +273,7 @@ void parse_window(const Fields& config, ModelDescription& model) {
       }
       return;
     case Architecture::olmo3:
+    case Architecture::gemma3_text:
       parse_layer_types(config, model);
       break;
     case Architecture::mistral:
@@ -272,10 +293,25 @@ void parse_biases(const Fields& config, ModelDescription& model) {
   model.feed_forward_bias = has("mlp_bias");
 }
 
+// Reads what Gemma 3 computes otherwise than Llama. Transformers refuses a null for query_pre_attn_scalar, which stands
+// for the usual multiplier in what the section [model] describes.
+void parse_gemma3(const Fields& config, ModelDescription& model) {
+  model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
+  const int64_t fallback = config.contains("query_pre_attn_scalar") ? model.head_dim : default_query_scalar;
+  const int64_t scalar = config.integer("query_pre_attn_scalar", max_width).value_or(fallback);
+  model.attention_multiplier = scalar == model.head_dim ? 0 : 1 / std::sqrt(static_cast<double>(scalar));
+  for (const char* name : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+    if (config.find(name)) config.fail("\"", name, "\" is given, but soft-caps are not supported");
+  }
+  if (config.boolean("use_bidirectional_attention")) {
+    config.fail("\"use_bidirectional_attention\" is true, but only causal attention is supported");
+  }
+}
+
 // Reads the multipliers of Granite. A model without a multiplier of attention has the usual one. Transformers refuses a
 // null, which stands for the usual one in what the section [model] describes.
 void parse_multipliers(const Fields& config, ModelDescription& model) {
-  if (!has_field(model.architecture, "embedding_multiplier")) return;
+  if (!has_field(model.architecture, "residual_multiplier")) return;
   model.embedding_multiplier = config.positive_number("embedding_multiplier").value_or(1);
   model.residual_multiplier = config.positive_number("residual_multiplier").value_or(1);
   model.logits_scaling = config.positive_number("logits_scaling").value_or(1);
@@ -310,13 +346,15 @@ void parse_gpt2(const Fields& config, ModelDescription& model) {
 }
 
 void parse_activation(const Fields& config, ModelDescription& model) {
-  const bool is_gpt2 = model.architecture == Architecture::gpt2;
-  model.activation = is_gpt2 ? ActivationFunction::gelu_tanh : ActivationFunction::silu;
-  const std::string name = config.text("hidden_act").value_or(is_gpt2 ? "gelu_new" : "silu");
-  const bool is_known = is_gpt2 ? name == "gelu_new" || name == "gelu_pytorch_tanh" : name == "silu";
+  const bool is_gemma = model.architecture == Architecture::gemma3_text;
+  const bool is_gelu = is_gemma || model.architecture == Architecture::gpt2;
+  const char* field = is_gemma ? "hidden_activation" : "hidden_act";
+  model.activation = is_gelu ? ActivationFunction::gelu_tanh : ActivationFunction::silu;
+  const std::string name = config.text(field).value_or(is_gelu ? "gelu_new" : "silu");
+  const bool is_known = is_gelu ? name == "gelu_new" || name == "gelu_pytorch_tanh" : name == "silu";
   if (is_known) return;
-  config.fail("\"", config.key("hidden_act"), "\" is \"", name, "\"; only ",
-              is_gpt2 ? "\"gelu_new\" and \"gelu_pytorch_tanh\" are" : "\"silu\" is", " supported");
+  config.fail("\"", config.key(field), "\" is \"", name, "\"; only ",
+              is_gelu ? "\"gelu_new\" and \"gelu_pytorch_tanh\" are" : "\"silu\" is", " supported");
 }
 
 void refuse_unsupported_features(const Fields& config, const ModelDescription& model) {
@@ -369,6 +407,11 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
     model.learned_positions = true;
   }
   if (model.architecture == Architecture::qwen3) model.qk_norm = QkNorm::head;
+  if (model.architecture == Architecture::gemma3_text) {
+    model.qk_norm = QkNorm::head;
+    model.block_norm = BlockNorm::both;
+    model.norms_add_one = true;
+  }
   if (model.architecture == Architecture::olmo2 || model.architecture == Architecture::olmo3) {
     model.qk_norm = QkNorm::projection;
     model.block_norm = BlockNorm::output;
@@ -394,6 +437,7 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
     const bool is_phi3 = model.architecture == Architecture::phi3;
     parse_rope(config,
                {.theta = defaults.rope_theta,
+                .sliding_theta = defaults.sliding_rope_theta,
                 .by_layer_type = has_layer_types(model.architecture),
                 .may_be_scaled = !is_phi3,
                 .may_be_partial = is_phi3},
@@ -405,6 +449,7 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
   parse_activation(config, model);
   parse_multipliers(config, model);
   if (is_gpt2) parse_gpt2(config, model);
+  if (model.architecture == Architecture::gemma3_text) parse_gemma3(config, model);
   refuse_unsupported_features(config, model);
   return model;
 }
@@ -467,6 +512,7 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
     case Architecture::qwen2:
       config["use_sliding_window"] = false;
       break;
+    case Architecture::gemma3_text:
     case Architecture::olmo3: {
       const bool slides_alone = model.sliding_rope_theta > 0;
       const Json sliding = {{"rope_type", "default"}, {"rope_theta", model.sliding_rope_theta}};
@@ -477,6 +523,11 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
         config["layer_types"].push_back(model.is_sliding(layer) ? "sliding_attention" : "full_attention");
       }
       config["sliding_window"] = model.attention_window > 0 ? model.attention_window : model.max_position_embeddings;
+      if (model.architecture == Architecture::olmo3) break;
+      config["query_pre_attn_scalar"] = std::llround(1 / (model.score_scale() * model.score_scale()));
+      config["rope_local_base_freq"] = slides_alone ? model.sliding_rope_theta : model.rope_theta;
+      config.erase("hidden_act");
+      config["hidden_activation"] = "gelu_pytorch_tanh";
       break;
     }
     case Architecture::phi3:

@@ -36,6 +36,7 @@ const Json olmo2_config = as("Olmo2ForCausalLM", "olmo2");
 const Json olmo3_config = with(as("Olmo3ForCausalLM", "olmo3"), {{"num_hidden_layers", 4}});
 const Json granite_config = as("GraniteForCausalLM", "granite");
 const Json phi3_config = as("Phi3ForCausalLM", "phi3");
+const Json gemma3_config = with(as("Gemma3ForCausalLM", "gemma3_text"), {{"num_hidden_layers", 7}});
 const Json gpt2_config = Json::parse(R"({
   "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
   "n_positions": 512
@@ -188,6 +189,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
         gpt2_config,
         granite_config,
         phi3_config,
+        gemma3_config,
+        with(gemma3_config, {{"query_pre_attn_scalar", 168}, {"sliding_window", 100}}),
         with(phi3_config, {{"sliding_window", 100}, {"partial_rotary_factor", 0.5}}),
         with(granite_config, {{"attention_multiplier", 0.015625}, {"logits_scaling", 8}}),
         with(olmo3_config, {{"rope_theta", 1e4}, {"sliding_window", 100}, {"max_position_embeddings", 8192}}),
@@ -226,7 +229,8 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
         PublishedModel{"qwen3-8b", 8190735360}, PublishedModel{"smollm3-3b", 3075098624},
         PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"olmo3-7b", 7298011136},
         PublishedModel{"granite-3.1-2b", 2533531648}, PublishedModel{"phi-3-mini-4k", 3821079552},
-        PublishedModel{"gpt2", 124439808}, PublishedModel{"tiny-llama", 1869504}}) {
+        PublishedModel{"gemma-3-1b", 999885952}, PublishedModel{"gpt2", 124439808},
+        PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
   }
@@ -418,6 +422,35 @@ TEST(HuggingFaceConfig, ReadsMistralsWindow) {
   EXPECT_EQ(parse(absent).attention_window, 4096) << "MistralConfig's default";
   EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).attention_window, 0);
   EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 0}})), HasSubstr("between 1 and"));
+}
+
+TEST(HuggingFaceConfig, ReadsGemma3) {
+  const ModelDescription model = parse(gemma3_config);
+  EXPECT_EQ(model.head_dim, 256);
+  EXPECT_EQ(model.full_attention_interval, 6);
+  EXPECT_EQ(model.attention_window, 4096);
+  EXPECT_EQ(model.rope_theta, 1e6);
+  EXPECT_EQ(model.sliding_rope_theta, 1e4);
+  EXPECT_EQ(model.embedding_multiplier, 8) << "the root of hidden_size";
+  EXPECT_EQ(model.attention_multiplier, 0) << "one over the root of head_dim";
+  EXPECT_EQ(model.activation, ActivationFunction::gelu_tanh);
+  EXPECT_TRUE(model.gated_feed_forward && model.norms_add_one && model.tie_word_embeddings);
+  EXPECT_EQ(model.block_norm, BlockNorm::both);
+  const auto changed = [](const Json& changes) { return parse(with(gemma3_config, changes)); };
+  EXPECT_EQ(changed({{"sliding_window_pattern", 3}}).full_attention_interval, 3);
+  EXPECT_EQ(changed({{"rope_local_base_freq", 5e4}}).sliding_rope_theta, 5e4);
+  EXPECT_EQ(changed({{"query_pre_attn_scalar", 168}}).attention_multiplier, 1 / std::sqrt(168.0));
+  const Json linear = {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
+  EXPECT_EQ(changed(linear).rope_scaling, (RopeScaling{.type = RopeType::linear, .factor = 8}));
+  const auto refused = [](const Json& changes) { return message_of(with(gemma3_config, changes)); };
+  EXPECT_THAT(refused({{"final_logit_softcapping", 30.0}}), HasSubstr("final_logit_softcapping"));
+  EXPECT_THAT(refused({{"attn_logit_softcapping", 50.0}}), HasSubstr("attn_logit_softcapping"));
+  EXPECT_THAT(refused({{"use_bidirectional_attention", true}}), HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(refused({{"hidden_activation", "relu"}}), HasSubstr("hidden_activation"));
+  EXPECT_THAT(refused({{"num_attention_heads", 6}}), AllOf(HasSubstr("(64)"), HasSubstr("(6)")));
+  EXPECT_EQ(changed({{"hidden_act", "silu"}, {"attention_multiplier", 0.4}, {"embedding_multiplier", 3}}), model)
+      << "transformers ignores them";
+  EXPECT_EQ(parse(with(olmo3_config, {{"rope_local_base_freq", 5e4}})), parse(olmo3_config)) << "likewise";
 }
 
 TEST(HuggingFaceConfig, ReadsPhi3) {

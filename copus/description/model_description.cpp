@@ -30,6 +30,8 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "GraniteForCausalLM";
     case Architecture::phi3:
       return "Phi3ForCausalLM";
+    case Architecture::gemma3_text:
+      return "Gemma3ForCausalLM";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
@@ -46,12 +48,16 @@ std::vector<std::pair<std::string_view, double>> scaling_numbers(const RopeScali
   return numbers;
 }
 
-const char* attention_norm_name(BlockNorm norm) {
-  return norm == BlockNorm::input ? "input_layernorm" : "post_attention_layernorm";
+BlockNormNames attention_norm_names(BlockNorm norm) {
+  return {norm == BlockNorm::output ? nullptr : "input_layernorm",
+          norm == BlockNorm::input ? nullptr : "post_attention_layernorm"};
 }
 
-const char* feed_forward_norm_name(BlockNorm norm) {
-  return norm == BlockNorm::input ? "post_attention_layernorm" : "post_feedforward_layernorm";
+BlockNormNames feed_forward_norm_names(BlockNorm norm) {
+  return {norm == BlockNorm::output  ? nullptr
+          : norm == BlockNorm::input ? "post_attention_layernorm"
+                                     : "pre_feedforward_layernorm",
+          norm == BlockNorm::input ? nullptr : "post_feedforward_layernorm"};
 }
 
 int64_t ParameterInfo::num_elements() const {
@@ -95,8 +101,12 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
     if (model.gated_feed_forward) add_linear("mlp.gate_proj", model.intermediate_size, hidden, model.feed_forward_bias);
     add_linear("mlp.up_proj", model.intermediate_size, hidden, model.feed_forward_bias);
     add_linear("mlp.down_proj", hidden, model.intermediate_size, model.feed_forward_bias);
-    add_stream_norm(prefix + attention_norm_name(model.block_norm), layer);
-    add_stream_norm(prefix + feed_forward_norm_name(model.block_norm), layer);
+    for (const auto& [input, output] :
+         {attention_norm_names(model.block_norm), feed_forward_norm_names(model.block_norm)}) {
+      for (const char* name : {input, output}) {
+        if (name != nullptr) add_stream_norm(prefix + name, layer);
+      }
+    }
   }
   add_stream_norm("model.norm", -1);
   if (!model.tie_word_embeddings) {

@@ -19,7 +19,7 @@ namespace copus {
 inline constexpr int64_t ignored_target = -100;
 
 // The names are those of config.json's `model_type`.
-enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2, olmo3, granite, phi3 };
+enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2, olmo3, granite, phi3, gemma3_text };
 template <>
 inline constexpr auto named_values<Architecture> =
     std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
@@ -31,7 +31,8 @@ inline constexpr auto named_values<Architecture> =
                                              {Architecture::gpt2, "gpt2"},
                                              {Architecture::olmo3, "olmo3"},
                                              {Architecture::granite, "granite"},
-                                             {Architecture::phi3, "phi3"}});
+                                             {Architecture::phi3, "phi3"},
+                                             {Architecture::gemma3_text, "gemma3_text"}});
 
 // What config.json's `architectures` lists: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
@@ -79,8 +80,8 @@ enum class NormKind {
   layer,  // (x - mean(x)) / std(x) * weight + bias (Ba et al. 2016)
 };
 
-// Where the norms of attention and of the feed-forward stand: x + block(norm(x)) or x + norm(block(x)).
-enum class BlockNorm { input, output };
+// Where the norms of attention and of the feed-forward stand: x + block(norm(x)), x + norm(block(x)), or both.
+enum class BlockNorm { input, output, both };
 
 // The function of the feed-forward's activation: SiLU, or GELU in its tanh approximation (Hendrycks & Gimpel 2016).
 enum class ActivationFunction { silu, gelu_tanh };
@@ -113,6 +114,7 @@ struct ModelDescription {
   bool feed_forward_bias = false;  // in all of its linear layers
   QkNorm qk_norm = QkNorm::none;
   BlockNorm block_norm = BlockNorm::input;
+  bool norms_add_one = false;  // norms, those of queries and keys too, multiply by 1 + weight; weights begin at 0
   // Every n-th layer has no rotary embeddings: layers n - 1, 2 n - 1, ... (Yang et al. 2025, "RoPE to NoPE and back
   // again"). 0: all layers have them.
   int64_t no_rope_interval = 0;
@@ -132,6 +134,7 @@ struct ModelDescription {
   double attention_multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
   double logits_scaling = 1;        // divides the logits
 
+  bool has_output_norms() const { return block_norm != BlockNorm::input; }
   double score_scale() const {
     return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim));
   }
@@ -183,12 +186,20 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
 // beside it ("float32", "bfloat16"). Token ids (bos, eos, pad) are written as null: they belong to the tokenizer.
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
 
-// The modules that hold a layer's two norms: one name stands for different norms of different models.
-const char* attention_norm_name(BlockNorm norm);
-const char* feed_forward_norm_name(BlockNorm norm);
+// The modules that hold the norms of a block's input and output; null where there is none. One name stands for
+// different norms of different models.
+struct BlockNormNames {
+  const char* input;
+  const char* output;
+};
+BlockNormNames attention_norm_names(BlockNorm norm);
+BlockNormNames feed_forward_norm_names(BlockNorm norm);
+
+// The weight that a norm begins with.
+inline double initial_norm_weight(const ModelDescription& model) { return model.norms_add_one ? 0 : 1; }
 
 // All parameters in canonical order, which is that of transformers' named_parameters() for Llama: embeddings, layers 0
-// to L-1 (in each attention with its norms, feed-forward and the layer's two norms), final norm, and the head unless it
+// to L-1 (in each attention with its norms, feed-forward and the layer's norms), final norm, and the head unless it
 // is tied to the embedding.
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model);
 

@@ -107,8 +107,8 @@ Rope parse_rope_object(const Fields& rope, const RopeStyle& style, const Context
   config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
 }
 
-// Reads the rotary embeddings of olmo3, which transformers holds by the types of layers. In the style of transformers
-// 4 the scaling and the base are of full attention alone: sliding layers have their class's base.
+// Reads rotary embeddings that transformers holds by the types of layers. In the style of transformers 4 the scaling
+// and the base are of full attention alone: sliding layers have their class's base, or Gemma 3's rope_local_base_freq.
 void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, ModelDescription& model) {
   rotary_share(config, style);
   Rope full{config.positive_number("rope_theta"), std::nullopt, std::nullopt}, sliding;
@@ -137,7 +137,9 @@ void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, Mode
   }
   model.rope_theta = full.theta.value_or(style.theta);
   model.rope_scaling = full.scaling;
-  const double sliding_theta = sliding.theta.value_or(style.theta);
+  const std::optional<double> outer_theta =
+      model.architecture == Architecture::gemma3_text ? config.positive_number("rope_local_base_freq") : std::nullopt;
+  const double sliding_theta = sliding.theta.value_or(outer_theta.value_or(style.sliding_theta));
   if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are alike
   if (sliding.scaling) {
     parameters->fail(

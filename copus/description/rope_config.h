@@ -10,10 +10,11 @@ namespace copus {
 
 // The rotary embeddings that config.json of an architecture may describe.
 struct RopeStyle {
-  double theta;         // transformers' default
-  bool by_layer_type;   // whether rope_parameters holds an object for each type of layer
-  bool may_be_scaled;   // by every RopeType
-  bool may_be_partial;  // by partial_rotary_factor
+  double theta;          // transformers' default
+  double sliding_theta;  // transformers' default of sliding layers, by layer type
+  bool by_layer_type;    // whether rope_parameters holds an object for each type of layer
+  bool may_be_scaled;    // by every RopeType
+  bool may_be_partial;   // by partial_rotary_factor
 };
 
 // Reads bases, scaling and the share that rotates, in the style of transformers 4 or 5.

@@ -104,6 +104,20 @@ std::vector<ModelDescription> models_of_every_kind() {
   phi3.partial_rotary_factor = 0.5;
   phi3.attention_window = 512;
 
+  ModelDescription gemma3 = llama;
+  gemma3.architecture = Architecture::gemma3_text;
+  gemma3.activation = ActivationFunction::gelu_tanh;
+  gemma3.qk_norm = QkNorm::head;
+  gemma3.block_norm = BlockNorm::both;
+  gemma3.norms_add_one = true;
+  gemma3.head_dim = 16;
+  gemma3.embedding_multiplier = std::sqrt(48.0);
+  gemma3.attention_multiplier = 1 / std::sqrt(24.0);
+  gemma3.attention_window = 512;
+  gemma3.full_attention_interval = 3;
+  gemma3.sliding_rope_theta = 20000;
+  gemma3.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 8.0};
+
   ModelDescription linear = qwen2;
   linear.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 4.0};
 
@@ -122,7 +136,7 @@ std::vector<ModelDescription> models_of_every_kind() {
   ModelDescription biased_qwen3 = qwen3;
   biased_qwen3.qkv_bias = biased_qwen3.attention_output_bias = true;
   return {biased, biased_qwen3, gpt2,  llama, scaled, qwen2,   mistral, windowed,
-          qwen3,  smollm3,      olmo2, olmo3, linear, granite, phi3};
+          qwen3,  smollm3,      olmo2, olmo3, linear, granite, phi3,    gemma3};
 }
 
 void expect_same(const Json& theirs, const ModelDescription& ours) {
@@ -144,6 +158,10 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
   EXPECT_EQ(theirs["max_position_embeddings"], ours.max_position_embeddings);
   EXPECT_EQ(theirs["tie_word_embeddings"], ours.tie_word_embeddings);
   EXPECT_EQ(theirs["sliding_window"].is_null() ? 0 : theirs["sliding_window"].get<int64_t>(), ours.attention_window);
+  if (ours.architecture == Architecture::gemma3_text) {
+    EXPECT_DOUBLE_EQ(theirs["scores"], ours.score_scale());
+    EXPECT_EQ(theirs["embed_scale"], ours.embedding_multiplier);
+  }
   if (ours.architecture == Architecture::granite) {
     const Json multipliers = {ours.embedding_multiplier, ours.residual_multiplier, ours.score_scale(),
                               ours.logits_scaling};

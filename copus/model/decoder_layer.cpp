@@ -1,6 +1,7 @@
 #include "copus/model/decoder_layer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "copus/base/error.h"
 
@@ -42,6 +43,22 @@ Linear row_parallel_linear(const ParameterStore& parameters, const std::string& 
 
 }  // namespace
 
+BlockNorms::BlockNorms(const ParameterStore& parameters, const std::string& prefix, const BlockNormNames& names) {
+  if (names.input != nullptr) input.emplace(parameters, prefix + names.input);
+  if (names.output != nullptr) output.emplace(parameters, prefix + names.output);
+}
+
+at::Tensor BlockNorms::output_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                                       WeightGradients& weight_gradients) const {
+  return output ? output->backward(dy, x, statistics, {}, weight_gradients) : dy;
+}
+
+at::Tensor BlockNorms::input_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                                      const at::Tensor& residual_gradient, WeightGradients& weight_gradients) const {
+  if (!input) return kernels::add(dy, residual_gradient);
+  return input->backward(dy, x, statistics, residual_gradient, weight_gradients);
+}
+
 at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x, WeightGradients& weight_gradients) const {
   at::Tensor dx = kernels::linear_input_gradient(dy, weight);
   weight_gradients.add(weight_gradient, bias_gradient, dy, x);
@@ -52,10 +69,9 @@ DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, cons
     : tensor_parallel_(tensor_parallel),
       has_rope_(parameters.model().has_rope(layer)),
       activation_{parameters.model().activation, parameters.model().gated_feed_forward},
-      normalizes_outputs_(parameters.model().block_norm == BlockNorm::output),
       residual_multiplier_(parameters.model().residual_multiplier),
-      attention_norm_(parameters, layer_prefix(layer) + attention_norm_name(parameters.model().block_norm)),
-      feed_forward_norm_(parameters, layer_prefix(layer) + feed_forward_norm_name(parameters.model().block_norm)),
+      attention_norms_(parameters, layer_prefix(layer), attention_norm_names(parameters.model().block_norm)),
+      feed_forward_norms_(parameters, layer_prefix(layer), feed_forward_norm_names(parameters.model().block_norm)),
       query_key_norm_(parameters, layer_prefix(layer) + "self_attn.", tensor_parallel),
       query_key_value_(join_linear(parameters, layer_prefix(layer) + "self_attn.", {"q_proj", "k_proj", "v_proj"},
                                    parameters.model().qkv_bias)),
@@ -67,11 +83,11 @@ DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, cons
                                 parameters.model().feed_forward_bias, tensor_parallel)) {}
 
 void DecoderLayer::enter(LayerActivations& a, const ResidualStream& in) const {
-  if (normalizes_outputs_) {
+  if (!attention_norms_.input) {
     a.input = a.attention_input = in.sum();
     return;
   }
-  kernels::NormResult norm = attention_norm_.forward(in.residual, in.delta);
+  kernels::NormResult norm = attention_norms_.input->forward(in.residual, in.delta);
   a.input = norm.sum;
   a.attention_statistics = norm.statistics;
   a.attention_input = norm.normed;
@@ -97,14 +113,17 @@ at::Tensor DecoderLayer::scaled(const at::Tensor& x) const {
 }
 
 void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attended) const {
-  const at::Tensor output = tensor_parallel_.reduce(attention_output_.forward(attended));
-  if (normalizes_outputs_) {
-    const kernels::NormResult norm = attention_norm_.forward(output, {});
-    a.attention_output = output;
-    a.attention_statistics = norm.statistics;
-    a.middle = a.feed_forward_input = kernels::add(a.input, scaled(norm.normed));
+  at::Tensor output = tensor_parallel_.reduce(attention_output_.forward(attended));
+  if (attention_norms_.output) {
+    kernels::NormResult norm = attention_norms_.output->forward(output, {});
+    a.attention_output = std::exchange(output, norm.normed);
+    a.attention_output_statistics = norm.statistics;
+  }
+  output = scaled(output);
+  if (!feed_forward_norms_.input) {
+    a.middle = a.feed_forward_input = kernels::add(a.input, output);
   } else {
-    kernels::NormResult norm = feed_forward_norm_.forward(a.input, scaled(output));
+    kernels::NormResult norm = feed_forward_norms_.input->forward(a.input, output);
     a.middle = norm.sum;
     a.feed_forward_statistics = norm.statistics;
     a.feed_forward_input = norm.normed;
@@ -115,10 +134,10 @@ void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attend
 
 at::Tensor DecoderLayer::project_down(LayerActivations& a, const at::Tensor& activation) const {
   at::Tensor output = tensor_parallel_.reduce(down_.forward(activation));
-  if (!normalizes_outputs_) return scaled(output);
-  kernels::NormResult norm = feed_forward_norm_.forward(output, {});
+  if (!feed_forward_norms_.output) return scaled(output);
+  kernels::NormResult norm = feed_forward_norms_.output->forward(output, {});
   a.feed_forward_output = std::move(output);
-  a.feed_forward_statistics = norm.statistics;
+  a.feed_forward_output_statistics = norm.statistics;
   return scaled(norm.normed);
 }
 
@@ -167,20 +186,6 @@ at::Tensor DecoderLayer::column_backward(const Linear& linear, const at::Tensor&
   return sum.wait();
 }
 
-at::Tensor DecoderLayer::output_norm_backward(const at::Tensor& dy, const at::Tensor& input,
-                                              const at::Tensor& statistics, const StreamNorm& norm,
-                                              WeightGradients& weight_gradients) const {
-  return normalizes_outputs_ ? norm.backward(dy, input, statistics, {}, weight_gradients) : dy;
-}
-
-at::Tensor DecoderLayer::input_norm_backward(const at::Tensor& dy, const at::Tensor& input,
-                                             const at::Tensor& statistics, const StreamNorm& norm,
-                                             const at::Tensor& residual_gradient,
-                                             WeightGradients& weight_gradients) const {
-  if (normalizes_outputs_) return kernels::add(dy, residual_gradient);
-  return norm.backward(dy, input, statistics, residual_gradient, weight_gradients);
-}
-
 at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, const kernels::AttentionShape& shape,
                                   const RotaryTable::Rows& rotary, WeightGradients& weight_gradients) const {
   LayerActivations& a = kept;
@@ -189,11 +194,11 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   if (!a.qkv.defined()) a.attention = kernels::attention(project_query_key_value(a, shape, rotary), shape);
   if (recomputes_all) {
     project_gate_up(a, a.attention.output);
-    if (normalizes_outputs_) project_down(a, kernels::activate(a.gate_up, activation_));
+    if (feed_forward_norms_.output) project_down(a, kernels::activate(a.gate_up, activation_));
   }
 
-  at::Tensor all_dy = tensor_parallel_.gather(output_norm_backward(
-      scaled(dy), a.feed_forward_output, a.feed_forward_statistics, feed_forward_norm_, weight_gradients));
+  at::Tensor all_dy = tensor_parallel_.gather(feed_forward_norms_.output_backward(
+      scaled(dy), a.feed_forward_output, a.feed_forward_output_statistics, weight_gradients));
   a.feed_forward_output.reset();
   at::Tensor activation_gradient = kernels::linear_input_gradient(all_dy, down_.weight);
   kernels::ActivationGradient activation = kernels::activate_backward(activation_gradient, a.gate_up, activation_);
@@ -205,11 +210,11 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   at::Tensor input_gradient = column_backward(gate_up_, activation.input, a.feed_forward_input,
                                               std::exchange(a.all_feed_forward_input, {}), weight_gradients);
   activation = {};
-  const at::Tensor middle_gradient = input_norm_backward(input_gradient, a.middle, a.feed_forward_statistics,
-                                                         feed_forward_norm_, dy, weight_gradients);
+  const at::Tensor middle_gradient =
+      feed_forward_norms_.input_backward(input_gradient, a.middle, a.feed_forward_statistics, dy, weight_gradients);
 
-  at::Tensor all_middle_gradient = tensor_parallel_.gather(output_norm_backward(
-      scaled(middle_gradient), a.attention_output, a.attention_statistics, attention_norm_, weight_gradients));
+  at::Tensor all_middle_gradient = tensor_parallel_.gather(attention_norms_.output_backward(
+      scaled(middle_gradient), a.attention_output, a.attention_output_statistics, weight_gradients));
   a.attention_output.reset();
   at::Tensor attention_gradient = attention_output_.backward(all_middle_gradient, a.attention.output, weight_gradients);
   all_middle_gradient.reset();
@@ -223,8 +228,8 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   a.qkv.reset();
   input_gradient = column_backward(query_key_value_, qkv_gradient, a.attention_input,
                                    std::exchange(a.all_attention_input, {}), weight_gradients);
-  return input_norm_backward(input_gradient, a.input, a.attention_statistics, attention_norm_, middle_gradient,
-                             weight_gradients);
+  return attention_norms_.input_backward(input_gradient, a.input, a.attention_statistics, middle_gradient,
+                                         weight_gradients);
 }
 
 ResidualStream DecoderLayer::forward_cached(const ResidualStream& in, const kernels::AttentionShape& shape,

@@ -1,5 +1,5 @@
-// One decoder layer (attention and feed-forward, each beside a residual and with a norm of its input or of its
-// output), forward and hand-written backward.
+// One decoder layer (attention and feed-forward, each beside a residual and with a norm of its input, of its output or
+// of both), forward and hand-written backward.
 //
 // With tensor parallelism every rank has some of the attention heads and some of the feed-forward's inner columns. The
 // linear layers that lead there hold their outputs' rows of the weight (column-parallel); those that lead back hold
@@ -48,14 +48,28 @@ struct LayerActivations {
   at::Tensor qkv;  // with rotated queries and keys; as projected where they are normalised
   at::Tensor qkv_statistics;
   kernels::AttentionResult attention;
-  at::Tensor attention_output;  // what its norm reads; undefined without one
-  at::Tensor middle;            // the summed residual stream between attention and feed-forward
+  at::Tensor attention_output, attention_output_statistics;  // what its norm reads; undefined without one
+  at::Tensor middle;  // the summed residual stream between attention and feed-forward
   at::Tensor feed_forward_statistics, feed_forward_input;
-  at::Tensor gate_up;              // up alone where the feed-forward is not gated
-  at::Tensor feed_forward_output;  // what its norm reads; undefined without one
+  at::Tensor gate_up;                                              // up alone where the feed-forward is not gated
+  at::Tensor feed_forward_output, feed_forward_output_statistics;  // what its norm reads; undefined without one
   // The same inputs with the rows of all ranks, from where a pass gathers them, or the recompute before a backward
   // pass, until they are used last. Never kept.
   at::Tensor all_attention_input, all_feed_forward_input;
+};
+
+// The norms of a block's input and output, where there are any.
+struct BlockNorms {
+  std::optional<StreamNorm> input, output;
+
+  BlockNorms(const ParameterStore& parameters, const std::string& prefix, const BlockNormNames& names);
+  // Backward through the output's norm, [local rows, hidden] of `x`; else the identity.
+  at::Tensor output_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                             WeightGradients& weight_gradients) const;
+  // Backward through where the block reads the stream. Returns the gradient of the stream: residual_gradient and the
+  // block's.
+  at::Tensor input_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                            const at::Tensor& residual_gradient, WeightGradients& weight_gradients) const;
 };
 
 class DecoderLayer {
@@ -98,21 +112,11 @@ class DecoderLayer {
                              WeightGradients& weight_gradients) const;
   ResidualStream feed_forward(LayerActivations& a, const at::Tensor& attended) const;
 
-  // Backward through a block's norm where it is of the output, [local rows, hidden] of `input`; else the identity.
-  at::Tensor output_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
-                                  const StreamNorm& norm, WeightGradients& weight_gradients) const;
-  // Backward through where a block reads the stream, with its norm where it is of the input. Returns the gradient of
-  // the stream: residual_gradient and the block's.
-  at::Tensor input_norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
-                                 const StreamNorm& norm, const at::Tensor& residual_gradient,
-                                 WeightGradients& weight_gradients) const;
-
   TensorParallel tensor_parallel_;
   bool has_rope_;
   kernels::Activation activation_;
-  bool normalizes_outputs_;
   double residual_multiplier_;
-  StreamNorm attention_norm_, feed_forward_norm_;
+  BlockNorms attention_norms_, feed_forward_norms_;
   QueryKeyNorm query_key_norm_;
   Linear query_key_value_, attention_output_, gate_up_, down_;
 };

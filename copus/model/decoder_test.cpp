@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <random>
 
+#include "copus/model/input_embedding.h"
 #include "copus/model/testing/reference_decoder.h"
 #include "copus/model/testing/stages_in_turn.h"
 #include "copus/model/testing/test_device.h"
@@ -91,6 +93,18 @@ std::vector<Variant> variants() {
   all.push_back({"partial rotary embeddings", small_model()});
   all.back().model.architecture = Architecture::phi3;
   all.back().model.partial_rotary_factor = 0.6;
+  all.push_back({"gemma3", small_model()});
+  all.back().model.architecture = Architecture::gemma3_text;
+  all.back().model.qk_norm = QkNorm::head;
+  all.back().model.block_norm = BlockNorm::both;
+  all.back().model.norms_add_one = true;
+  all.back().model.activation = ActivationFunction::gelu_tanh;
+  all.back().model.embedding_multiplier = 7;
+  all.back().model.attention_window = 7;
+  all.back().model.full_attention_interval = 3;
+  all.back().model.sliding_rope_theta = 500;
+  all.back().model.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 8};
+  all.back().model.tie_word_embeddings = true;
   return all;
 }
 
@@ -168,7 +182,8 @@ TEST(Decoder, RandomCombinationsOfOptionsMatchAutogradInFloat64) {
     model.activation = static_cast<ActivationFunction>(draw(2));
     model.gated_feed_forward = draw(2) == 1;
     model.norm = static_cast<NormKind>(draw(2));
-    model.block_norm = static_cast<BlockNorm>(draw(2));
+    model.block_norm = static_cast<BlockNorm>(draw(3));
+    model.norms_add_one = draw(2) == 1;
     model.qk_norm = static_cast<QkNorm>(draw(3));
     model.learned_positions = draw(3) == 0;
     model.no_rope_interval = draw(3);
@@ -232,6 +247,21 @@ TEST(Decoder, Float32AndBfloat16StayNearFloat64) {
             << variant.name << " " << store.parameters()[i].info.name;
       }
     }
+  }
+}
+
+// Transformers holds the number in the weights' dtype.
+TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedAsTheyAre) {
+  ModelDescription model = small_model();
+  model.embedding_multiplier = std::sqrt(1152.0);
+  for (const auto& [dtype, rounded] : {std::pair{at::kDouble, std::sqrt(1152.0)}, {at::kBFloat16, 34.0}}) {
+    ParameterStore store(model, dtype, test_device());
+    store.master(store.find("model.embed_tokens.weight")).fill_(1);
+    store.publish_weights();
+    const at::Tensor tokens = at::zeros({1, 2}, at::TensorOptions(at::kLong).device(test_device()));
+    const at::Tensor stream = InputEmbedding(store, TensorParallel()).forward(tokens, 0);
+    EXPECT_EQ(stream.max().item<double>(), rounded);
+    EXPECT_EQ(stream.min().item<double>(), rounded);
   }
 }
 

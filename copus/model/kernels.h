@@ -57,6 +57,8 @@ struct NormResult {
 at::Tensor add(const at::Tensor& a, const at::Tensor& b);
 // Computes factor * x.
 at::Tensor multiply(const at::Tensor& x, double factor);
+// Computes 1 + x.
+at::Tensor add_one(const at::Tensor& x);
 // Normalises rows: LayerNorm with a bias [width], RMSNorm where it is undefined.
 NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight,
                     const at::Tensor& bias, double epsilon);

@@ -78,6 +78,11 @@ at::Tensor add(const at::Tensor& a, const at::Tensor& b) {
   return at::add(a, b);
 }
 
+at::Tensor add_one(const at::Tensor& x) {
+  const PartTimer timer(Part::elementwise);
+  return at::add(x, 1);
+}
+
 at::Tensor multiply(const at::Tensor& x, double factor) {
   const PartTimer timer(Part::elementwise);
   return at::mul(x, factor);

@@ -144,7 +144,8 @@ void ParameterStore::initialize(uint64_t seed) {
         });
       });
     } else {
-      std::fill_n(values, to - from, parameter.info.kind == ParameterKind::norm ? 1.0F : 0.0F);
+      const bool is_norm = parameter.info.kind == ParameterKind::norm;
+      std::fill_n(values, to - from, is_norm ? static_cast<float>(initial_norm_weight(model_)) : 0.0F);
     }
     bucket.master.narrow(0, parameter.offset + from - bucket.shard_begin, to - from).copy_(host);
   }

@@ -6,7 +6,10 @@ namespace copus {
 
 QueryKeyNorm::QueryKeyNorm(const ParameterStore& parameters, const std::string& prefix,
                            const TensorParallel& tensor_parallel)
-    : tensor_parallel_(tensor_parallel), kind_(parameters.model().qk_norm), counts_keys_(true) {
+    : tensor_parallel_(tensor_parallel),
+      kind_(parameters.model().qk_norm),
+      adds_one_(parameters.model().norms_add_one),
+      counts_keys_(true) {
   if (kind_ == QkNorm::none) return;
   const ModelDescription& model = parameters.model();
   const Parameter& query = parameters.find(prefix + "q_norm.weight");
@@ -19,6 +22,15 @@ QueryKeyNorm::QueryKeyNorm(const ParameterStore& parameters, const std::string& 
   query_gradient_ = query.gradient;
   key_gradient_ = key.gradient;
   counts_keys_ = tensor_parallel_.rank() % key.sharding.replicas == 0;
+}
+
+kernels::ProjectionNorm QueryKeyNorm::norm() const {
+  kernels::ProjectionNorm norm = norm_;
+  if (adds_one_) {
+    norm.query_weight = kernels::add_one(norm.query_weight);
+    norm.key_weight = kernels::add_one(norm.key_weight);
+  }
+  return norm;
 }
 
 void QueryKeyNorm::leave_keys_to_first_replica(const at::Tensor& sums) const {
@@ -35,13 +47,15 @@ at::Tensor QueryKeyNorm::statistics(const at::Tensor& qkv, const kernels::Attent
 
 at::Tensor QueryKeyNorm::forward(const at::Tensor& qkv, const kernels::AttentionShape& shape,
                                  const at::Tensor& statistics) const {
+  if (kind_ == QkNorm::none) return qkv;
+  const kernels::ProjectionNorm norm = this->norm();
   switch (kind_) {
     case QkNorm::none:
-      return qkv;
+      break;
     case QkNorm::head:
-      return kernels::normalize_heads(qkv, shape, norm_.query_weight, norm_.key_weight, norm_.epsilon);
+      return kernels::normalize_heads(qkv, shape, norm.query_weight, norm.key_weight, norm.epsilon);
     case QkNorm::projection:
-      return kernels::normalize_projections(qkv, shape, norm_, statistics);
+      return kernels::normalize_projections(qkv, shape, norm, statistics);
   }
   fail_check("known norm", __FILE__, __LINE__, "");
 }
@@ -49,19 +63,20 @@ at::Tensor QueryKeyNorm::forward(const at::Tensor& qkv, const kernels::Attention
 void QueryKeyNorm::backward_(const at::Tensor& gradient, const at::Tensor& qkv, const kernels::AttentionShape& shape,
                              const at::Tensor& statistics, WeightGradients& weight_gradients) const {
   if (kind_ == QkNorm::none) return;
+  const kernels::ProjectionNorm norm = this->norm();
   const at::Tensor of_query = weight_gradients.add_norm(query_gradient_);
   const at::Tensor of_key = weight_gradients.add_norm(key_gradient_);
   if (kind_ == QkNorm::head) {
-    kernels::normalize_heads_backward_(gradient, qkv, shape, norm_.query_weight, norm_.key_weight, norm_.epsilon,
-                                       of_query, of_key);
+    kernels::normalize_heads_backward_(gradient, qkv, shape, norm.query_weight, norm.key_weight, norm.epsilon, of_query,
+                                       of_key);
     return;
   }
   // Ranks that hold the same key heads have each a term of their gradient, so all of them count in the products. The
   // gradient's part along the keys belongs to the sum of the terms: the first rank's term takes it whole.
-  const at::Tensor products = kernels::projection_products(gradient, qkv, shape, norm_);
+  const at::Tensor products = kernels::projection_products(gradient, qkv, shape, norm);
   tensor_parallel_.add_up(products);
   leave_keys_to_first_replica(products);
-  kernels::normalize_projections_backward_(gradient, qkv, shape, norm_, statistics, products, of_query, of_key);
+  kernels::normalize_projections_backward_(gradient, qkv, shape, norm, statistics, products, of_query, of_key);
 }
 
 }  // namespace copus

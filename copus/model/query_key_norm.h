@@ -31,12 +31,15 @@ class QueryKeyNorm {
                  const at::Tensor& statistics, WeightGradients& weight_gradients) const;
 
  private:
+  // Returns the norm with the weights that it multiplies by.
+  kernels::ProjectionNorm norm() const;
   // Of the ranks that hold the same key heads, the first one counts them.
   void leave_keys_to_first_replica(const at::Tensor& sums) const;
 
   TensorParallel tensor_parallel_;
   QkNorm kind_;
   kernels::ProjectionNorm norm_;  // weights alone, and epsilon, where norms are of heads
+  bool adds_one_;
   at::Tensor query_gradient_, key_gradient_;
   bool counts_keys_;
 };

@@ -24,7 +24,10 @@ class StreamNorm {
                       const at::Tensor& residual_gradient, WeightGradients& weight_gradients) const;
 
  private:
+  at::Tensor weight() const { return adds_one_ ? kernels::add_one(weight_) : weight_; }
+
   double epsilon_;
+  bool adds_one_;
   at::Tensor weight_, weight_gradient_;
   at::Tensor bias_, bias_gradient_;  // undefined without one
 };

@@ -73,8 +73,11 @@ class BlockCalculation {
 
   // Returns the seconds of memory traffic outside of matrix products.
   double passes(const TrainingSystem::Passes& passes) const {
-    const double stream = passes.stream + (normalizes_outputs() ? passes.normed_outputs : 0) +
-                          (model_.residual_multiplier != 1 ? passes.multiplied_outputs : 0);
+    const double more_norms = model_.block_norm == BlockNorm::both ? passes.normed_twice
+                              : model_.has_output_norms()          ? passes.normed_outputs
+                                                                   : 0;
+    const double stream =
+        passes.stream + more_norms + (model_.residual_multiplier != 1 ? passes.multiplied_outputs : 0);
     const double norms = model_.qk_norm == QkNorm::none   ? 0
                          : model_.qk_norm == QkNorm::head ? passes.normed_heads
                                                           : passes.normed_projections;
@@ -86,7 +89,7 @@ class BlockCalculation {
     return moved(rows_ * widths * system_.activation_bytes);
   }
 
-  bool normalizes_outputs() const { return model_.block_norm == BlockNorm::output; }
+  bool normalizes_outputs() const { return model_.has_output_norms(); }
 
   // Returns the seconds to add up two statistics of each row over the tensor-parallel ranks: norms of projections do
   // so forward and backward.

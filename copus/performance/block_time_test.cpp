@@ -43,5 +43,16 @@ TEST(BlockTime, MultipliersMoveTheStreamOnceMore) {
   EXPECT_NEAR((multiplied.layer.forward.compute - plain.layer.forward.compute) / once, 2, 1e-9);
 }
 
+TEST(BlockTime, NormsOfOutputsMoveTheStreamBesideThoseOfInputs) {
+  ModelDescription model = small_model();
+  const double inputs = costs_of(model).layer.total().total();
+  model.block_norm = BlockNorm::output;
+  const double outputs = costs_of(model).layer.total().total();
+  model.block_norm = BlockNorm::both;
+  const double both = costs_of(model).layer.total().total();
+  EXPECT_LT(inputs, outputs);
+  EXPECT_LT(outputs, both);
+}
+
 }  // namespace
 }  // namespace copus

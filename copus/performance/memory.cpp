@@ -53,10 +53,11 @@ class ConfigurationMemory {
         tokens_(static_cast<double>(configuration.micro_batch * sequence_length)),
         sequence_(static_cast<double>(sequence_length)),
         tensor_ranks_(static_cast<double>(strategy_.tensor_parallel)),
-        all_kept_(layer_bytes(use_.kept) +
+        of_outputs_(model.block_norm == BlockNorm::both ? layer_bytes({.hidden = 2}) : 0),
+        all_kept_(layer_bytes(use_.kept) + of_outputs_ +
                   (model.qk_norm != QkNorm::none ? layer_bytes(use_.kept_of_normed_heads) : 0)),
         kept_(strategy_.recompute == Recompute::none        ? all_kept_
-              : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention)
+              : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention) + of_outputs_
                                                             : layer_bytes({.hidden = 1})),
         working_(layer_bytes(use_.working) +
                  (model.qk_norm != QkNorm::none ? layer_bytes(use_.working_of_normed_heads) : 0) + (all_kept_ - kept_) +
@@ -234,6 +235,7 @@ class ConfigurationMemory {
   const int64_t micro_batch_, sequence_length_;
   const double tokens_, sequence_, tensor_ranks_;
   // Bytes per layer and micro-batch.
+  const double of_outputs_;  // bytes of blocks' outputs that norms read, where norms are of inputs too
   const double all_kept_, kept_, working_, waiting_;
 };
 

@@ -93,6 +93,7 @@ struct TrainingSystem {
     double normed_heads = 2, normed_projections = 3;
     double feed_forward = 3;    // intermediate_size wide: the activation function of gate and up
     double normed_outputs = 2;  // added to `stream` where norms are of blocks' outputs: a sum apart from its norm
+    double normed_twice = 4;    // added to `stream` where norms are of blocks' inputs and outputs
     // Added to `stream` where what blocks add to it is multiplied (residual_multiplier).
     double multiplied_outputs = 4;
     double launches = 11;  // number of kernels
@@ -105,6 +106,7 @@ struct TrainingSystem {
                      .normed_projections = 8,
                      .feed_forward = 6,
                      .normed_outputs = 4,
+                     .normed_twice = 6,
                      .launches = 19};
   double logit_bytes = 10;        // moved per logit by the loss and its gradient
   double accumulation_bytes = 8;  // moved per parameter and micro-batch to add its gradient

@@ -232,8 +232,8 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     return concat("plans do not cover sliding windows; use sequences of at most ", model.attention_window,
                   " tokens (sliding_window)");
   }
-  if (system != PlannedSystem::copus && model.block_norm == BlockNorm::output) {
-    return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2 and 3) for ",
+  if (system != PlannedSystem::copus && model.has_output_norms()) {
+    return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2 and 3, Gemma 3) for ",
                   full_name(system));
   }
   const bool has_multipliers = model.embedding_multiplier != 1 || model.residual_multiplier != 1 ||

@@ -168,7 +168,8 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   EXPECT_THAT(lacks(PlannedSystem::nanotron, every_fourth), HasSubstr("rotary embeddings"));
   EXPECT_THAT(lacks(PlannedSystem::megatron, scaled), HasSubstr("rope_scaling"));
   for (const PlannedSystem system : all_values<PlannedSystem>()) {
-    EXPECT_THAT(lacks(system, normed_outputs), HasSubstr(system == PlannedSystem::copus ? "has" : "(OLMo 2 and 3)"));
+    EXPECT_THAT(lacks(system, normed_outputs),
+                HasSubstr(system == PlannedSystem::copus ? "has" : "(OLMo 2 and 3, Gemma 3)"));
     const bool has = system == PlannedSystem::copus;
     EXPECT_THAT(lacks(system, scaled_logits), HasSubstr(has ? "has" : "Granite"));
     EXPECT_THAT(lacks(system, partial), HasSubstr(has ? "has" : "partial rotary"));

@@ -262,6 +262,13 @@ TEST_F(LayoutMatrix, Multipliers) {
               {{ranks(2, 2, 1), zero_3}, {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
+TEST_F(LayoutMatrix, NormsOfInputsAndOutputs) {
+  expect_same({like_gemma3, tied, kv_heads(1)},
+              {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}, {ranks(1, 4, 2), interleaved, recompute(Recompute::full)}});
+  expect_same({like_gemma3, sequence_parallel, micro_batch(4)},
+              {{ranks(2, 2, 1), zero_3, recompute(Recompute::attention)}, {ranks(2, 2, 2), zero_2, zb_h1}});
+}
+
 TEST_F(LayoutMatrix, PartialRotaryEmbeddings) {
   expect_same({like_phi3}, {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1, recompute(Recompute::full)}});
 }

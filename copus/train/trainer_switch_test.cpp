@@ -58,7 +58,8 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
                                           {like_gpt2, tied},
                                           {normalized_outputs_and_projections},
                                           {windows_in_some_layers},
-                                          {multipliers}}) {
+                                          {multipliers},
+                                          {like_gemma3, tied}}) {
     const RunConfig begin = config(join(base, {ranks(4, 2, 1), micro_batch(1)}));
     const History expected = run(begin, {}, 10);
     const History moved = run(begin,

@@ -183,6 +183,26 @@ def phi3() -> transformers.Phi3Config:
     )
 
 
+def gemma3_text() -> transformers.Gemma3TextConfig:
+    """Norms of blocks' inputs and outputs and of heads, which add 1 to their weights; gated GELU; windows."""
+    return transformers.Gemma3TextConfig(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24,
+        query_pre_attn_scalar=30,
+        sliding_window=37,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+        ),
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
 def gpt2() -> transformers.GPT2Config:
     """Learned positions, LayerNorm, a feed-forward without a gate, fused and transposed projections."""
     return transformers.GPT2Config(
@@ -206,10 +226,12 @@ class DoubleRMSNorm(torch.nn.Module):
 
     def __init__(self, original: torch.nn.Module):
         super().__init__()
-        self.weight, self.epsilon = original.weight, original.variance_epsilon
+        self.weight, self.adds_one = original.weight, type(original).__name__.startswith("Gemma")
+        self.epsilon = original.eps if self.adds_one else original.variance_epsilon
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        weight = 1 + self.weight if self.adds_one else self.weight
+        return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)
 
 
 class DoubleRotaryEmbedding(torch.nn.Module):
@@ -232,7 +254,7 @@ class DoubleRotaryEmbedding(torch.nn.Module):
             return torch.stack([self.rescaled(frequency, rope) for frequency in frequencies]), 1.0
         if rope["rope_type"] == "yarn":
             return self.interpolated(frequencies, rope, head_dim), 0.1 * math.log(rope["factor"]) + 1
-        return frequencies, 1.0
+        return frequencies / rope.get("factor", 1), 1.0
 
     @staticmethod
     def interpolated(frequencies: torch.Tensor, rope: dict, head_dim: int) -> torch.Tensor:
@@ -281,10 +303,11 @@ def load_float32(folder: pathlib.Path) -> transformers.PreTrainedModel:
 
 def randomise_weights(model: transformers.PreTrainedModel, generator: torch.Generator) -> None:
     """Fresh models have norms of one and biases of zero, which would hide that one of them is ignored."""
+    adds_one = type(model).__name__.startswith("Gemma")  # to the weights of norms
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith(".weight") and ("norm" in name or ".ln_" in name):
-            parameter.data = 1 + 0.1 * noise
+            parameter.data = 0.1 * noise + (0 if adds_one else 1)
         elif name.endswith(".bias"):
             parameter.data = 0.1 * noise
         else:
@@ -361,7 +384,10 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    architectures = (llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases, gpt2, olmo3, granite, phi3)
+    architectures = (
+        *(llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases),
+        *(gpt2, olmo3, granite, phi3, gemma3_text),
+    )
     for seed, make_config in enumerate(architectures):
         write_reference(out / make_config.__name__, make_config(), seed)
         print(f"wrote {out / make_config.__name__}")

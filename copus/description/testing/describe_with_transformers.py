@@ -48,6 +48,8 @@ for directory in sys.argv[1:]:
                 # 0: sliding layers rotate as the others
                 "sliding_rope_theta": sliding["rope_theta"] if sliding and sliding != rope else 0,
                 "layer_types": getattr(config, "layer_types", None) if sliding else None,
+                "scores": getattr(attention, "scaling", None),
+                "embed_scale": getattr(getattr(decoder, "embed_tokens", None), "scalar_embed_scale", None),
                 "multipliers": [
                     getattr(config, name, None)
                     for name in ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")

@@ -58,10 +58,11 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
   const at::TensorOptions options = weights.at("model.norm.weight").options().requires_grad(false);
   at::Tensor x = at::embedding(weights.at("model.embed_tokens.weight"), tokens) * model.embedding_multiplier;
   if (model.learned_positions) x = x + weights.at("model.embed_positions.weight").narrow(0, 0, tokens.size(1));
+  const double one = model.norms_add_one ? 1 : 0;
   const auto stream_norm = [&](const at::Tensor& y, const std::string& name) {
     return model.norm == NormKind::rms
-               ? rms_norm(y, weights.at(name + ".weight"), model.rms_norm_eps)
-               : layer_norm(y, weights.at(name + ".weight"), weights.at(name + ".bias"), model.rms_norm_eps);
+               ? rms_norm(y, one + weights.at(name + ".weight"), model.rms_norm_eps)
+               : layer_norm(y, one + weights.at(name + ".weight"), weights.at(name + ".bias"), model.rms_norm_eps);
   };
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
@@ -74,14 +75,18 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
     const at::Tensor angle = at::tensor(angles, at::kDouble).view({tokens.size(1), -1});
     const at::Tensor cosine = (rotation.factor * angle.cos()).to(options);
     const at::Tensor sine = (rotation.factor * angle.sin()).to(options);
-    const bool of_outputs = model.block_norm == BlockNorm::output;
+    const BlockNormNames attention_norms = attention_norm_names(model.block_norm);
+    const BlockNormNames feed_forward_norms = feed_forward_norm_names(model.block_norm);
+    const auto normed = [&](const at::Tensor& y, const char* name) {
+      return name == nullptr ? y : stream_norm(y, prefix + name);
+    };
     const auto norm = [&](const at::Tensor& y, const std::string& name) {
-      return rms_norm(y, weight(name + ".weight"), model.rms_norm_eps);
+      return rms_norm(y, one + weight(name + ".weight"), model.rms_norm_eps);
     };
     const auto with_bias = [&](const at::Tensor& y, const std::string& name, bool bias) {
       return bias ? y + weight(name + ".bias") : y;
     };
-    const at::Tensor attention_input = of_outputs ? x : stream_norm(x, prefix + "input_layernorm");
+    const at::Tensor attention_input = normed(x, attention_norms.input);
     const auto heads = [&](const std::string& name, int64_t count) {
       at::Tensor y = at::matmul(attention_input, weight("self_attn." + name + ".weight").t());
       y = with_bias(y, "self_attn." + name, model.qkv_bias);
@@ -100,9 +105,8 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
     const at::Tensor attention_output =
         with_bias(at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t()),
                   "self_attn.o_proj", model.attention_output_bias);
-    x = x + (of_outputs ? stream_norm(attention_output, prefix + "post_attention_layernorm") : attention_output) *
-                model.residual_multiplier;
-    const at::Tensor y = of_outputs ? x : stream_norm(x, prefix + "post_attention_layernorm");
+    x = x + normed(attention_output, attention_norms.output) * model.residual_multiplier;
+    const at::Tensor y = normed(x, feed_forward_norms.input);
     const auto feed_forward = [&](const at::Tensor& input, const std::string& name) {
       return with_bias(at::matmul(input, weight("mlp." + name + ".weight").t()), "mlp." + name,
                        model.feed_forward_bias);
@@ -113,8 +117,7 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
     const at::Tensor up = feed_forward(y, "up_proj");
     const at::Tensor output = feed_forward(
         model.gated_feed_forward ? activate(feed_forward(y, "gate_proj")) * up : activate(up), "down_proj");
-    x = x +
-        (of_outputs ? stream_norm(output, prefix + "post_feedforward_layernorm") : output) * model.residual_multiplier;
+    x = x + normed(output, feed_forward_norms.output) * model.residual_multiplier;
   }
   x = stream_norm(x, "model.norm");
   return at::matmul(x, weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight").t()) /

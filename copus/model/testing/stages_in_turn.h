@@ -21,7 +21,7 @@ inline void randomize(ParameterStore& store) {
     if (parameter.tied_copy) continue;
     const bool norm = parameter.info.kind == ParameterKind::norm;
     store.master(parameter).copy_(at::randn(parameter.info.shape, at::kDouble) * (norm ? 0.2 : 0.15) +
-                                  (norm ? 1.0 : 0.0));
+                                  (norm ? initial_norm_weight(store.model()) : 0.0));
   }
   store.publish_weights();
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -101,6 +102,17 @@ inline const Change multipliers = [](RunConfig& config) {
 inline const Change like_phi3 = [](RunConfig& config) {
   config.model.architecture = Architecture::phi3;
   config.model.partial_rotary_factor = 0.5;
+};
+inline const Change like_gemma3 = [](RunConfig& config) {
+  config.model.architecture = Architecture::gemma3_text;
+  config.model.activation = ActivationFunction::gelu_tanh;
+  config.model.qk_norm = QkNorm::head;
+  config.model.block_norm = BlockNorm::both;
+  config.model.norms_add_one = true;
+  config.model.embedding_multiplier = std::sqrt(static_cast<double>(config.model.hidden_size));
+  config.model.attention_window = 6;
+  config.model.full_attention_interval = 3;
+  config.model.sliding_rope_theta = 500;
 };
 inline const Change some_layers_without_rope = [](RunConfig& config) {
   config.model.architecture = Architecture::smollm3;

@@ -47,8 +47,12 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
   // Of inputs, forward: two in, two out; backward: three in, one out. Of outputs, a norm and a sum each way: one in,
-  // one out, then two in, one out; then two in, one out, twice.
-  const double norms = 2 * (m.block_norm == BlockNorm::input ? 4 + 4 : 5 + 6) * hidden;
+  // one out, then two in, one out; then two in, one out, twice. Of both: norms of outputs beside those of inputs.
+  const double norms = 2 *
+                       (m.block_norm == BlockNorm::input    ? 4 + 4
+                        : m.block_norm == BlockNorm::output ? 5 + 6
+                                                            : 6 + 7) *
+                       hidden;
   const double multiplied = m.residual_multiplier != 1 ? 2 * 4 * hidden : 0;  // one in, one out, forward and backward
   // In place, forward and backward.
   const double rotary = 2 * 2 * static_cast<double>((m.num_heads + m.num_kv_heads) * m.rotary_dim());
@@ -73,7 +77,7 @@ void fill_on_device(ParameterStore& store, double standard_deviation) {
     if (parameter.info.kind == ParameterKind::embedding || parameter.info.kind == ParameterKind::linear) {
       master.normal_(0, standard_deviation);
     } else {
-      master.fill_(parameter.info.kind == ParameterKind::norm ? 1 : 0);
+      master.fill_(parameter.info.kind == ParameterKind::norm ? initial_norm_weight(store.model()) : 0);
     }
   }
   store.publish_weights();
