@@ -10,6 +10,7 @@
 #include "copus/performance/memory.h"
 #include "copus/performance/relayout_forecast.h"
 #include "copus/performance/step_time.h"
+#include "copus/placement/placed_tensors.h"
 
 namespace copus {
 
@@ -41,7 +42,9 @@ class OwnJob : public JobModel {
   explicit OwnJob(RunConfig config) : config_(std::move(config)) {}
 
   std::optional<std::string> infeasible_reason(const Configuration& configuration) const override {
-    return copus::infeasible_reason(config_, configuration);
+    if (auto reason = copus::infeasible_reason(config_, configuration)) return reason;
+    const PredictedJob job = predicted_job(config_);
+    return cut_below_unit(job.model, configuration.strategy, job.sequence_length, adamw_slots());
   }
 
   std::optional<std::string> out_of_memory_reason(const Configuration& configuration) override {

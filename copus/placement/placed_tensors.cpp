@@ -176,28 +176,34 @@ bool flat_shares_cut_unit(const PlacedState& state, const PlacedTensor& tensor) 
   return false;
 }
 
-// Throws UserError for the first tensor that is cut below its unit.
-void refuse_cuts_below_unit(const PlacedState& state) {
+// Says what cuts the first tensor that is cut below its unit.
+std::optional<std::string> find_cut_below_unit(const PlacedState& state) {
   for (const PlacedTensor& tensor : state.tensors) {
     if (tensor.unit == CutUnit::element) continue;
-    const auto refuse = [&](const char* key, int64_t value, const char* where, int64_t nearest) {
-      throw UserError(concat(key, " ", value, " cuts ", tensor.parameter.name, " ", where, ", but the optimizer's ",
-                             tensor.slot, " needs whole ", to_string(tensor.unit), "; the nearest is ", nearest));
+    const auto cut = [&](const char* key, int64_t value, const char* where, int64_t nearest) {
+      return concat(key, " ", value, " cuts ", tensor.parameter.name, " ", where, ", but the optimizer's ", tensor.slot,
+                    " needs whole ", to_string(tensor.unit), "; the nearest is ", nearest);
     };
     const AxisPlacement& along_tensor = tensor.along(MeshAxis::tensor);
     const bool between_columns = along_tensor.dimension > 0;
     const bool is_sharded =
         std::ranges::any_of(along_tensor.segments, [](const Segment& segment) { return segment.parts > 1; });
     if (is_sharded && (tensor.unit == CutUnit::matrix || between_columns)) {
-      refuse("parallel.tensor_parallel", along_tensor.ranks, between_columns ? "between columns" : "between rows", 1);
+      return cut("parallel.tensor_parallel", along_tensor.ranks, between_columns ? "between columns" : "between rows",
+                 1);
     }
     if (flat_shares_cut_unit(state, tensor)) {
-      refuse("parallel.zero_stage", state.strategy.zero_stage, "into flat shares", 0);
+      return cut("parallel.zero_stage", state.strategy.zero_stage, "into flat shares", 0);
     }
   }
+  return std::nullopt;
 }
 
 }  // namespace
+
+bool may_cut_anywhere(const std::vector<OptimizerSlot>& slots) {
+  return std::ranges::all_of(slots, [](const OptimizerSlot& slot) { return slot.unit == CutUnit::element; });
+}
 
 std::vector<OptimizerSlot> adamw_slots() { return {{"exp_avg"}, {"exp_avg_sq"}}; }
 
@@ -252,8 +258,15 @@ Stretch PlacedState::share(const PlacedTensor& tensor, const MeshCoordinates& at
 PlacedState place_state(const ModelDescription& model, const ParallelStrategy& strategy,
                         const std::vector<LayerRange>& stages, const StateRecipe& recipe) {
   PlacedState state = StatePlacer(model, strategy, stages, recipe).place();
-  refuse_cuts_below_unit(state);
+  if (const auto cut = find_cut_below_unit(state)) throw UserError(*cut);
   return state;
+}
+
+std::optional<std::string> cut_below_unit(const ModelDescription& model, const ParallelStrategy& strategy,
+                                          int64_t sequence_length, const std::vector<OptimizerSlot>& slots) {
+  if (may_cut_anywhere(slots)) return std::nullopt;  // without placing the state, which takes long for many candidates
+  const std::vector<LayerRange> stages = balance_stages(model, sequence_length, strategy.num_stages());
+  return find_cut_below_unit(StatePlacer(model, strategy, stages, {.slots = slots}).place());
 }
 
 std::vector<HeldTensor> list_held(const PlacedState& state, const MeshCoordinates& at) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,9 @@ struct OptimizerSlot {
   DType dtype = DType::f32;
   CutUnit unit = CutUnit::element;
 };
+
+// Tells whether the unit of every slot is the element.
+bool may_cut_anywhere(const std::vector<OptimizerSlot>& slots);
 
 // The tensors that training keeps for every parameter.
 struct StateRecipe {
@@ -115,6 +119,11 @@ struct PlacedState {
 // UserError where the strategy cuts a tensor below its unit: "parallel.tensor_parallel 2 cuts ...; the nearest is 1".
 PlacedState place_state(const ModelDescription& model, const ParallelStrategy& strategy,
                         const std::vector<LayerRange>& stages, const StateRecipe& recipe);
+
+// Says which tensor a strategy cuts below the unit of an optimizer with these slots, as place_state() does; empty if it
+// cuts none.
+std::optional<std::string> cut_below_unit(const ModelDescription& model, const ParallelStrategy& strategy,
+                                          int64_t sequence_length, const std::vector<OptimizerSlot>& slots);
 
 // The part of a tensor that one rank holds.
 struct HeldTensor {

@@ -16,10 +16,6 @@ bool decays(const ParameterInfo& info) {
   return info.kind == ParameterKind::embedding || info.kind == ParameterKind::linear;
 }
 
-bool may_cut_anywhere(const std::vector<OptimizerSlot>& slots) {
-  return std::ranges::all_of(slots, [](const OptimizerSlot& slot) { return slot.unit == CutUnit::element; });
-}
-
 std::span<std::byte> memory_of(const at::Tensor& flat) {
   return {static_cast<std::byte*>(flat.data_ptr()), flat.nbytes()};
 }

@@ -162,6 +162,10 @@ TEST(Relayout, AFailureToPrepareIsAVeto) {
     ASSERT_TRUE(prepared.veto.has_value());
     EXPECT_THAT(prepared.veto->reason, ::testing::HasSubstr("cannot prepare"));
     EXPECT_FALSE(prepared.veto->is_lack_of_memory);
+    const PreparedRelayout cut =
+        state.prepare({.data_parallel = 2, .zero_stage = 1}, {{"momentum", DType::f32, CutUnit::matrix}});
+    ASSERT_TRUE(cut.veto.has_value());
+    EXPECT_THAT(cut.veto->reason, ::testing::HasSubstr("parallel.zero_stage 1 cuts"));
   });
 }
 

@@ -194,6 +194,7 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
   const std::optional<std::string> no_device = resolve(plan.config.execution);
   if (!plan.checkpoint) plan.start = starting_configuration(config);
   check_modelled_job(plan);
+  check_units(config, executed_configuration(config, plan.start), optimizer_slots(config.optimizer));
   const Dataset dataset(config.data, sequence_length, config.model.vocab_size, execution.seed);
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const int64_t ranks = plan.start.strategy.world_size();

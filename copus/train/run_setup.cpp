@@ -88,9 +88,18 @@ StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strat
   return {of(rank), all * share};
 }
 
+void check_units(const RunConfig& config, const Configuration& configuration, const std::vector<OptimizerSlot>& slots) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  if (const auto cut = cut_below_unit(config.model, strategy, config.train.sequence_length, slots)) {
+    throw UserError(concat("the run cannot begin in ", to_string(configuration), ": ", *cut));
+  }
+}
+
 void check_state_fits(const RunConfig& config, const Configuration& configuration, at::Device device,
                       int64_t local_ranks, World& world) {
-  const ParallelStrategy strategy = executed_configuration(config, configuration).strategy;
+  const Configuration executed = executed_configuration(config, configuration);
+  check_units(config, executed, optimizer_slots(config.optimizer));
+  const ParallelStrategy& strategy = executed.strategy;
   const StateBytes bytes = state_bytes_of(config, strategy, world.rank(), local_ranks);
   const auto left = static_cast<double>(available_memory_bytes());
   const auto left_to_process = static_cast<double>(available_address_space_bytes());

@@ -29,6 +29,10 @@ struct StateBytes {
 // as one that has its share of all.
 StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank, int64_t local_ranks);
 
+// Checks that a layout keeps whole what an optimizer with these slots updates at once. Throws UserError that names the
+// tensor.
+void check_units(const RunConfig& config, const Configuration& configuration, const std::vector<OptimizerSlot>& slots);
+
 // Checks, together with all ranks and before any of them takes memory, that the machine has enough for their training
 // state: where it has not, the system would end a process without a word. `local_ranks` share the machine. Throws
 // UserError that says how much is wanted. A GPU refuses by itself.

@@ -1,13 +1,18 @@
 #include "copus/train/run_setup.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "copus/base/testing/test_support.h"
 #include "copus/orchestrator/testing/small_run.h"
 
 namespace copus {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(StateBytesOf, CountsUnequalStagesAsTheyAre) {
   RunConfig config = small_run();
@@ -27,6 +32,17 @@ TEST(StateBytesOf, CountsUnequalStagesAsTheyAre) {
     EXPECT_DOUBLE_EQ(state_bytes_of(config, stages, rank, 2).of_machine, all / 2);
     EXPECT_DOUBLE_EQ(state_bytes_of(config, stages, rank, 8).of_machine, all) << "of which some wait as spares";
   }
+}
+
+TEST(CheckUnits, ARunWhoseLayoutCutsBelowTheOptimizersUnitIsRefusedBeforeItBegins) {
+  const RunConfig config = small_run();
+  const std::vector<OptimizerSlot> slots = {{"momentum", DType::f32, CutUnit::matrix}};
+  const Configuration cut{{.data_parallel = 2, .zero_stage = 1}, 8, 2}, whole{{.data_parallel = 2}, 8, 2};
+  EXPECT_THAT(user_error([&] { check_units(config, cut, slots); }),
+              AllOf(HasSubstr("the run cannot begin in d=2,t=1,p=1,B=8,b=2,zero=1: parallel.zero_stage 1 cuts "),
+                    HasSubstr("but the optimizer's momentum needs whole matrices; the nearest is 0")));
+  EXPECT_EQ(user_error([&] { check_units(config, whole, slots); }), "no UserError");
+  EXPECT_EQ(user_error([&] { check_units(config, cut, optimizer_slots(config.optimizer)); }), "no UserError");
 }
 
 }  // namespace

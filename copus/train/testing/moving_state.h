@@ -123,12 +123,16 @@ class MovingState {
   }
 
   PreparedRelayout prepare(const ParallelStrategy& strategy) const {
+    return prepare(strategy, optimizer_slots(config_.optimizer));
+  }
+  PreparedRelayout prepare(const ParallelStrategy& strategy, const std::vector<OptimizerSlot>& slots) const {
     const at::ScalarType dtype = model_->parameters.compute_dtype();
-    const RelayoutRequest request{.model = config_.model,
-                                  .sequence_length = config_.train.sequence_length,
-                                  .from = strategy_,
-                                  .to = strategy,
-                                  .recipe = training_recipe(config_.optimizer, dtype)};
+    RelayoutRequest request{.model = config_.model,
+                            .sequence_length = config_.train.sequence_length,
+                            .from = strategy_,
+                            .to = strategy,
+                            .recipe = training_recipe(config_.optimizer, dtype)};
+    request.recipe.slots = slots;
     return mover_.prepare(request, world_.rank(), model_->state(), dtype, /*keeps_old=*/false).get();
   }
 
