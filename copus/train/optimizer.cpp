@@ -160,6 +160,10 @@ std::unique_ptr<Optimizer> make_optimizer(ParameterStore& parameters, const Opti
   return std::make_unique<AdamW>(parameters, config, state);
 }
 
+std::unique_ptr<const UpdateRule> make_update_rule(const JobConfig& config) {
+  return std::make_unique<AdamWRule>(config);
+}
+
 std::vector<BucketState> state_of(const ParameterStore& parameters, const Optimizer& optimizer) {
   std::vector<BucketState> state;
   for (size_t b = 0; b < parameters.buckets().size(); ++b) {

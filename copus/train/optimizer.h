@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,27 +16,9 @@
 #include "copus/placement/placed_tensors.h"
 #include "copus/train/gradient_ranges.h"
 #include "copus/train/update_journal.h"
+#include "copus/train/update_rule.h"
 
 namespace copus {
-
-// What an update takes instead of the configuration's values where these follow the batch.
-struct UpdateScaling {
-  // The decay of the second moment: in this update, and as the product over all updates, this one included.
-  struct Beta2 {
-    double value;
-    double product;
-  };
-  std::optional<Beta2> beta2;  // empty: the configuration's in every update
-  double weight_decay_factor = 1;
-};
-
-// One update of all weights, alike on all ranks.
-struct WeightUpdate {
-  int64_t number = 0;  // of the updates so far, this one included
-  double learning_rate = 0;
-  double gradient_factor = 1;  // that of clipping (clip_factor)
-  UpdateScaling scaling = {};  // what follows the batch
-};
 
 // Elements that are updated at once. The tensors are flat and of equal length, and lie in the rank's state.
 struct UpdatedElements {

@@ -58,7 +58,7 @@ TrainingState counters_of_a_run() {
   TrainingState state;
   state.step = state.optimizer_steps = 12;
   state.consumed_samples = 96;
-  state.beta2_product = 0.5;
+  state.optimizer.set("beta2_product", 0.5);
   state.noise_average.steps = 12;
   return state;
 }

@@ -169,7 +169,6 @@ uint64_t hash_counters(const TrainingState& state) {
   TrainingState lasting = state;
   lasting.configuration = {};
   lasting.rate_factor = 1;
-  lasting.variance_ratio = 1;
   return hash_of_text(lasting);
 }
 

@@ -86,8 +86,7 @@ void visit_numbers(Record& record, Training& training, const auto& visit) {
   visit(record, training.observed_samples);
   visit(record, training.configuration);
   visit(record, training.rate_factor);
-  visit(record, training.beta2_product);
-  visit(record, training.variance_ratio);
+  visit(record, training.optimizer);
 }
 
 // Of the weights of a rank, as a number.

@@ -26,7 +26,7 @@ TEST(StateRecord, IsReadOnceItsWriterHasEndedAndIsEmptyOnceItHoldsNothing) {
       state.at_rest.training.data_fingerprint = "of some data";
       state.at_rest.training.data_begin = 24;
       state.at_rest.training.held_out_fingerprint = "of other data";
-      state.at_rest.training.beta2_product = 0.5;
+      state.at_rest.training.optimizer.set("beta2_product", 0.5);
       state.decided.step = 6;
       TrainingState training = state.at_rest.training;
       training.step = 5;
@@ -46,7 +46,7 @@ TEST(StateRecord, IsReadOnceItsWriterHasEndedAndIsEmptyOnceItHoldsNothing) {
       EXPECT_EQ(read.at_rest.training.data_fingerprint, "of some data");
       EXPECT_EQ(read.at_rest.training.data_begin, 24);
       EXPECT_EQ(read.at_rest.training.held_out_fingerprint, "of other data");
-      EXPECT_EQ(read.at_rest.training.beta2_product, 0.5);
+      EXPECT_EQ(read.at_rest.training.optimizer.find("beta2_product"), 0.5);
       EXPECT_EQ(read.decided.step, 6);
       EXPECT_EQ(read.at_rest.all.processes, (std::vector<int64_t>{0, 1}));
       EXPECT_EQ(read.at_rest.all.addresses.words(), (std::vector<std::vector<int64_t>>{{7}, {8, 9}}));

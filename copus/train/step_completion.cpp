@@ -4,6 +4,7 @@
 
 #include "copus/base/error.h"
 #include "copus/statistics/learning_rate_scaling.h"
+#include "copus/train/optimizer.h"
 #include "copus/train/probe_plan.h"
 
 namespace copus {
@@ -15,62 +16,48 @@ double batch_of(const TrainingState& state) { return static_cast<double>(state.c
 }  // namespace
 
 StepCompletion::StepCompletion(const RunConfig& config)
-    : config_(config), learning_rate_(config.optimizer, config.train) {}
+    : config_(config), learning_rate_(config.optimizer, config.train), rule_(make_update_rule(config)) {}
 
 int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
   return state.configuration.global_batch * config_.train.sequence_length;
 }
 
 // The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
-// counts with), and lower for a while after the batch has shrunk. Where time limits the run, this step's time is that
-// of rank 0, which is decided with the step's numbers: ranks that are lost may not know of any other.
-double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state) const {
+// counts with) and the optimizer's own. Where time limits the run, this step's time is that of rank 0, which is decided
+// with the step's numbers: ranks that are lost may not know of any other.
+double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state,
+                                     double optimizer_factor) const {
   const int64_t tokens = state.consumed_tokens + tokens_per_step(state);
   return learning_rate_.at({tokens, state.elapsed_seconds + agreed.seconds_of_rank_0}) *
-         agreed.rate_factor.value_or(state.rate_factor) * shrink_ramp(state);
+         agreed.rate_factor.value_or(state.rate_factor) * optimizer_factor;
 }
 
-// Part of the next update's rate: below 1 for a while after the batch has shrunk.
-double StepCompletion::shrink_ramp(const TrainingState& state) const {
-  return shrink_ramp_factor(variance_ratio_after_update(state.variance_ratio, beta2(state)));
-}
-
-// The beta2 of the next update.
-double StepCompletion::beta2(const TrainingState& state) const {
-  const double beta2 = config_.optimizer.beta2;
-  const auto reference_batch = static_cast<double>(reference_batch_of(config_));
-  return config_.optimizer.scale_beta2 ? scaled_beta2(beta2, batch_of(state), reference_batch) : beta2;
-}
-
-// What follows the batch in the next update, beside its rate.
-UpdateScaling StepCompletion::update_scaling(const StepAgreement& agreed, const TrainingState& state) const {
-  UpdateScaling scaling;
-  if (state.beta2_product) scaling.beta2 = {.value = beta2(state), .product = *state.beta2_product * beta2(state)};
+WeightUpdate StepCompletion::next_update(const StepAgreement& agreed, const TrainingState& state) const {
+  const double batch = batch_of(state);
+  WeightUpdate update{.number = state.optimizer_steps + 1, .scalars = rule_->after_update(state.optimizer, batch)};
+  const double optimizer_factor = rule_->rate_factor(update.scalars);
+  update.learning_rate = learning_rate(agreed, state, optimizer_factor);
+  update.gradient_factor = clip_factor(agreed.gradient_norm(), config_.train.clip_norm);
   if (config_.optimizer.scale_weight_decay) {
-    const auto reference_batch = static_cast<double>(reference_batch_of(config_));
-    scaling.weight_decay_factor = weight_decay_factor(
-        batch_of(state), reference_batch, agreed.rate_factor.value_or(state.rate_factor) * shrink_ramp(state));
+    update.weight_decay_factor = weight_decay_factor(batch, static_cast<double>(reference_batch_of(config_)),
+                                                     agreed.rate_factor.value_or(state.rate_factor) * optimizer_factor);
   }
-  return scaling;
+  return update;
 }
 
 std::optional<WeightUpdate> StepCompletion::update_of(const StepAgreement& agreed, const TrainingState& state) const {
   if (!agreed.is_finite()) return std::nullopt;
-  return WeightUpdate{.number = state.optimizer_steps + 1,
-                      .learning_rate = learning_rate(agreed, state),
-                      .gradient_factor = clip_factor(agreed.gradient_norm(), config_.train.clip_norm),
-                      .scaling = update_scaling(agreed, state)};
+  return next_update(agreed, state);
 }
 
 StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::optional<WeightUpdate>& update,
                                     bool measures_noise, TrainingState& state) const {
-  const double lr = update ? update->learning_rate : learning_rate(agreed, state);
+  const double lr = (update ? *update : next_update(agreed, state)).learning_rate;
   if (agreed.rate_factor) state.rate_factor = *agreed.rate_factor;
   std::optional<NormObservation> norms;
   if (update) {
     state.optimizer_steps = update->number;
-    if (update->scaling.beta2) state.beta2_product = update->scaling.beta2->product;
-    state.variance_ratio = variance_ratio_after_update(state.variance_ratio, beta2(state));
+    state.optimizer = update->scalars;
     state.skipped_in_a_row = 0;
     if (measures_noise) norms = observe_noise(agreed, state);
   } else if (agreed.lacks_loss()) {

@@ -4,15 +4,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "copus/base/error.h"
 #include "copus/config/run_config.h"
 #include "copus/orchestrator/learning_rate.h"
 #include "copus/record/step_record.h"
-#include "copus/train/optimizer.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/training_state.h"
+#include "copus/train/update_rule.h"
 
 namespace copus {
 
@@ -30,6 +31,8 @@ class StepCompletion {
 
   explicit StepCompletion(const RunConfig& config);
 
+  const UpdateRule& rule() const { return *rule_; }
+
   // The update that follows from the numbers of the step after `state`; empty where none of its tokens carries loss,
   // and where the numbers are not finite and the step is skipped. `agreed.loss` is that of a token.
   std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
@@ -41,10 +44,8 @@ class StepCompletion {
                       TrainingState& state) const;
 
  private:
-  double learning_rate(const StepAgreement& agreed, const TrainingState& state) const;
-  double shrink_ramp(const TrainingState& state) const;
-  double beta2(const TrainingState& state) const;
-  UpdateScaling update_scaling(const StepAgreement& agreed, const TrainingState& state) const;
+  double learning_rate(const StepAgreement& agreed, const TrainingState& state, double optimizer_factor) const;
+  WeightUpdate next_update(const StepAgreement& agreed, const TrainingState& state) const;
   std::optional<NormObservation> observe_noise(const StepAgreement& agreed, TrainingState& state) const;
   static void skip(const StepAgreement& agreed, double learning_rate, TrainingState& state);
   StepRecord record_of(const StepAgreement& agreed, double learning_rate, const std::optional<NormObservation>& norms,
@@ -53,6 +54,7 @@ class StepCompletion {
 
   RunConfig config_;
   LearningRate learning_rate_;
+  std::shared_ptr<const UpdateRule> rule_;
 };
 
 }  // namespace copus

@@ -1,7 +1,6 @@
 #include "copus/train/trainer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <set>
 #include <utility>
@@ -13,7 +12,6 @@
 #include "copus/model/kernels.h"
 #include "copus/model/precision.h"
 #include "copus/orchestrator/rate_rule.h"
-#include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/state_record.h"
 #include "copus/train/state_transfer.h"
 
@@ -86,22 +84,23 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configurati
                                                     optimizer_slots(config.optimizer).size(), memory));
 }
 
-// The product of beta2 that a run goes on with; in a checkpoint that has none every update had the configuration's.
-std::optional<double> kept_beta2_product(const OptimizerConfig& optimizer, const TrainingState& state) {
-  if (!optimizer.scale_beta2) return std::nullopt;
-  return state.beta2_product.value_or(std::pow(optimizer.beta2, static_cast<double>(state.optimizer_steps)));
-}
-
 // Throws UserError where the checkpoint holds optimizer state that nobody here would go on with.
-void check_known(const Checkpoint& checkpoint, const RunConfig& config) {
+void check_known(const Checkpoint& checkpoint, const RunConfig& config, const OptimizerScalars& scalars,
+                 const UpdateRule& rule) {
+  const auto refuse = [&](std::string_view name) {
+    throw UserError(concat("cannot resume from ", checkpoint.directory().string(), ": its optimizer has \"", name,
+                           "\", which this Copus does not know; use the Copus that wrote it"));
+  };
   std::set<std::string, std::less<>> known;
   for (const CheckpointTensor& tensor : list_checkpoint_tensors(config.model, optimizer_slots(config.optimizer))) {
     if (!tensor.is_weight) known.insert(tensor.name);
   }
   for (const auto& [name, tensor] : checkpoint.optimizer()) {
-    if (known.contains(name)) continue;
-    throw UserError(concat("cannot resume from ", checkpoint.directory().string(), ": its optimizer has \"", name,
-                           "\", which this Copus does not know; use the Copus that wrote it"));
+    if (!known.contains(name)) refuse(name);
+  }
+  const std::vector<std::string_view> names = rule.scalar_names();
+  for (const OptimizerScalars::Scalar& scalar : scalars.all()) {
+    if (std::ranges::find(names, scalar.name()) == names.end()) refuse(scalar.name());
   }
 }
 
@@ -158,7 +157,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   state_.held_out_fingerprint = dataset.held_out_fingerprint(samples_of_evaluation(config, dataset));
   state_.configuration = configuration;
   state_.rate_factor = initial_rate_factor(config, configuration.global_batch);
-  if (config.optimizer.scale_beta2) state_.beta2_product = 1;
+  state_.optimizer = completion_.rule().resume({}, 0, static_cast<double>(configuration.global_batch));
   plan_steps();
 }
 
@@ -240,7 +239,7 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
     state.data_begin = state.consumed_samples;
   }
   state.held_out_fingerprint = state_.held_out_fingerprint;
-  check_known(checkpoint, config_);
+  check_known(checkpoint, config_, state.optimizer, completion_.rule());
   const ParameterStore& parameters = whole_parameters();
   Optimizer& optimizer = *model_->optimizer;
   StoredParameters weights(config_.model,
@@ -256,12 +255,9 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
   optimizer.set_steps(state.optimizer_steps);
   if (survives_) journal_in(survives_->journal).rest(state.optimizer_steps);
   // A factor is that of the batch which the checkpoint was written in.
-  if (const int64_t batch = state.configuration.global_batch; batch != configuration().global_batch) {
-    state.rate_factor = state_.rate_factor;
-    state.variance_ratio = variance_ratio_after_switch(state.variance_ratio, static_cast<double>(batch),
-                                                       static_cast<double>(configuration().global_batch));
-  }
-  state.beta2_product = kept_beta2_product(config_.optimizer, state);
+  const int64_t batch = state.configuration.global_batch;
+  if (batch != configuration().global_batch) state.rate_factor = state_.rate_factor;
+  state.optimizer = completion_.rule().resume(state.optimizer, state.optimizer_steps, static_cast<double>(batch));
   state.configuration = configuration();
   state_ = std::move(state);
 }

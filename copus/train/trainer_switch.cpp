@@ -18,7 +18,6 @@
 #include "copus/performance/memory.h"
 #include "copus/performance/training_system.h"
 #include "copus/placement/copies.h"
-#include "copus/statistics/learning_rate_scaling.h"
 #include "copus/train/trainer.h"
 
 namespace copus {
@@ -251,9 +250,6 @@ void Trainer::change_configuration(const SwitchIntent& intent) {
 
 TrainingState Trainer::state_after(const SwitchIntent& intent) const {
   TrainingState state = state_;
-  state.variance_ratio =
-      variance_ratio_after_switch(state.variance_ratio, static_cast<double>(configuration().global_batch),
-                                  static_cast<double>(intent.configuration.global_batch));
   state.rate_factor = intent.rate_factor;
   state.configuration = intent.configuration;
   return state;

@@ -101,7 +101,7 @@ TEST_F(TrainerSwitch, Beta2AndWeightDecayFollowTheBatch) {
       if (trainer.switch_if_due()) ratio *= static_cast<double>(trainer.configuration().global_batch) / batch;
     }
     EXPECT_LT(ratio, 1) << "the ramp was under way";
-    EXPECT_DOUBLE_EQ(trainer.state().beta2_product.value(),
+    EXPECT_DOUBLE_EQ(trainer.state().optimizer.find("beta2_product").value(),
                      std::pow(begin.optimizer.beta2, (2 * 8 + 2 * 32 + 3 * 4) / 16.0));
   });
 }
@@ -120,7 +120,7 @@ TEST_F(TrainerSwitch, AResumedRunGoesOnWithItsProductOfBeta2) {
       if (step == 1) snapshot = take_snapshot(trainer);
       if (step > 1) losses.push_back(loss);
     }
-    product = trainer.state().beta2_product.value();
+    product = trainer.state().optimizer.find("beta2_product").value();
   });
   const RunConfig larger = with_changes(begin, {global_batch(32)});
   const auto resume = [&](const char* folder, const std::function<void(Trainer&)>& body) {
@@ -135,15 +135,16 @@ TEST_F(TrainerSwitch, AResumedRunGoesOnWithItsProductOfBeta2) {
   };
   resume("own", [&](Trainer& trainer) {
     for (const double loss : losses) EXPECT_EQ(trainer.step().loss, loss);
-    EXPECT_EQ(trainer.state().beta2_product, product);
+    EXPECT_EQ(trainer.state().optimizer.find("beta2_product"), product);
   });
   // All updates of a checkpoint that has no product had the configuration's beta2.
   std::string& state = snapshot->training_state;
   const size_t name = state.find("\"beta2_product\"");
   ASSERT_NE(name, std::string::npos);
   state.erase(name, state.find(',', name) + 1 - name);
-  resume("older",
-         [&](Trainer& trainer) { EXPECT_EQ(trainer.state().beta2_product, std::pow(begin.optimizer.beta2, 2)); });
+  resume("older", [&](Trainer& trainer) {
+    EXPECT_EQ(trainer.state().optimizer.find("beta2_product"), std::pow(begin.optimizer.beta2, 2));
+  });
 }
 
 }  // namespace

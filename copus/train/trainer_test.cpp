@@ -232,7 +232,7 @@ TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
   EXPECT_EQ(skipped.clipped, std::nullopt);
   EXPECT_EQ(skipped.skipped_samples, 8);
   EXPECT_EQ(trainer.state().optimizer_steps, 1);
-  EXPECT_EQ(trainer.state().beta2_product, config_.optimizer.beta2);
+  EXPECT_EQ(trainer.state().optimizer.find("beta2_product"), config_.optimizer.beta2);
   EXPECT_EQ(trainer.state().skipped_steps, 1);
   EXPECT_EQ(trainer.state().consumed_samples, 16);
 

@@ -1,6 +1,7 @@
 #include "copus/train/training_state.h"
 
 #include <set>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
@@ -28,7 +29,6 @@ void for_each_field(State& state, Visit visit) {
   visit("data_begin", state.data_begin);
   visit("held_out_fingerprint", state.held_out_fingerprint);
   visit("observed_samples", state.observed_samples);
-  visit("variance_ratio", state.variance_ratio);
   visit("rate_factor", state.rate_factor);
 }
 
@@ -59,7 +59,7 @@ bool read_value(const nlohmann::json& json, std::string& value) {
 }
 
 constexpr const char* configuration_name = "configuration";
-constexpr const char* beta2_product_name = "beta2_product";
+constexpr const char* optimizer_name = "optimizer";
 
 }  // namespace
 
@@ -68,7 +68,9 @@ std::string to_json(const TrainingState& state) {
   for_each_field(state, [&](const char* name, const auto& field) { json[name] = field; });
   visit_noise_average(state.noise_average,
                       [&](const char* name, const auto& field, NoiseSum) { json[noise_average][name] = field; });
-  if (state.beta2_product) json[beta2_product_name] = *state.beta2_product;
+  nlohmann::ordered_json& scalars = json[optimizer_name] = nlohmann::ordered_json::object();
+  for (const OptimizerScalars::Scalar& scalar : state.optimizer.all())
+    scalars[std::string(scalar.name())] = scalar.value();
   json[configuration_name] = to_string(state.configuration);
   return json.dump(2);
 }
@@ -98,7 +100,19 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
   if (average == json.end()) refuse(noise_average);
   visit_noise_average(state.noise_average,
                       [&](const char* name, auto& field, NoiseSum) { read(*average, name, field); });
-  if (json.contains(beta2_product_name)) read(json, beta2_product_name, state.beta2_product.emplace());
+  // Before the optimizer had an object of its own, its scalars lay among the other fields.
+  const auto optimizer = json.find(optimizer_name);
+  const auto read_scalar = [&](const std::string& name, const nlohmann::json& value) {
+    if (!value.is_number() || !state.optimizer.can_hold(name)) refuse(name.c_str());
+    state.optimizer.set(name, value.get<double>());
+  };
+  for (const char* name : {noise_average, optimizer_name, configuration_name}) unknown.erase(name);
+  if (optimizer == json.end()) {
+    for (const std::string& name : std::exchange(unknown, {})) read_scalar(name, json[name]);
+  } else {
+    if (!optimizer->is_object()) refuse(optimizer_name);
+    for (const auto& [name, value] : optimizer->items()) read_scalar(name, value);
+  }
   std::string configuration;
   read(json, configuration_name, configuration);
   try {
@@ -107,7 +121,6 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
     throw UserError(concat(source, ": the training state's configuration: ", error.what(),
                            "; the checkpoint is damaged or of another version"));
   }
-  for (const char* name : {noise_average, beta2_product_name, configuration_name}) unknown.erase(name);
   if (unknown.empty()) return state;
   throw UserError(concat(source, ": the training state has a field '", *unknown.begin(),
                          "', which this Copus does not know; use the Copus that wrote the checkpoint"));

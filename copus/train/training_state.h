@@ -3,18 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "copus/description/parallel_strategy.h"
 #include "copus/statistics/noise_scale.h"
+#include "copus/train/optimizer_scalars.h"
 
 namespace copus {
 
 struct TrainingState {
   int64_t step = 0;              // steps tried, skipped ones included
-  int64_t optimizer_steps = 0;   // updates made; AdamW's bias correction counts these
+  int64_t optimizer_steps = 0;   // updates made; bias corrections count these
   int64_t consumed_samples = 0;  // sequences read, those of skipped steps included
   int64_t consumed_tokens = 0;
   int64_t skipped_steps = 0;     // steps dropped for a loss or gradient that is not finite
@@ -32,9 +32,7 @@ struct TrainingState {
   int64_t observed_samples = 0;
   Configuration configuration;  // that the run was in
   double rate_factor = 1;       // factor on the schedule's learning rate for the batch
-  // Product of the beta2 of all updates so far, for the bias correction; kept with optimizer.scale_beta2 alone.
-  std::optional<double> beta2_product;
-  double variance_ratio = 1;  // of AdamW's second moments, see statistics/learning_rate_scaling.h
+  OptimizerScalars optimizer;   // what the optimizer keeps beside its slots
 
   // The next sample of the data.
   uint64_t data_position() const { return static_cast<uint64_t>(consumed_samples - data_begin); }
@@ -42,8 +40,8 @@ struct TrainingState {
   bool operator==(const TrainingState&) const = default;
 };
 
-// Writes one JSON object with the fields' names, noise_average an object within it; numbers are written so that they
-// read back to the same bits.
+// Writes one JSON object with the fields' names, noise_average and optimizer objects within it; numbers are written so
+// that they read back to the same bits.
 std::string to_json(const TrainingState& state);
 
 // Reads it back. Throws UserError naming `source` and the field when the text is not such an object.

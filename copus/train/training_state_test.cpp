@@ -53,8 +53,8 @@ TrainingState some_state() {
                          .global_batch = 48,
                          .micro_batch = 6};
   state.rate_factor = 100.0 / 3;
-  state.beta2_product = 1.0 / 7;
-  state.variance_ratio = 0.1;
+  state.optimizer.set("variance_ratio", 0.1);
+  state.optimizer.set("beta2_product", 1.0 / 7);
   return state;
 }
 
@@ -62,12 +62,22 @@ TEST(TrainingState, ReadsBackToTheSameBits) {
   EXPECT_EQ(parse_training_state(to_json(some_state()), "state"), some_state());
 }
 
-TEST(TrainingState, ThoseOfRunsThatDoNotScaleBeta2HaveNoProductOfIt) {
-  TrainingState state = some_state();
-  state.beta2_product.reset();
-  const std::string text = to_json(state);
-  EXPECT_EQ(text.find("beta2"), std::string::npos);
-  EXPECT_EQ(parse_training_state(text, "state"), state);
+// Checkpoints written before the optimizer had an object of its own still load.
+TEST(TrainingState, TheOptimizersScalarsMayLieAmongTheOtherFields) {
+  const std::string text = to_json(some_state());
+  const size_t begin = text.find("\"optimizer\": {"), end = text.find('}', begin);
+  ASSERT_NE(begin, std::string::npos);
+  const std::string within = text.substr(begin + 14, end - begin - 14);
+  EXPECT_EQ(parse_training_state(text.substr(0, begin) + within + text.substr(end + 1), "state"), some_state());
+}
+
+TEST(TrainingState, RefusesScalarsOfTheOptimizerThatAreNone) {
+  for (const char* scalar : {R"("a": "one")", R"("of_a_name_with_24_letters": 1)", R"("a": 1, "b": 2, "c": 3)"}) {
+    std::string text = to_json(some_state());
+    text.insert(text.find("\"beta2_product\""), concat(scalar, ", "));
+    EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("x: the training state")))
+        << scalar;
+  }
 }
 
 TEST(TrainingState, NamesTheSourceAndTheFieldThatIsMissingOrWrong) {

@@ -270,7 +270,8 @@ inline std::vector<Damage> all_damages() {
               }),
       // The optimizer is made anew, and its bias correction begins at one.
       counters("the optimizer's number of updates not moved", [](RankModel&, Counters& all) { all.updates = 0; }),
-      counters("the product of beta2 not moved", [](RankModel&, Counters& all) { all.state.beta2_product = 1; }),
+      counters("the product of beta2 not moved",
+               [](RankModel&, Counters& all) { all.state.optimizer.set("beta2_product", 1); }),
       // The data loader is made anew on all ranks, or on those that came.
       counters("the position in the data not moved", [](RankModel&, Counters& all) { all.state.consumed_samples = 0; }),
       counters("the position in the data not moved on one rank",

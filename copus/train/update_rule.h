@@ -1,0 +1,44 @@
+// What an update of the weights is without tensors: its numbers, and how an optimizer lets them follow the batch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "copus/config/job_config.h"
+#include "copus/train/optimizer_scalars.h"
+
+namespace copus {
+
+// One update of all weights, alike on all ranks.
+struct WeightUpdate {
+  int64_t number = 0;  // of the updates so far, this one included
+  double learning_rate = 0;
+  double gradient_factor = 1;      // that of clipping (clip_factor)
+  double weight_decay_factor = 1;  // where decay follows the batch
+  OptimizerScalars scalars = {};   // those of the optimizer after this update
+};
+
+// An optimizer's part in the numbers of its updates. Batches are in samples.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  // Lists the names of the scalars that the optimizer may keep.
+  virtual std::vector<std::string_view> scalar_names() const { return {}; }
+  // Returns the scalars with which a run continues after so many updates, the last of them in a batch of `batch`, from
+  // those that a checkpoint holds. A run that begins has made no update and has none stored.
+  virtual OptimizerScalars resume(const OptimizerScalars& /*stored*/, int64_t /*updates*/, double /*batch*/) const {
+    return {};
+  }
+  // Returns the scalars after one more update, in a batch of `batch`.
+  virtual OptimizerScalars after_update(const OptimizerScalars& scalars, double /*batch*/) const { return scalars; }
+  // Returns the optimizer's factor on the learning rate of the update that leaves these scalars.
+  virtual double rate_factor(const OptimizerScalars& /*after*/) const { return 1; }
+};
+
+// Makes the rule of the job's optimizer.
+std::unique_ptr<const UpdateRule> make_update_rule(const JobConfig& config);
+
+}  // namespace copus
