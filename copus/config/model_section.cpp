@@ -68,7 +68,7 @@ ModelDescription describe_gemma3(Json config, const std::string& where) {
   if (config["attention_multiplier"].is_number()) {
     const auto multiplier = config["attention_multiplier"].get<double>();
     const double exact = 1 / (multiplier * multiplier), whole = std::round(exact);
-    if (whole < 1 || whole > 0x1p31 || std::abs(exact - whole) > 1e-6 * exact) {
+    if (whole < 1 || whole > 0x1p20 || std::abs(exact - whole) > 1e-6 * exact) {
       throw UserError(concat(where, ": attention_multiplier of a model of gemma3_text is one over the root of a whole ",
                              "number, got ", multiplier));
     }
@@ -76,7 +76,7 @@ ModelDescription describe_gemma3(Json config, const std::string& where) {
   }
   const ModelDescription model = parse_model_description(config.dump(), where);
   const double given = config.value("embedding_multiplier", model.embedding_multiplier);
-  if (given != model.embedding_multiplier) {
+  if (std::abs(given / model.embedding_multiplier - 1) > 1e-6) {
     throw UserError(concat(where, ": embedding_multiplier of a model of gemma3_text is the root of hidden_size, ",
                            model.embedding_multiplier, ", got ", given, "; leave it out"));
   }

@@ -110,6 +110,7 @@ class RandomConfigs {
       model.block_norm = BlockNorm::both;
       model.norms_add_one = true;
       model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
+      model.rounds_embedding_multiplier = true;
       const int64_t scalar = whole(1, 1000);
       if (scalar != model.head_dim) model.attention_multiplier = 1 / std::sqrt(static_cast<double>(scalar));
     }
@@ -135,7 +136,7 @@ class RandomConfigs {
     model.tie_word_embeddings = coin();
     model.initializer_range = 1 - share();
     if (model.architecture == Architecture::phi3) {
-      if (coin()) model.partial_rotary_factor = 2.0 / static_cast<double>(model.head_dim);
+      if (coin() && model.head_dim % 4 == 0) model.partial_rotary_factor = 0.5;
       return model;
     }
     if (!model.learned_positions && coin()) {

@@ -293,10 +293,11 @@ void parse_biases(const Fields& config, ModelDescription& model) {
   model.feed_forward_bias = has("mlp_bias");
 }
 
-// Reads what Gemma 3 computes otherwise than Llama. Transformers refuses a null for query_pre_attn_scalar, which stands
-// for the usual multiplier in what the section [model] describes.
+// Reads what Gemma 3 computes otherwise than Llama. A null for query_pre_attn_scalar, which transformers refuses, comes
+// from the section [model] and stands for the usual multiplier of scores.
 void parse_gemma3(const Fields& config, ModelDescription& model) {
   model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
+  model.rounds_embedding_multiplier = true;
   const int64_t fallback = config.contains("query_pre_attn_scalar") ? model.head_dim : default_query_scalar;
   const int64_t scalar = config.integer("query_pre_attn_scalar", max_width).value_or(fallback);
   model.attention_multiplier = scalar == model.head_dim ? 0 : 1 / std::sqrt(static_cast<double>(scalar));
@@ -526,6 +527,9 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       if (model.architecture == Architecture::olmo3) break;
       config["query_pre_attn_scalar"] = std::llround(1 / (model.score_scale() * model.score_scale()));
       config["rope_local_base_freq"] = slides_alone ? model.sliding_rope_theta : model.rope_theta;
+      // Beside layer_types, for readers that know only this.
+      config["sliding_window_pattern"] =
+          model.full_attention_interval > 0 ? model.full_attention_interval : model.num_layers + 1;
       config.erase("hidden_act");
       config["hidden_activation"] = "gelu_pytorch_tanh";
       break;

@@ -39,7 +39,7 @@ std::string_view causal_language_model_class(Architecture architecture);
 
 // Lists the architectures whose models have a field of config.json; the others ignore it. Empty: all have it.
 std::span<const Architecture> architectures_with(std::string_view field);
-// Returns the value of such a field with which a model computes as one without the field.
+// Returns the value of such a field that changes nothing.
 double value_without(std::string_view field);
 
 // How the frequencies of rotary embeddings are rescaled for long contexts. The names are those of `rope_type`.
@@ -129,10 +129,11 @@ struct ModelDescription {
   // Every n-th layer attends to all tokens: layers n - 1, 2 n - 1, ... The others are sliding. 0: all are.
   int64_t full_attention_interval = 0;
 
-  double embedding_multiplier = 1;  // of a token's embedding
-  double residual_multiplier = 1;   // of what attention and feed-forward add to the stream
-  double attention_multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
-  double logits_scaling = 1;        // divides the logits
+  double embedding_multiplier = 1;           // of a token's embedding
+  bool rounds_embedding_multiplier = false;  // to the compute dtype, as if it were a weight
+  double residual_multiplier = 1;            // of what attention and feed-forward add to the stream
+  double attention_multiplier = 0;           // of the scores; 0: 1 / sqrt(head_dim)
+  double logits_scaling = 1;                 // divides the logits
 
   bool has_output_norms() const { return block_norm != BlockNorm::input; }
   double score_scale() const {

@@ -112,6 +112,7 @@ std::vector<ModelDescription> models_of_every_kind() {
   gemma3.norms_add_one = true;
   gemma3.head_dim = 16;
   gemma3.embedding_multiplier = std::sqrt(48.0);
+  gemma3.rounds_embedding_multiplier = true;
   gemma3.attention_multiplier = 1 / std::sqrt(24.0);
   gemma3.attention_window = 512;
   gemma3.full_attention_interval = 3;

@@ -102,7 +102,7 @@ class DecoderLayer {
   // Sums up the stream, and normalises what attention reads where norms are of inputs.
   void enter(LayerActivations& a, const ResidualStream& in) const;
   void project_gate_up(LayerActivations& a, const at::Tensor& attended) const;
-  // Returns the residual stream's multiple of a block's output, or of the gradient of the stream.
+  // Multiplies by residual_multiplier: a block's output or, backward, the stream's gradient.
   at::Tensor scaled(const at::Tensor& x) const;
   // Returns what the feed-forward adds to the stream.
   at::Tensor project_down(LayerActivations& a, const at::Tensor& activation) const;

@@ -250,18 +250,22 @@ TEST(Decoder, Float32AndBfloat16StayNearFloat64) {
   }
 }
 
-// Transformers holds the number in the weights' dtype.
-TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedAsTheyAre) {
+// In transformers Gemma 3's multiplier is a tensor of the weights' dtype, and Granite's a number.
+TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
   ModelDescription model = small_model();
-  model.embedding_multiplier = std::sqrt(1152.0);
-  for (const auto& [dtype, rounded] : {std::pair{at::kDouble, std::sqrt(1152.0)}, {at::kBFloat16, 34.0}}) {
+  const double root = std::sqrt(1152.0);
+  model.embedding_multiplier = root;
+  // In bfloat16 the root is 34, 1.1875 * 34 is 40.5, and 1.1875 times the root 40.25.
+  for (const auto& [dtype, rounds, product] :
+       {std::tuple{at::kDouble, true, 1.1875 * root}, {at::kBFloat16, true, 40.5}, {at::kBFloat16, false, 40.25}}) {
+    model.rounds_embedding_multiplier = rounds;
     ParameterStore store(model, dtype, test_device());
-    store.master(store.find("model.embed_tokens.weight")).fill_(1);
+    store.master(store.find("model.embed_tokens.weight")).fill_(1.1875);
     store.publish_weights();
     const at::Tensor tokens = at::zeros({1, 2}, at::TensorOptions(at::kLong).device(test_device()));
     const at::Tensor stream = InputEmbedding(store, TensorParallel()).forward(tokens, 0);
-    EXPECT_EQ(stream.max().item<double>(), rounded);
-    EXPECT_EQ(stream.min().item<double>(), rounded);
+    EXPECT_EQ(stream.max().item<double>(), product);
+    EXPECT_EQ(stream.min().item<double>(), product);
   }
 }
 

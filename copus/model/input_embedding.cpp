@@ -13,8 +13,10 @@ InputEmbedding::InputEmbedding(const ParameterStore& parameters, const TensorPar
     : tensor_parallel_(tensor_parallel),
       table_(parameters.find(token_embedding_name)),
       positions_(parameters.model().learned_positions ? &parameters.find("model.embed_positions.weight") : nullptr),
-      multiplier_(
-          at::scalar_tensor(parameters.model().embedding_multiplier, table_.weight.scalar_type()).item<double>()) {}
+      multiplier_(parameters.model().embedding_multiplier) {
+  if (!parameters.model().rounds_embedding_multiplier) return;
+  multiplier_ = at::scalar_tensor(multiplier_, table_.weight.scalar_type()).item<double>();
+}
 
 at::Tensor InputEmbedding::positions_of(const at::Tensor& tokens, int64_t first) const {
   const int64_t sequence = tokens.size(1);

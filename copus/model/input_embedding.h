@@ -27,7 +27,7 @@ class InputEmbedding {
   TensorParallel tensor_parallel_;
   const Parameter& table_;
   const Parameter* positions_;  // null: positions are not learned
-  double multiplier_;           // of the rows of the table, in their dtype, as transformers rounds Gemma 3's
+  double multiplier_;           // of the rows of the table
 };
 
 }  // namespace copus

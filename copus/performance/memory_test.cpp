@@ -325,6 +325,21 @@ TEST(Memory, RecomputedInputsStayGathered) {
   EXPECT_EQ(inputs(Recompute::full), 2);
 }
 
+// What a norm of an output reads is kept beside what a norm of an input reads, unless all is recomputed.
+TEST(Memory, NormsOfInputsAndOutputsKeepTheOutputsToo) {
+  ModelDescription model = grouped_query_model();
+  const auto activations = [&](Recompute recompute) {
+    return MemoryModel(model, sequence, copus_in_bf16()).predict(batches_of({.recompute = recompute})).activations;
+  };
+  for (const auto& [recompute, kept] :
+       {std::pair{Recompute::none, 2}, {Recompute::attention, 2}, {Recompute::full, 0}}) {
+    model.block_norm = BlockNorm::input;
+    const double of_inputs = activations(recompute);
+    model.block_norm = BlockNorm::both;
+    EXPECT_EQ(activations(recompute) - of_inputs, 8 * 256 * kept * 128 * 2);
+  }
+}
+
 TEST(Memory, RecomputeKeepsLessAndNeverNeedsMore) {
   const auto recomputing = [](ParallelStrategy strategy, Recompute recompute) {
     strategy.recompute = recompute;

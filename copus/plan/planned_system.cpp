@@ -241,8 +241,8 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
   if (system != PlannedSystem::copus && has_multipliers) {
     return concat("Copus does not plan multipliers (Granite) for ", full_name(system));
   }
-  if (system != PlannedSystem::copus && model.partial_rotary_factor != 1) {
-    return concat("Copus does not plan partial rotary embeddings for ", full_name(system));
+  if (system != PlannedSystem::copus && model.architecture == Architecture::phi3) {
+    return concat("Copus does not plan Phi-3 for ", full_name(system));
   }
   if (system != PlannedSystem::copus && scaling && scaling->type != RopeType::llama3) {
     return concat("Copus does not plan rope_scaling other than \"llama3\" for ", full_name(system));

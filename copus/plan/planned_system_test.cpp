@@ -147,7 +147,7 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   const auto every_fourth = [](ModelDescription& model) { model.no_rope_interval = 4; };
   const auto scaled = [](ModelDescription& model) { model.rope_scaling = RopeScaling{.low_frequency_factor = 2}; };
   const auto scaled_logits = [](ModelDescription& model) { model.logits_scaling = 8; };
-  const auto partial = [](ModelDescription& model) { model.partial_rotary_factor = 0.5; };
+  const auto partial = [](ModelDescription& model) { model.architecture = Architecture::phi3; };
   const auto yarn = [](ModelDescription& model) { model.rope_scaling = RopeScaling{.type = RopeType::yarn}; };
   for (const auto& [system, name] : {std::pair{PlannedSystem::torchtitan, "torchtitan 0.2 has no "},
                                      {PlannedSystem::torchtitan_0_3, "torchtitan 0.3 has no "}}) {
@@ -172,7 +172,7 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
                 HasSubstr(system == PlannedSystem::copus ? "has" : "(OLMo 2 and 3, Gemma 3)"));
     const bool has = system == PlannedSystem::copus;
     EXPECT_THAT(lacks(system, scaled_logits), HasSubstr(has ? "has" : "Granite"));
-    EXPECT_THAT(lacks(system, partial), HasSubstr(has ? "has" : "partial rotary"));
+    EXPECT_THAT(lacks(system, partial), HasSubstr(has ? "has" : "Phi-3"));
     EXPECT_THAT(lacks(system, yarn), HasSubstr(has ? "has" : "rope_scaling other than"));
     for (const auto& change : {std::function<void(ModelDescription&)>(layer_norm), {learned}}) {
       EXPECT_THAT(lacks(system, change), HasSubstr(has ? "has" : "GPT-2"));
