@@ -25,6 +25,7 @@ in the same order, the first one has the tokenizer beside it, and the last one's
 
 import argparse
 import errno
+import glob
 import json
 import os
 import shutil
@@ -122,7 +123,7 @@ def tokenize(arguments):
     lines += remarks(counts, arguments, eod_token, tokenizer.unknown_token)
     train = arguments.output
     if arguments.shard_tokens:
-        train = [shard.prefix for shard in shards]
+        train = f"{glob.escape(arguments.output)}-*-of-{len(shards):05d}"
         if too_long := sum(length > arguments.shard_tokens for length in lengths):
             lines.append(f"shards: {too_long:,} documents have more than {arguments.shard_tokens:,} tokens; each is a "
                          "shard of its own")

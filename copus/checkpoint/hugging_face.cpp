@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "copus/base/error.h"
+#include "copus/base/path_pattern.h"
 #include "copus/base/units.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/manifest.h"
@@ -243,7 +244,15 @@ std::optional<std::filesystem::path> first_that(bool (*holds)(const std::filesys
                                                 const std::filesystem::path& init_from, const std::string& data) {
   if (!init_from.empty() && holds(init_from)) return init_from;
   const std::filesystem::path beside_data = data + ".tokenizer";
-  return holds(beside_data) ? std::optional(beside_data) : std::nullopt;
+  if (holds(beside_data)) return beside_data;
+  if (!is_path_pattern(data)) return std::nullopt;
+  // Beside the first shard, whose files' ends the pattern may name.
+  const bool names_end = data.ends_with(".bin") || data.ends_with(".idx");
+  const std::string shards = names_end ? data.substr(0, data.size() - 4) : data;
+  for (const std::filesystem::path beside_shard : matching_paths(shards + ".tokenizer")) {
+    if (holds(beside_shard)) return beside_shard;
+  }
+  return std::nullopt;
 }
 
 }  // namespace

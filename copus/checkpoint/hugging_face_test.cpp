@@ -246,6 +246,10 @@ TEST_F(HuggingFaceTest, ATokenizerIsThatOfTheModelBeforeThatOfTheData) {
   write_file_durably(beside_data / "tokenizer.json", "{}\n");
   EXPECT_EQ(found(""), beside_data.string());
   EXPECT_EQ(found(model), beside_data.string());
+  EXPECT_FALSE(find_tokenizer("", folder_.path() / "nowhere/*"));
+  for (const char* shards : {"da*", "da*.bin", "da*.idx"}) {
+    EXPECT_EQ(find_tokenizer("", folder_.path() / shards), beside_data) << "beside the first shard";
+  }
   write_file_durably(model / "vocab.json", "{}\n");
   EXPECT_EQ(found(model), model.string());
   EXPECT_TRUE(holds_tokenizer(model));

@@ -152,9 +152,13 @@ void check_held_out_is_not_trained_on(const DataConfig& config) {
   std::set<std::pair<dev_t, ino_t>> trained;
   const auto files_of = [](const std::string& path) {
     std::vector<std::pair<dev_t, ino_t>> files;
-    for (const std::string& name : {path, path + ".bin"}) {
+    const auto add = [&](const std::string& name) {
       struct stat status{};
       if (::stat(name.c_str(), &status) == 0) files.emplace_back(status.st_dev, status.st_ino);
+    };
+    for (const std::string& corpus : corpora_of(path)) {
+      add(corpus);
+      add(corpus + ".bin");
     }
     return files;
   };

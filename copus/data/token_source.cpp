@@ -1,9 +1,14 @@
 #include "copus/data/token_source.h"
 
 #include <filesystem>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "copus/base/error.h"
+#include "copus/base/path_pattern.h"
 #include "copus/data/megatron_source.h"
+#include "copus/data/sharded_source.h"
 #include "copus/data/text_source.h"
 
 namespace copus {
@@ -38,6 +43,24 @@ std::string prefix_of_half(const std::string& path) {
 
 }  // namespace
 
+std::vector<std::string> corpora_of(const std::string& path) {
+  if (!is_path_pattern(path) || is_file(path) || is_file(path + ".bin")) return {path};
+  std::set<std::string> corpora;
+  // A pattern may be of prefixes, which are no files themselves.
+  for (const std::string& pattern : {path, path + ".bin"}) {
+    for (const std::string& file : matching_paths(pattern)) {
+      if (!is_file(file)) continue;
+      const std::string prefix = prefix_of_half(file);
+      corpora.insert(prefix.empty() ? file : prefix);
+    }
+  }
+  if (corpora.empty())
+    throw UserError(concat(path,
+                           ": no file matches this pattern; expected text files or .bin/.idx pairs; paths begin in "
+                           "the folder that the command runs in"));
+  return {corpora.begin(), corpora.end()};
+}
+
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, const std::string& document_separator,
                                                int64_t vocab_size) {
   if (is_file(path)) {
@@ -63,15 +86,19 @@ std::unique_ptr<TokenSource> open_token_source(const std::string& path, const st
   if (path.find("://") != std::string::npos) {
     throw UserError(concat(path, ": is an address; expected a file of this machine: download it first"));
   }
+  if (is_path_pattern(path)) {
+    std::vector<std::unique_ptr<TokenSource>> shards;
+    for (const std::string& shard : corpora_of(path)) {
+      shards.push_back(open_token_source(shard, document_separator, vocab_size));
+    }
+    return std::make_unique<ShardedSource>(path, std::move(shards));
+  }
   if (const std::string prefix = prefix_of_half(path); !prefix.empty()) {
     throw UserError(concat(path, ": no such corpus: there is no such file; a tokenized pair, ", prefix, ".bin and ",
                            prefix, ".idx, is named by ", prefix));
   }
   throw UserError(concat(path, ": no such corpus: looked for the text file ", path, " and for the pair ", path,
-                         ".bin and ", path, ".idx",
-                         path.find('*') != std::string::npos ? "; a \"*\" stands for nothing here: list the files, "
-                                                               "data.train = [\"a.txt\", \"b.txt\"]"
-                                                             : "; paths begin in the folder that the command runs in"));
+                         ".bin and ", path, ".idx; paths begin in the folder that the command runs in"));
 }
 
 }  // namespace copus

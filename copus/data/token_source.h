@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace copus {
 
@@ -34,8 +35,14 @@ class TokenSource {
   int64_t document_at(int64_t position) const;
 };
 
-// Opens a text file or the prefix of a Megatron .bin/.idx pair; a regular file with exactly this name is text. Throws
-// UserError if neither exists, or for any fault of its contents.
+// Lists the corpora that a path names: itself, or where it is a pattern (base/path_pattern.h) and no file or pair has
+// exactly this name, the text files and the prefixes of .bin/.idx pairs that match, sorted. It may match both halves of
+// a pair, or one of them, or the prefix. Throws UserError where nothing matches.
+std::vector<std::string> corpora_of(const std::string& path);
+
+// Opens a text file, the prefix of a Megatron .bin/.idx pair, or a pattern, whose corpora become one stream in the
+// order of their names. A regular file with exactly this name is text. Throws UserError if there is none, or for any
+// fault of its contents.
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, const std::string& document_separator,
                                                int64_t vocab_size);
 

@@ -1,0 +1,33 @@
+// Several files as one stream of tokens: the shards of a corpus, named by a pattern.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "copus/data/token_source.h"
+
+namespace copus {
+
+// The tokens and documents of all shards, one after the other.
+class ShardedSource final : public TokenSource {
+ public:
+  // Takes at least one shard, all text or all of a tokenizer. Throws UserError otherwise.
+  ShardedSource(const std::string& pattern, std::vector<std::unique_ptr<TokenSource>> shards);
+
+  const std::string& path() const override { return pattern_; }
+  int64_t size() const override { return token_begins_.back(); }
+  void read(int64_t begin, int64_t count, int64_t* out) const override;
+  int64_t num_documents() const override { return document_begins_.back(); }
+  int64_t document_end(int64_t document) const override;
+  bool is_text() const override { return shards_.front()->is_text(); }
+
+ private:
+  std::string pattern_;
+  std::vector<std::unique_ptr<TokenSource>> shards_;
+  // Tokens and documents before each shard, and behind the last one all of them.
+  std::vector<int64_t> token_begins_{0}, document_begins_{0};
+};
+
+}  // namespace copus
