@@ -39,6 +39,8 @@ class Windows:
         self.stream = torch.from_numpy(numpy.frombuffer(stream, dtype=numpy.uint8).copy())
         self.sequence = sequence
         self.mask_document_ends = data["mask_document_ends"]
+        if data["mask_across_documents"]:
+            sys.exit("train_seconds.py: documents attend to each other here; set data.mask_across_documents = false")
         self.count = math.ceil((len(stream) - 1) / sequence)
 
     def batch(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:

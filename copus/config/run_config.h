@@ -31,11 +31,12 @@ struct DataSource {
   bool operator==(const DataSource&) const = default;
 };
 struct DataConfig {
-  std::vector<DataSource> train;      // data.train: a string, a list of strings, or a list of {path, weight}
-  std::vector<std::string> held_out;  // files to evaluate on; empty: the last part of every training source
-  double held_out_fraction = 0.01;    // size of that last part, as a share of the tokens of each source; 0: none
-  std::string document_separator;     // text between documents of text files; empty: a file is one document
-  bool mask_document_ends = true;     // whether the prediction of a document's first token carries no loss
+  std::vector<DataSource> train;       // data.train: a string, a list of strings, or a list of {path, weight}
+  std::vector<std::string> held_out;   // files to evaluate on; empty: the last part of every training source
+  double held_out_fraction = 0.01;     // size of that last part, as a share of the tokens of each source; 0: none
+  std::string document_separator;      // text between documents of text files; empty: a file is one document
+  bool mask_document_ends = true;      // whether the prediction of a document's first token carries no loss
+  bool mask_across_documents = false;  // whether a token sees its own document alone
   bool operator==(const DataConfig&) const = default;
 };
 

@@ -232,6 +232,11 @@ void check_run_config(const RunConfig& config, const std::string& source) {
                "train.sequence_length to at most ",
                window, ", where the window changes nothing"));
   }
+  if (config.data.mask_across_documents && config.execution.device != "cpu") {
+    throw UserError(concat(source,
+                           ": data.mask_across_documents is true, for which Copus has no GPU kernel; set it to false, "
+                           "or train.device = \"cpu\""));
+  }
 }
 
 void check_advised_config(const AdvisedConfig& config, const std::string& source) {

@@ -316,6 +316,7 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("held_out_fraction", run.data.held_out_fraction, share_below_one);
   visitor.field("document_separator", run.data.document_separator);
   visitor.field("mask_document_ends", run.data.mask_document_ends);
+  visitor.field("mask_across_documents", run.data.mask_across_documents);
 
   visit_train(run, visitor);
   visitor.field("seed", run.execution.seed, at_least_zero);

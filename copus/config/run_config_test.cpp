@@ -309,6 +309,8 @@ TEST(RunConfig, ContradictionsAreRefused) {
                                            "train.device=cuda"};
   EXPECT_THAT(message_of(minimal(), within),
               AllOf(HasSubstr("windows of 100 tokens (sliding_window)"), HasSubstr("at most 100"), HasSubstr("cpu")));
+  EXPECT_THAT(message_of(minimal(), {"data.mask_across_documents=true", "train.device=cuda"}),
+              AllOf(HasSubstr("data.mask_across_documents"), HasSubstr("no GPU kernel"), HasSubstr("\"cpu\"")));
   EXPECT_THAT(message_of(minimal("[optimizer]\nschedule = 'wsd'\nwarmup_tokens = 0.5\ndecay_tokens = 0.6")),
               AllOf(HasSubstr("(0.5)"), HasSubstr("(0.6)"), HasSubstr("shares")));
   EXPECT_THAT(message_of(minimal(), {"train.device="}), HasSubstr("train.device is empty"));

@@ -23,6 +23,7 @@ class RandomConfigs {
     config.data.held_out_fraction = share();
     config.data.document_separator = text();
     config.data.mask_document_ends = coin();
+    config.data.mask_across_documents = coin();
     config.train.sequence_length = whole(1, config.model.max_position_embeddings);
     config.train.micro_batch = whole(1, 100);
     config.train.max_steps = whole(1, INT64_MAX);
@@ -34,7 +35,9 @@ class RandomConfigs {
     config.parallel.recompute = static_cast<Recompute>(whole(0, 2));
     config.train.clip_norm = positive();
     config.execution.threads = whole(0, 64);
-    config.execution.device = config.model.has_window(config.train.sequence_length) ? "cpu" : "device" + text();
+    config.execution.device = config.data.mask_across_documents || config.model.has_window(config.train.sequence_length)
+                                  ? "cpu"
+                                  : "device" + text();
     config.optimizer.lr = positive();
     config.optimizer.min_lr_ratio = share();
     config.optimizer.beta1 = share();

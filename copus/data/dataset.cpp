@@ -17,6 +17,7 @@
 #include "copus/data/blend.h"
 #include "copus/data/packing.h"
 #include "copus/data/permutation.h"
+#include "copus/data/sharded_source.h"
 #include "copus/data/token_source.h"
 
 namespace copus {
@@ -74,9 +75,12 @@ struct Dataset::Implementation {
   std::vector<uint64_t> first_samples;                // of each source in that corpus, and behind the last one its end
   uint64_t seed;
   int64_t sequence_length;
-  std::string fingerprint;
+  bool masks_across_documents;
+  std::string fingerprint = {};
   std::vector<uint64_t> held_out_hashes = {};          // of the held-out sources' files
   std::map<std::string, int64_t> times_held_out = {};  // by path
+
+  BatchBuilder batch_of(int64_t samples) const { return {samples, sequence_length, masks_across_documents}; }
 
   // Adds a held-out source. `share`: of training; 0: it counts by its size.
   void hold_out(const std::string& path, uint64_t contents, const PackedTokens& tokens, double share) {
@@ -218,8 +222,8 @@ std::string hexadecimal(uint64_t hash) {
 Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed) {
   COPUS_CHECK(sequence_length >= 1, "sequence_length ", sequence_length);
   check_weights(config);
-  auto result = std::make_unique<Implementation>(
-      Implementation{{}, {}, {}, {}, {}, blend_of(config, seed), {0}, seed, sequence_length, ""});
+  auto result = std::make_unique<Implementation>(Implementation{
+      {}, {}, {}, {}, {}, blend_of(config, seed), {0}, seed, sequence_length, config.mask_across_documents});
 
   for (const DataSource& source : config.train)
     result->sources.push_back(open_token_source(source.path, config.document_separator, vocab_size));
@@ -229,7 +233,7 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
   check_held_out_is_not_trained_on(config);
 
   uint64_t hash = extend_hash(extend_hash(order_version, seed), static_cast<uint64_t>(sequence_length));
-  hash = extend_hash(hash, config.mask_document_ends ? 1 : 0);
+  hash = extend_hash(hash, (config.mask_document_ends ? 1 : 0) + (config.mask_across_documents ? 2 : 0));
   const double fraction = config.held_out.empty() ? config.held_out_fraction : 0;
   for (std::size_t i = 0; i < result->sources.size(); ++i) {
     const TokenSource& source = *result->sources[i];
@@ -268,7 +272,7 @@ Dataset::Dataset(Dataset&&) noexcept = default;
 Dataset& Dataset::operator=(Dataset&&) noexcept = default;
 
 Batch Dataset::train_batch(uint64_t first_sample, int64_t count) const {
-  BatchBuilder batch(count, implementation_->sequence_length);
+  BatchBuilder batch = implementation_->batch_of(count);
   implementation_->for_each_sample(first_sample, count,
                                    [&](const PackedTokens& tokens, int64_t sample) { batch.append(tokens, sample); });
   return batch.take();
@@ -299,7 +303,7 @@ Batch Dataset::held_out_batch(int64_t source, int64_t first, int64_t count) cons
   const PackedTokens& tokens = implementation_->held_out.at(static_cast<std::size_t>(source));
   COPUS_CHECK(first >= 0 && count >= 0 && first + count <= tokens.num_samples(), "samples ", first, " + ", count,
               " of ", tokens.num_samples());
-  BatchBuilder batch(count, implementation_->sequence_length);
+  BatchBuilder batch = implementation_->batch_of(count);
   for (int64_t sample = first; sample < first + count; ++sample) batch.append(tokens, sample);
   return batch.take();
 }

@@ -16,7 +16,10 @@ namespace copus {
 struct Batch {
   std::vector<int64_t> tokens;   // row-major [count, sequence_length]
   std::vector<int64_t> targets;  // row-major [count, sequence_length]
-  int64_t loss_tokens = 0;       // targets that carry loss
+  // Row-major [count, sequence_length]: where in its sample the document of a position begins. Empty unless
+  // data.mask_across_documents.
+  std::vector<int64_t> document_starts = {};
+  int64_t loss_tokens = 0;  // targets that carry loss
 };
 
 // A source of training data.

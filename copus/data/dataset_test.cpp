@@ -17,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int64_t none = ignored_target;
 constexpr int64_t large_vocabulary = 1 << 30;
@@ -98,6 +99,22 @@ TEST_F(DatasetTest, DocumentEndsOfAnIndexNeedNoEndToken) {
   EXPECT_EQ(batch.loss_tokens, 3);
   EXPECT_EQ(data.loss_tokens(0, 1), 3);
   EXPECT_FALSE(data.bytes());
+}
+
+TEST_F(DatasetTest, BatchesSayWhereDocumentsBeginWhereTheseStayApart) {
+  write_pair<uint16_t>("a", {{1, 2}, {}, {}, {3}, {4, 5, 6}}, 8);
+  write_pair<uint16_t>("b", {{7, 8, 9}, {1, 2, 3, 4}}, 8);
+  DataConfig config = config_of({path("a")});
+  config.held_out = {path("b")};
+  EXPECT_THAT(Dataset(config, 5, 100, 1).train_batch(0, 1).document_starts, IsEmpty());
+  config.mask_across_documents = true;
+  for (const bool mask_document_ends : {true, false}) {
+    config.mask_document_ends = mask_document_ends;
+    const Dataset data(config, 5, 100, 1);
+    EXPECT_THAT(data.train_batch(0, 1).document_starts, ElementsAre(0, 0, 2, 3, 3));
+    // The second document goes on in the second sample, and what fills this up is no part of it.
+    EXPECT_THAT(data.held_out_batch(0, 0, 2).document_starts, ElementsAre(0, 0, 0, 3, 3, 0, 1, 1, 1, 1));
+  }
 }
 
 TEST_F(DatasetTest, ADocumentEndBelongsToTheSampleThatReadsIt) {
@@ -328,10 +345,12 @@ TEST_F(DatasetTest, TheFingerprintNamesContentsAndOrderNotPaths) {
   DataConfig changed = config;
   changed.mask_document_ends = false;
   others.insert(Dataset(changed, 4, 256, 1).fingerprint());
+  changed.mask_across_documents = true;
+  others.insert(Dataset(changed, 4, 256, 1).fingerprint());
   changed = config_of({path("a"), path("other")});
   changed.train[1].weight = 1;
   others.insert(Dataset(changed, 4, 256, 1).fingerprint());
-  EXPECT_EQ(others.size(), 10u);
+  EXPECT_EQ(others.size(), 11u);
 
   changed = config;
   changed.held_out = {path("c")};

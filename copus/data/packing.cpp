@@ -36,20 +36,29 @@ void PackedTokens::for_each_document_end(int64_t sample, const Action& action) c
   }
 }
 
-int64_t PackedTokens::read(int64_t sample, int64_t* tokens, int64_t* targets) const {
+int64_t PackedTokens::read(int64_t sample, const Sample& to) const {
+  const auto& [tokens, targets, document_starts] = to;
   const int64_t positions = sample_positions(sample);
   source_->read(begin_ + sample * sequence_length_, positions, tokens);
   std::copy(tokens + 1, tokens + positions, targets);
   source_->read(begin_ + sample * sequence_length_ + positions, 1, targets + positions - 1);
   std::fill(tokens + positions, tokens + sequence_length_, 0);
   std::fill(targets + positions, targets + sequence_length_, ignored_target);
-  int64_t with_loss = positions;
-  if (mask_document_ends_) {
-    for_each_document_end(sample, [&](int64_t position) {
-      targets[position] = ignored_target;
+  int64_t with_loss = positions, start = 0;
+  const auto begin_document = [&, starts = document_starts](int64_t next) {
+    if (starts) std::fill(starts + start, starts + next, start);
+    start = next;
+  };
+  if (mask_document_ends_ || document_starts) {
+    for_each_document_end(sample, [&, ignored = targets](int64_t position) {
+      begin_document(position + 1);
+      if (!mask_document_ends_) return;
+      ignored[position] = ignored_target;
       --with_loss;
     });
   }
+  begin_document(positions);
+  begin_document(sequence_length_);
   return with_loss;
 }
 
@@ -70,15 +79,20 @@ int64_t PackedTokens::loss_tokens(int64_t sample) const {
   return with_loss;
 }
 
-BatchBuilder::BatchBuilder(int64_t count, int64_t sequence_length) : sequence_length_(sequence_length) {
+BatchBuilder::BatchBuilder(int64_t count, int64_t sequence_length, bool with_document_starts)
+    : sequence_length_(sequence_length) {
   COPUS_CHECK(count >= 0, "count ", count);
   batch_.tokens.resize(static_cast<std::size_t>(count * sequence_length));
   batch_.targets.resize(batch_.tokens.size());
+  if (with_document_starts) batch_.document_starts.resize(batch_.tokens.size());
 }
 
 void BatchBuilder::append(const PackedTokens& packed, int64_t sample) {
   COPUS_CHECK(filled_ + sequence_length_ <= static_cast<int64_t>(batch_.tokens.size()), "the batch is full");
-  batch_.loss_tokens += packed.read(sample, batch_.tokens.data() + filled_, batch_.targets.data() + filled_);
+  std::vector<int64_t>& starts = batch_.document_starts;
+  batch_.loss_tokens += packed.read(sample, {.tokens = batch_.tokens.data() + filled_,
+                                             .targets = batch_.targets.data() + filled_,
+                                             .document_starts = starts.empty() ? nullptr : starts.data() + filled_});
   filled_ += sequence_length_;
 }
 

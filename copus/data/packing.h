@@ -22,9 +22,15 @@ class PackedTokens {
   int64_t num_positions() const { return num_positions_; }
   int64_t num_samples() const { return (num_positions_ + sequence_length_ - 1) / sequence_length_; }
 
-  // Writes one sample's tokens and targets, sequence_length each; returns the number of targets that carry loss.
-  // Positions behind the end of the part hold token 0 and no loss.
-  int64_t read(int64_t sample, int64_t* tokens, int64_t* targets) const;
+  // Where a sample is written to, sequence_length values each, with the meaning that they have in Batch.
+  struct Sample {
+    int64_t *tokens, *targets;
+    int64_t* document_starts;  // null: not wanted
+  };
+
+  // Writes one sample; returns the number of targets that carry loss. Positions behind the end of the part hold token
+  // 0, no loss, and a document of their own.
+  int64_t read(int64_t sample, const Sample& to) const;
 
   // Tells whether any position carries loss, from the document ends alone.
   bool has_loss() const;
@@ -46,10 +52,10 @@ class PackedTokens {
   bool mask_document_ends_;
 };
 
-// Collects samples into a Batch of exactly `count`.
+// Collects samples into a Batch of exactly `count`, with the starts of documents where they are wanted.
 class BatchBuilder {
  public:
-  BatchBuilder(int64_t count, int64_t sequence_length);
+  BatchBuilder(int64_t count, int64_t sequence_length, bool with_document_starts);
   void append(const PackedTokens& packed, int64_t sample);
   Batch take();
 

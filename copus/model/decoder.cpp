@@ -16,8 +16,10 @@ Decoder::Decoder(ParameterStore& parameters, Recompute recompute)
   }
 }
 
-at::Tensor Decoder::forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale) {
-  const MicroBatch micro_batch{tokens, targets, loss_scale};
+at::Tensor Decoder::forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale,
+                                     const at::Tensor& document_starts) {
+  const MicroBatch micro_batch{
+      .tokens = tokens, .targets = targets, .loss_scale = loss_scale, .document_starts = document_starts};
   at::Tensor loss_sum = kernels::zeros({}, at::kDouble, tokens.device());
   ChunkActivations kept;
   chunk_.forward(micro_batch, {}, kept);
@@ -33,7 +35,7 @@ at::Tensor Decoder::loss(const at::Tensor& tokens, const at::Tensor& targets) {
 }
 
 at::Tensor Decoder::logits(const at::Tensor& tokens) {
-  ResidualStream stream{embedding_.forward(tokens), {}};
+  ResidualStream stream{embedding_.forward_from(tokens, 0), {}};
   for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
     stream = layers_[layer].forward(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
                                     rotary_.rows(layer, 0, tokens.size(1)), Recompute::none, nullptr);
@@ -44,7 +46,7 @@ at::Tensor Decoder::logits(const at::Tensor& tokens) {
 at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) {
   const int64_t sequence = tokens.size(1), length = cache.length_ + sequence;
   COPUS_CHECK(length <= cache.keys_.front().size(2), "the key-value cache holds ", cache.keys_.front().size(2));
-  ResidualStream stream{embedding_.forward(tokens, cache.length_), {}};
+  ResidualStream stream{embedding_.forward_from(tokens, cache.length_), {}};
   for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
     stream = layers_[layer].forward_cached(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
                                            rotary_.rows(layer, cache.length_, sequence),

@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -263,7 +264,7 @@ TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
     store.master(store.find("model.embed_tokens.weight")).fill_(1.1875);
     store.publish_weights();
     const at::Tensor tokens = at::zeros({1, 2}, at::TensorOptions(at::kLong).device(test_device()));
-    const at::Tensor stream = InputEmbedding(store, TensorParallel()).forward(tokens, 0);
+    const at::Tensor stream = InputEmbedding(store, TensorParallel()).forward_from(tokens, 0);
     EXPECT_EQ(stream.max().item<double>(), product);
     EXPECT_EQ(stream.min().item<double>(), product);
   }
@@ -286,6 +287,44 @@ TEST(Decoder, MicroBatchesAccumulate) {
   EXPECT_LE(relative_error(parts, whole), 1e-14);
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_LE(relative_error(store.parameters()[i].gradient, expected[i]), 1e-12) << store.parameters()[i].info.name;
+  }
+}
+
+// Packed documents that stay apart are trained as if each were alone in its sequence.
+TEST(Decoder, DocumentsAreTrainedAsIfAlone) {
+  const std::vector<int64_t> lengths = {1, 7, 4, 9};
+  std::vector<int64_t> starts;
+  for (const int64_t length : lengths) starts.insert(starts.end(), length, std::ssize(starts));
+  for (const Variant& variant : variants()) {
+    at::manual_seed(13);
+    ParameterStore store(variant.model, at::kDouble, test_device());
+    randomize(store);
+    const Input input = random_input(variant.model, 1, std::ssize(starts));
+    at::Tensor alone = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(test_device()));
+    store.zero_gradients();
+    int64_t first = 0;
+    for (const int64_t length : lengths) {
+      alone += Decoder(store, Recompute::none)
+                   .forward_backward(input.tokens.narrow(1, first, length).contiguous(),
+                                     input.targets.narrow(1, first, length).contiguous(), 0.5);
+      first += length;
+    }
+    const auto expected = all_gradients(store);
+    for (const Recompute recompute : {Recompute::none, Recompute::attention, Recompute::full}) {
+      store.zero_gradients();
+      const at::Tensor packed = Decoder(store, recompute)
+                                    .forward_backward(input.tokens, input.targets, 0.5,
+                                                      at::tensor(starts, at::kLong).view({1, -1}).to(test_device()));
+      EXPECT_LE(relative_error(packed, alone), 1e-13) << variant.name;
+      double largest = 0;
+      for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        // A gradient that is zero but for rounding is judged by the others' size.
+        const double error = (store.parameters()[i].gradient - expected[i]).norm().item<double>();
+        EXPECT_LE(error, 1e-12 * std::max(expected[i].norm().item<double>(), 1e-3 * largest))
+            << variant.name << " " << store.parameters()[i].info.name;
+      }
+    }
   }
 }
 

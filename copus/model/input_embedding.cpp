@@ -19,6 +19,7 @@ InputEmbedding::InputEmbedding(const ParameterStore& parameters, const TensorPar
 }
 
 at::Tensor InputEmbedding::positions_of(const at::Tensor& tokens, int64_t first) const {
+  if (positions_ == nullptr) return {};
   const int64_t sequence = tokens.size(1);
   COPUS_CHECK(first + sequence <= positions_->info.shape[0], "position ", first + sequence - 1, " of ",
               positions_->info.shape[0]);
@@ -27,24 +28,33 @@ at::Tensor InputEmbedding::positions_of(const at::Tensor& tokens, int64_t first)
   return kernels::from_host(positions.data(), {tokens.numel()}, tokens.device());
 }
 
-at::Tensor InputEmbedding::forward(const at::Tensor& tokens, int64_t first) const {
+at::Tensor InputEmbedding::forward(const at::Tensor& tokens, const at::Tensor& positions) const {
+  return look_up(tokens, positions.defined() ? positions : positions_of(tokens, 0));
+}
+
+at::Tensor InputEmbedding::forward_from(const at::Tensor& tokens, int64_t first) const {
+  return look_up(tokens, positions_of(tokens, first));
+}
+
+at::Tensor InputEmbedding::look_up(const at::Tensor& tokens, const at::Tensor& positions) const {
   const at::Tensor rows = tokens.reshape({-1});
   const bool is_whole = tensor_parallel_.size() == 1;
   at::Tensor term = is_whole ? kernels::embedding(table_.weight, rows)
                              : kernels::embedding_part(table_.weight, rows, table_.box.begin[0]);
   if (multiplier_ != 1) term = kernels::multiply(term, multiplier_);
   if (positions_ != nullptr && tensor_parallel_.rank() == 0) {
-    term = kernels::add(term, kernels::embedding(positions_->weight, positions_of(tokens, first)));
+    term = kernels::add(term, kernels::embedding(positions_->weight, positions));
   }
   return tensor_parallel_.reduce(term);
 }
 
-void InputEmbedding::backward(const at::Tensor& dy, const at::Tensor& tokens) const {
+void InputEmbedding::backward(const at::Tensor& dy, const at::Tensor& tokens, const at::Tensor& positions) const {
   const at::Tensor all = tensor_parallel_.gather(dy);
   const at::Tensor of_table = multiplier_ == 1 ? all : kernels::multiply(all, multiplier_);
   kernels::add_embedding_gradient(table_.gradient, of_table, tokens.reshape({-1}), table_.box.begin[0]);
   if (positions_ == nullptr) return;
-  kernels::add_embedding_gradient(positions_->gradient, all, positions_of(tokens, 0), 0);
+  kernels::add_embedding_gradient(positions_->gradient, all, positions.defined() ? positions : positions_of(tokens, 0),
+                                  0);
 }
 
 }  // namespace copus

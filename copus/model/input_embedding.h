@@ -13,15 +13,18 @@ class InputEmbedding {
  public:
   InputEmbedding(const ParameterStore& parameters, const TensorParallel& tensor_parallel);
 
-  // Looks up tokens, int64 [batch, sequence], the first of each sequence at position `first`. Returns the residual
-  // stream, [local rows, hidden].
-  at::Tensor forward(const at::Tensor& tokens, int64_t first = 0) const;
+  // Looks up tokens, int64 [batch, sequence]. positions: as MicroBatch::positions(). Returns the residual stream,
+  // [local rows, hidden].
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions) const;
+  // Does so for the continuation of one document, whose first token here has the position `first`.
+  at::Tensor forward_from(const at::Tensor& tokens, int64_t first) const;
 
-  // Adds to the main gradients. dy: the gradient of the stream that forward() returned for positions from 0 on.
-  void backward(const at::Tensor& dy, const at::Tensor& tokens) const;
+  // Adds to the main gradients. dy: the gradient of the stream that forward() returned.
+  void backward(const at::Tensor& dy, const at::Tensor& tokens, const at::Tensor& positions) const;
 
  private:
-  // Returns the position of each row, int64 [batch * sequence].
+  at::Tensor look_up(const at::Tensor& tokens, const at::Tensor& positions) const;
+  // Returns the position of each row, int64 [batch * sequence]; undefined where positions are not learned.
   at::Tensor positions_of(const at::Tensor& tokens, int64_t first) const;
 
   TensorParallel tensor_parallel_;

@@ -77,6 +77,9 @@ struct AttentionShape {
   // A query attends to its own position and to the window - 1 positions before it. 0: to all positions before it.
   int64_t window = 0;
   double multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
+  // Where a query's document begins, int64 [batch, sequence], ascending: it attends to no position before that.
+  // Undefined: a sequence is one document.
+  at::Tensor document_starts = {};
   double scale() const { return multiplier > 0 ? multiplier : 1 / std::sqrt(static_cast<double>(head_dim)); }
   bool has_window() const { return window > 0 && window < sequence; }
   int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
@@ -114,7 +117,8 @@ void normalize_projections_backward_(const at::Tensor& gradient, const at::Tenso
                                      const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
 // Rotates the first r elements of each query and key head in place (backward: by the opposite angle, which is the
-// gradient's rotation). cosine, sine: [sequence, r / 2], master dtype.
+// gradient's rotation). cosine, sine: [sequence, r / 2], or [batch * sequence, r / 2] where each row has its own angle;
+// master dtype.
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward);
 
@@ -122,7 +126,7 @@ struct AttentionResult {
   at::Tensor output;       // [batch * sequence, heads * head_dim]
   at::Tensor log_sum_exp;  // [batch, heads, sequence]
 };
-// Computes causal softmax(scale q k^T) v, with the shape's scale and within its window.
+// Computes causal softmax(scale q k^T) v, with the shape's scale and within its window and documents.
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape);
 // Computes the gradient of qkv (with rotated queries and keys).
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,

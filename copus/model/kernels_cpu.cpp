@@ -237,7 +237,7 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
              bool backward) {
   with_storage_type(qkv, [&]<class S>(S) {
     using C = cpu::Compute<S>;
-    const cpu::Rotary<S> arguments{shape.sequence,  shape.heads + shape.kv_heads,
+    const cpu::Rotary<S> arguments{cosine.size(0),  shape.heads + shape.kv_heads,
                                    shape.head_dim,  2 * cosine.size(1),
                                    shape.row(),     data<S>(qkv),
                                    data<C>(cosine), data<C>(sine),
@@ -266,7 +266,8 @@ cpu::AttentionInput<S> attention_input(const at::Tensor& qkv, const AttentionSha
           shape.heads * shape.head_dim,
           query,
           query + first_key(shape),
-          query + first_value(shape)};
+          query + first_value(shape),
+          shape.document_starts.defined() ? shape.document_starts.const_data_ptr<int64_t>() : nullptr};
 }
 
 // Runs one task per (sequence, kv head), each thread with scratch memory of its own.

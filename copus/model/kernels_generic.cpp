@@ -227,16 +227,21 @@ Heads split_heads(const at::Tensor& qkv, const AttentionShape& s) {
 
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t times) { return tensor.repeat_interleave(times, 1); }
 
-// Returns the mask [length_q, length_k], true where a query sees a key; the last query sees the last key.
-at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, at::Device device) {
+// Returns the mask [length_q, length_k], or [batch, 1, length_q, length_k] with documents: true where a query sees a
+// key; the last query sees the last key.
+at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, const at::Tensor& document_starts,
+                       at::Device device) {
   const int64_t last = keys - queries;
-  const at::Tensor mask = at::ones({queries, keys}, at::TensorOptions().dtype(at::kBool).device(device)).tril(last);
-  return window > 0 ? mask.triu(last - window + 1) : mask;
+  at::Tensor mask = at::ones({queries, keys}, at::TensorOptions().dtype(at::kBool).device(device)).tril(last);
+  if (window > 0) mask = mask.triu(last - window + 1);
+  if (!document_starts.defined()) return mask;
+  const at::Tensor positions = at::arange(keys, document_starts.options());
+  return mask.logical_and(positions >= document_starts.view({-1, 1, queries, 1}));
 }
 
 at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const AttentionShape& shape) {
   const at::Tensor scores = at::matmul(query, key.transpose(2, 3)).to(master_dtype(query)) * shape.scale();
-  const at::Tensor mask = causal_mask(query.size(2), key.size(2), shape.window, query.device());
+  const at::Tensor mask = causal_mask(query.size(2), key.size(2), shape.window, shape.document_starts, query.device());
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
@@ -250,7 +255,8 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const A
 // devices.
 at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   const int64_t head_dim = h.query.size(3);
-  if (shape.has_window()) return at::SDPBackend::math;  // these operators have no windows
+  // These operators have neither windows nor documents.
+  if (shape.has_window() || shape.document_starts.defined()) return at::SDPBackend::math;
   if (!h.query.is_cuda() || h.query.scalar_type() != at::kBFloat16) return at::SDPBackend::math;
   if (head_dim % 8 != 0 || (head_dim > 192 && head_dim != 256)) return at::SDPBackend::math;
   const auto choice = static_cast<at::SDPBackend>(at::_fused_sdp_choice(
@@ -378,7 +384,8 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
   const at::ScalarType wide = master_dtype(qkv);
   const at::Tensor first = rotated.narrow(3, 0, half).to(wide, false, true);
   const at::Tensor second = rotated.narrow(3, half, half).to(wide, false, true);
-  const at::Tensor c = cosine.unsqueeze(1), s = (backward ? -sine : sine).unsqueeze(1);
+  const at::Tensor c = cosine.view({-1, shape.sequence, 1, half});
+  const at::Tensor s = (backward ? -sine : sine).view({-1, shape.sequence, 1, half});
   rotated.narrow(3, 0, half).copy_(first * c - second * s);
   rotated.narrow(3, half, half).copy_(second * c + first * s);
 }

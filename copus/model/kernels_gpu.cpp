@@ -143,7 +143,7 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
   }
   gpu::rotary({.storage = storage(qkv),
                .rows = qkv.size(0),
-               .sequence = shape.sequence,
+               .angles = cosine.size(0),
                .heads = shape.heads + shape.kv_heads,
                .head_dim = shape.head_dim,
                .row_stride = shape.row(),

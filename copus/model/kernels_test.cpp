@@ -259,12 +259,56 @@ TEST_P(Kernels, RotaryAndAttention) {
   }
 }
 
+// Lengths of documents that fill a sequence, to the starts of the documents of its positions.
+at::Tensor starts_of(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> starts;
+  for (const int64_t length : lengths) starts.insert(starts.end(), length, std::ssize(starts));
+  return at::tensor(starts, at::kLong);
+}
+
+TEST_P(Kernels, DocumentsAttendToThemselvesAlone) {
+  // Documents of one token, within a block, that end with a block, over its edges, and of several blocks; the two
+  // sequences of a batch are cut in different places.
+  const std::vector<std::vector<int64_t>> cuts = {{1, 1, 5, 57, 1, 64, 71}, {130, 3, 67}};
+  for (const int64_t window : {0, 1, 40, 70}) {
+    AttentionShape shape{2, 200, 4, 2, 12, window};
+    shape.document_starts = at::stack({starts_of(cuts[0]), starts_of(cuts[1])}).to(test_device());
+    const at::Tensor qkv = random({shape.batch * shape.sequence, shape.row()}).set_requires_grad(true);
+    const at::Tensor heads = qkv.view({shape.batch, shape.sequence, -1, shape.head_dim}).transpose(1, 2);
+    std::vector<at::Tensor> outputs;
+    for (int64_t row = 0; row < shape.batch; ++row) {
+      int64_t first = 0;
+      for (const int64_t length : cuts[row]) {
+        const at::Tensor document = heads.narrow(0, row, 1).narrow(2, first, length);
+        outputs.push_back(
+            reference::attention(document.narrow(1, 0, 4), document.narrow(1, 4, 2), document.narrow(1, 6, 2), window)
+                .transpose(1, 2)
+                .flatten(2)
+                .flatten(0, 1));
+        first += length;
+      }
+    }
+    const at::Tensor output = at::cat(outputs);
+    const at::Tensor dy = random({shape.batch * shape.sequence, shape.heads * shape.head_dim});
+    const at::Tensor expected = gradients(output, {qkv}, dy)[0];
+    for (const bool generic : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "window " << window << " generic " << generic);
+      const auto result =
+          generic ? kernels::generic::attention(narrow(qkv), shape) : kernels::attention(narrow(qkv), shape);
+      expect_close(result.output, output, "output");
+      expect_close(generic ? kernels::generic::attention_backward(narrow(dy), narrow(qkv), result, shape)
+                           : kernels::attention_backward(narrow(dy), narrow(qkv), result, shape),
+                   expected, "gradient");
+    }
+  }
+}
+
 // Attention whose backward pass takes a part of the sequences at a time (placement/attention_workspace.h), which on a
 // CPU would take minutes.
 TEST(LongAttention, RepeatsBitwiseAndKnowsNoOtherSequences) {
   if (test_device().is_cpu()) GTEST_SKIP() << "for a GPU: COPUS_TEST_DEVICE";
   at::manual_seed(31);
-  for (const AttentionShape shape : {AttentionShape{3, 4096, 16, 2, 128}, AttentionShape{4, 2048, 14, 2, 64}}) {
+  for (const AttentionShape& shape : {AttentionShape{3, 4096, 16, 2, 128}, AttentionShape{4, 2048, 14, 2, 64}}) {
     const int64_t rows = shape.batch * shape.sequence, width = shape.heads * shape.head_dim;
     const at::TensorOptions options = at::TensorOptions().dtype(at::kBFloat16).device(test_device());
     const at::Tensor qkv = at::randn({rows, shape.row()}, options), dy = at::randn({rows, width}, options);

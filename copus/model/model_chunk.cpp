@@ -1,11 +1,18 @@
 #include "copus/model/model_chunk.h"
 
+#include <ATen/ops/arange.h>
+
 #include <utility>
 
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
 
 namespace copus {
+
+at::Tensor MicroBatch::positions() const {
+  if (!document_starts.defined()) return {};
+  return at::arange(tokens.size(1), tokens.options()).sub(document_starts).reshape({-1});
+}
 
 ModelChunk::ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute recompute,
                        const TensorParallel& tensor_parallel)
@@ -64,12 +71,18 @@ class ModelChunk::Use {
 };
 
 kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch, size_t layer) const {
-  return local_attention_shape(parameters_.model(), first_layer_of_model_ + static_cast<int64_t>(layer),
-                               tensor_parallel_, micro_batch.tokens);
+  kernels::AttentionShape shape = local_attention_shape(
+      parameters_.model(), first_layer_of_model_ + static_cast<int64_t>(layer), tensor_parallel_, micro_batch.tokens);
+  shape.document_starts = micro_batch.document_starts;
+  return shape;
 }
 
 RotaryTable::Rows ModelChunk::rotation_of(const MicroBatch& micro_batch, size_t layer) {
-  return rotary_.rows(first_layer_of_model_ + static_cast<int64_t>(layer), 0, micro_batch.tokens.size(1));
+  const RotaryTable::Rows rows =
+      rotary_.rows(first_layer_of_model_ + static_cast<int64_t>(layer), 0, micro_batch.tokens.size(1));
+  const at::Tensor positions = micro_batch.positions();
+  if (!positions.defined()) return rows;
+  return {kernels::embedding(rows.cosine, positions), kernels::embedding(rows.sine, positions)};
 }
 
 // Runs the embedding and the layers forward.
@@ -77,7 +90,8 @@ ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const a
                                           std::vector<LayerActivations>* kept, const Use& use) {
   ResidualStream stream{input, {}};
   if (embedding_) {
-    use.weights({buckets_.front()}, [&] { stream.residual = embedding_->forward(micro_batch.tokens); });
+    use.weights({buckets_.front()},
+                [&] { stream.residual = embedding_->forward(micro_batch.tokens, micro_batch.positions()); });
   }
   if (kept) kept->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -129,7 +143,7 @@ at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor&
   }
   if (!embedding_) return gradient;
   use.gradient_begins(buckets_.front());
-  embedding_->backward(gradient, micro_batch.tokens);
+  embedding_->backward(gradient, micro_batch.tokens, micro_batch.positions());
   use.gradient_ends(buckets_.front());
   return {};
 }

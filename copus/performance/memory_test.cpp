@@ -329,7 +329,9 @@ TEST(Memory, RecomputedInputsStayGathered) {
 TEST(Memory, NormsOfInputsAndOutputsKeepTheOutputsToo) {
   ModelDescription model = grouped_query_model();
   const auto activations = [&](Recompute recompute) {
-    return MemoryModel(model, sequence, copus_in_bf16()).predict(batches_of({.recompute = recompute})).activations;
+    return MemoryModel(model, sequence, copus_in_bf16())
+        .predict(batches_of({.recompute = recompute}))
+        .parts.activations;
   };
   for (const auto& [recompute, kept] :
        {std::pair{Recompute::none, 2}, {Recompute::attention, 2}, {Recompute::full, 0}}) {

@@ -233,6 +233,14 @@ TEST_F(LayoutMatrix, LearnedPositionsAndLayerNorm) {
   expect_same({like_gpt2}, {{ranks(2, 1, 1)}, {ranks(2, 1, 4), zb_h1}});
 }
 
+TEST_F(LayoutMatrix, DocumentsThatStayApart) {
+  expect_same({like_gpt2, tied, documents_apart},
+              {{ranks(1, 4, 1)}, {ranks(1, 4, 2), interleaved, recompute(Recompute::full)}});
+  expect_same({windows_in_some_layers, documents_apart, sequence_parallel, micro_batch(4)},
+              {{ranks(2, 2, 1), zero_3, recompute(Recompute::attention)}, {ranks(2, 2, 2), zero_2, zb_h1}});
+  expect_same({documents_apart}, {{ranks(2, 1, 1)}, {ranks(2, 1, 4), zb_h1}});
+}
+
 TEST_F(LayoutMatrix, NormalizedHeads) {
   expect_same(
       {normalized_heads, tied, kv_heads(1)},

@@ -36,6 +36,7 @@ int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configurat
   if (!strategy.sequence_parallel || sequences * sequence_length % strategy.tensor_parallel == 0) return sequences;
   batch.tokens.resize(configuration.micro_batch * sequence_length, 0);
   batch.targets.resize(batch.tokens.size(), ignored_target);
+  if (!batch.document_starts.empty()) batch.document_starts.resize(batch.tokens.size(), 0);
   return configuration.micro_batch;
 }
 
@@ -388,7 +389,9 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
   return {.tokens = to_device(batch.tokens, sequences, device_),
           .targets = to_device(batch.targets, sequences, device_),
           .loss_scale = loss_scale,
-          .host_tokens = batch.tokens};
+          .host_tokens = batch.tokens,
+          .document_starts =
+              batch.document_starts.empty() ? at::Tensor() : to_device(batch.document_starts, sequences, device_)};
 }
 
 // Evaluates the held-out data. A micro-batch is of one source. They are dealt to the data-parallel ranks in rounds.

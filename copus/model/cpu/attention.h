@@ -2,7 +2,7 @@
 // first-level cache. Keys, values and queries are packed once per head into dense, vector-aligned panels, since rows of
 // the fused query-key-value matrix lie a power of two apart and would evict each other. Rows are handled in groups of
 // `group`, and a group on the diagonal stops at its last visible key, so that the causal half is not computed. Blocks
-// of keys that lie before the windows of all queries of a block are left out.
+// of keys that no query of a block sees, for its window or its document, are left out.
 #pragma once
 
 #include <cmath>
@@ -18,10 +18,33 @@ constexpr int group = COPUS_VECTOR_BYTES == 64 ? 8 : 4;  // rows of one register
 COPUS_INLINE int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
 COPUS_INLINE int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// Returns the first key of a block that a query sees, relative to the block, at most `seen`: the number of keys up to
-// the query's position.
-COPUS_INLINE int64_t first_in_window(int64_t query, int64_t window, int64_t block_begin, int64_t seen) {
-  return minimum(seen, maximum(0, query - window + 1 - block_begin));
+// The first key that a query sees; the last one is its own.
+struct Sight {
+  int64_t window;
+  const int64_t* document_starts;  // [sequence] or null
+
+  // Returns the first key that a query sees; later queries see no earlier ones.
+  COPUS_INLINE int64_t first(int64_t query) const {
+    const int64_t of_document = document_starts ? document_starts[query] : 0;
+    return maximum(of_document, query - window + 1);
+  }
+  // Returns it relative to the beginning of a block, and at most `seen`: the number of keys up to the query's position.
+  COPUS_INLINE int64_t first_in_block(int64_t query, int64_t block_begin, int64_t seen) const {
+    return minimum(seen, maximum(0, first(query) - block_begin));
+  }
+  // Returns the end of the queries that see a key of the block [begin, end).
+  COPUS_INLINE int64_t queries_end(int64_t end, int64_t sequence) const {
+    const int64_t within_window = minimum(sequence, end - 1 + window);
+    if (!document_starts) return within_window;
+    int64_t queries = end;
+    while (queries < within_window && first(queries) < end) ++queries;
+    return queries;
+  }
+};
+
+template <class S>
+COPUS_INLINE Sight sight_in(const AttentionInput<S>& a, int64_t sequence_index) {
+  return {a.window, a.document_starts ? a.document_starts + sequence_index * a.sequence : nullptr};
 }
 
 template <class C>
@@ -141,6 +164,7 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
   const int64_t row = padded<C>(a.head_dim), key_row = padded<C>(a.sequence);
   const int64_t sequence_index = task / a.kv_heads, kv_head = task % a.kv_heads, shared = a.heads / a.kv_heads;
   const int64_t first_token = sequence_index * a.sequence;
+  const Sight sight = sight_in(a, sequence_index);
   pack(a.key + first_token * a.row_stride + kv_head * a.head_dim, a.row_stride, a.sequence, a.head_dim, C{1}, s.key);
   transpose(s.key, row, a.sequence, a.head_dim, s.key_transposed, key_row);
   pack(a.value + first_token * a.row_stride + kv_head * a.head_dim, a.row_stride, a.sequence, a.head_dim, C{1},
@@ -156,7 +180,7 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
         s.sum[r] = 0;
       }
       for (int64_t i = 0; i < queries * row; ++i) s.output[i] = 0;
-      for (int64_t k0 = maximum(0, q0 - a.window + 1) / block * block; k0 <= q0; k0 += block) {
+      for (int64_t k0 = sight.first(q0) / block * block; k0 <= q0; k0 += block) {
         const bool diagonal = k0 == q0;
         const int64_t keys = minimum(block, a.sequence - k0);
         for (int64_t r0 = 0; r0 < queries; r0 += group) {
@@ -167,10 +191,10 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
           for (int64_t r = r0; r < r0 + rows; ++r) {
             C* scores = s.scores + r * block;
             const int64_t end = diagonal ? r + 1 : keys;
-            const int64_t first = first_in_window(q0 + r, a.window, k0, end);
+            const int64_t first = sight.first_in_block(q0 + r, k0, end);
             for (int64_t i = 0; i < first; ++i) scores[i] = 0;
             for (int64_t i = end; i < visible; ++i) scores[i] = 0;
-            if (first == end) continue;  // the block lies before this query's window
+            if (first == end) continue;  // this query sees none of the block
             C* const begin = scores + first;
             const int64_t seen = end - first;
             constexpr C lowest = -std::numeric_limits<C>::infinity();
@@ -258,6 +282,7 @@ void attention_backward(const AttentionBackward<S>& a, int64_t task, Compute<S>*
   const int64_t sequence_index = task / a.kv_heads, kv_head = task % a.kv_heads, shared = a.heads / a.kv_heads;
   const int64_t first_token = sequence_index * a.sequence;
   const int64_t kv_offset = first_token * a.row_stride + kv_head * a.head_dim;
+  const Sight sight = sight_in(a, sequence_index);
   pack(a.key + kv_offset, a.row_stride, a.sequence, a.head_dim, C{1}, s.key);
   pack(a.value + kv_offset, a.row_stride, a.sequence, a.head_dim, C{1}, s.value);
   transpose(s.key, row, a.sequence, a.head_dim, s.key_transposed, key_row);
@@ -282,8 +307,7 @@ void attention_backward(const AttentionBackward<S>& a, int64_t task, Compute<S>*
 
     for (int64_t k0 = 0; k0 < a.sequence; k0 += block) {
       const int64_t keys = minimum(block, a.sequence - k0);
-      const int64_t queries_end =
-          minimum(a.sequence, k0 + keys - 1 + a.window);  // of those that see a key of the block
+      const int64_t queries_end = sight.queries_end(k0 + keys, a.sequence);
       for (int64_t q0 = k0; q0 < queries_end; q0 += block) {
         const bool diagonal = q0 == k0;
         const int64_t queries = minimum(block, a.sequence - q0);
@@ -299,7 +323,7 @@ void attention_backward(const AttentionBackward<S>& a, int64_t task, Compute<S>*
           for (int64_t r = 0; r < rows; ++r) {
             const int64_t query = q0 + r0 + r;
             const int64_t end = diagonal ? r0 + r + 1 : keys;
-            const int64_t first = first_in_window(query, a.window, k0, end);
+            const int64_t first = sight.first_in_block(query, k0, end);
             C* row_scores = scores + r * block;
             C* row_gradients = score_gradients + r * block;
             for (int64_t i = 0; i < first; ++i) row_scores[i] = row_gradients[i] = 0;

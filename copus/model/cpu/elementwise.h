@@ -213,8 +213,8 @@ void rotary(const Rotary<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
   const int64_t half = a.rotary_dim / 2;
   for (int64_t row = begin; row < end; ++row) {
-    const C* cosine = a.cosine + row % a.sequence * half;
-    const C* sine = a.sine + row % a.sequence * half;
+    const C* cosine = a.cosine + row % a.angles * half;
+    const C* sine = a.sine + row % a.angles * half;
     for (int64_t head = 0; head < a.heads; ++head) {
       S* first = a.data + row * a.row_stride + head * a.head_dim;
       S* second = first + half;

@@ -117,13 +117,13 @@ struct ProjectionSums {
   int64_t row() const { return widths[0] + 2 * widths[1]; }
 };
 
-// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or by
-// its negative (the backward of the rotation).
+// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the row's angle, or by its negative
+// (the backward of the rotation).
 template <class S>
 struct Rotary {
-  int64_t sequence, heads, head_dim, rotary_dim, row_stride;
-  S* data;                   // [rows, row_stride]; row r has position r % sequence
-  const Compute<S>* cosine;  // [sequence, rotary_dim / 2]
+  int64_t angles, heads, head_dim, rotary_dim, row_stride;
+  S* data;                   // [rows, row_stride]; row r has angle r % angles
+  const Compute<S>* cosine;  // [angles, rotary_dim / 2]
   const Compute<S>* sine;
   bool backward;
 };
@@ -152,15 +152,16 @@ struct ActivationBackward {
   S* activation_gradient;
 };
 
-// Causal grouped-query attention over packed sequences of equal length, within a window: a query sees its own position
-// and the window - 1 positions before it. One task is one (sequence, kv head).
-// Scores exist only for one block of queries and keys (flash attention, Dao et al. 2022).
+// Causal grouped-query attention over packed sequences of equal length. A query sees the keys of its document up to its
+// own position, of these the last `window`. One task is one (sequence, kv head). Scores exist only for one block of
+// queries and keys (flash attention, Dao et al. 2022).
 template <class S>
 struct AttentionInput {
   int64_t batch, sequence, heads, kv_heads, head_dim, window;
   Compute<S> scale;
   int64_t row_stride, output_stride;  // elements between tokens
   const S *query, *key, *value;       // token 0, head 0 of each matrix
+  const int64_t* document_starts;     // [batch, sequence], ascending in a sequence; null: a sequence is one document
 };
 
 template <class S>

@@ -21,7 +21,7 @@ rotary_kernel(const Rotary a) {
   const int64_t row = block_index() * rows_of_block + thread_index() / packs;
   if (thread_index() >= rows_of_block * packs || row >= a.rows) return;
 
-  const int64_t angle = row % a.sequence * half + pair;
+  const int64_t angle = row % a.angles * half + pair;
   float cosine[V], sine[V];
   COPUS_UNROLL
   for (int v = 0; v < V; ++v) {

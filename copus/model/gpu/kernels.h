@@ -108,9 +108,9 @@ inline constexpr int64_t widest_rotary_head = 512;
 // its negative (the backward of the rotation). head_dim is even and at most widest_rotary_head.
 struct Rotary {
   Storage storage;
-  int64_t rows, sequence, heads, head_dim, row_stride;
-  void* data;           // [rows, row_stride]; row r has position r % sequence
-  const float* cosine;  // [sequence, head_dim / 2]
+  int64_t rows, angles, heads, head_dim, row_stride;
+  void* data;           // [rows, row_stride]; row r has angle r % angles
+  const float* cosine;  // [angles, head_dim / 2]
   const float* sine;
   bool backward;
 };

@@ -31,7 +31,8 @@ NormObservation NoiseReference::observe(uint64_t first_sample, int64_t batch) {
     };
     parameters_.zero_gradients();
     decoder_.forward_backward(row(samples.tokens), row(samples.targets),
-                              size / static_cast<double>(samples.loss_tokens));
+                              size / static_cast<double>(samples.loss_tokens),
+                              samples.document_starts.empty() ? at::Tensor() : row(samples.document_starts));
     add_tied_gradient(parameters_);
     for (size_t b = 0; b < sums_.size(); ++b) {
       if (!sums_[b].defined()) continue;

@@ -112,15 +112,21 @@ TEST_F(NoiseReferenceTest, TheLargeNormIsTheGradientNormOfTraining) {
   config_.train.global_batch = 8;
   config_.train.micro_batch = 4;
   config_.train.max_steps = 10;
-  const Dataset dataset = open_data();
-  const std::unique_ptr<World> world = single_rank_world();
-  Trainer trainer(config_, dataset, at::kCPU, *world);
+  std::vector<double> norms;
+  for (const bool keeps_documents_apart : {false, true}) {
+    config_.data.mask_across_documents = keeps_documents_apart;
+    const Dataset dataset = open_data();
+    const std::unique_ptr<World> world = single_rank_world();
+    Trainer trainer(config_, dataset, at::kCPU, *world);
 
-  ParameterStore store(config_.model, at::kFloat, at::kCPU);
-  store.initialize(config_.execution.seed);
-  Decoder decoder(store, Recompute::none);
-  const NormObservation observed = NoiseReference(store, decoder, dataset).observe(0, 8);
-  EXPECT_NEAR(std::sqrt(observed.large_squared_norm) / trainer.step().grad_norm, 1, 1e-5);
+    ParameterStore store(config_.model, at::kFloat, at::kCPU);
+    store.initialize(config_.execution.seed);
+    Decoder decoder(store, Recompute::none);
+    const NormObservation observed = NoiseReference(store, decoder, dataset).observe(0, 8);
+    norms.push_back(trainer.step().grad_norm);
+    EXPECT_NEAR(std::sqrt(observed.large_squared_norm) / norms.back(), 1, 1e-5) << keeps_documents_apart;
+  }
+  EXPECT_GT(std::abs(norms[1] / norms[0] - 1), 1e-3) << "documents that stay apart make another gradient";
 }
 
 // The mean gradient of a data set of N samples is G, and C_B expects |G|^2 + tr(Sigma)/B (1 - (B - 1)/(N - 1)) where no

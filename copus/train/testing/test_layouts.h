@@ -118,6 +118,7 @@ inline const Change some_layers_without_rope = [](RunConfig& config) {
   config.model.architecture = Architecture::smollm3;
   config.model.no_rope_interval = 3;
 };
+inline const Change documents_apart = [](RunConfig& config) { config.data.mask_across_documents = true; };
 inline const Change fp32 = [](RunConfig& config) { config.execution.precision = Precision::fp32; };
 inline const Change bf16 = [](RunConfig& config) { config.execution.precision = Precision::bf16; };
 inline Change recompute(Recompute mode) {
