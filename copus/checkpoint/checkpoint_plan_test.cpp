@@ -97,7 +97,7 @@ TEST(CheckpointPlan, AFewBytesAreWrittenByOneRankAsOneFile) {
   model.num_heads = 4;
   model.num_kv_heads = 2;
   model.head_dim = 4;
-  const CheckpointPlan plan = plan_checkpoint(list_checkpoint_tensors(model, adamw_slots()), 8);
+  const CheckpointPlan plan = plan_checkpoint(list_checkpoint_tensors(model, optimizer_slots(OptimizerKind::adamw)), 8);
   EXPECT_THAT(names_of(plan), ElementsAre("model.safetensors", "optimizer-00001-of-00001.safetensors"));
   EXPECT_THAT(plan.writers(), ElementsAre(0));
   EXPECT_EQ(plan.model_index(), "");

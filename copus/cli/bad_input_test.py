@@ -53,7 +53,7 @@ class BadInput(ProgramTest):
 
     def test_a_model_that_no_machine_has_memory_for(self):
         self.assert_run_refused("model.vocab_size=1000000000",
-                                says=["are left", "AdamW's moments alone take 954 GiB", "[model]"])
+                                says=["are left", "the optimizer's state alone take 954 GiB", "[model]"])
 
     def test_a_limit_on_memory_or_threads(self):
         gigabytes = 24

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/base/named_values.h"
+#include "copus/description/optimizer_kind.h"
 #include "copus/description/parallel_strategy.h"
 
 namespace copus {
@@ -103,6 +104,7 @@ struct TrainConfig {
 
 // Section [optimizer].
 struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::adamw;
   double lr = 1e-3;
   double min_lr_ratio = 0.1;  // final learning rate / lr
   double beta1 = 0.9;
@@ -154,7 +156,7 @@ struct AdaptConfig {
   int64_t dwell_samples = 2048;    // from one change of the batch to the next, or a quarter of the run so far
   int64_t dwell_steps = 32;        // and of steps, or a quarter of the run
   double dwell_pauses = 3;  // least time from one switch to trying another layout, in expected pauses of the move there
-  int64_t most_relayouts = 6;  // for copus and oracle: since the beginning, or since ranks or speeds changed
+  int64_t most_relayouts = 6;   // for copus and oracle: since the beginning, or since ranks or speeds changed
   double loss_contract = 0.01;  // for copus and oracle: nats that the loss may be above its forecast in a larger batch
   // The phases of the learning rate's schedule in which the batch stays, except by an open-loop policy.
   std::vector<SchedulePhase> hold_in = {SchedulePhase::warm_up, SchedulePhase::decay};

@@ -228,21 +228,24 @@ void visit_train(Job& job, Visitor& visitor) {
   visitor.field("clip_norm", job.train.clip_norm, single_precision_or_zero);
 }
 
+// Visits the fields that the job's optimizer has, which are all fields for the default, AdamW.
 template <class Job, class Visitor>
 void visit_optimizer(Job& job, Visitor& visitor) {
   visitor.section("optimizer");
+  visitor.field("kind", job.optimizer.kind);
+  const bool has_second_moment = job.optimizer.kind == OptimizerKind::adamw;
   visitor.field("lr", job.optimizer.lr, single_precision);
   visitor.field("min_lr_ratio", job.optimizer.min_lr_ratio, share);
   visitor.field("beta1", job.optimizer.beta1, share_below_one);
-  visitor.field("beta2", job.optimizer.beta2, share_below_one);
-  visitor.field("epsilon", job.optimizer.epsilon, single_precision);
+  if (has_second_moment) visitor.field("beta2", job.optimizer.beta2, share_below_one);
+  if (has_second_moment) visitor.field("epsilon", job.optimizer.epsilon, single_precision);
   visitor.field("weight_decay", job.optimizer.weight_decay, single_precision_or_zero);
   visitor.field("schedule", job.optimizer.schedule);
   visitor.field("warmup_tokens", job.optimizer.warmup_tokens, amount_or_zero);
   visitor.field("decay_tokens", job.optimizer.decay_tokens, amount_or_zero);
   visitor.field("batch_scaling", job.optimizer.batch_scaling);
   visitor.field("reference_batch", job.optimizer.reference_batch, batch_or_zero);
-  visitor.field("scale_beta2", job.optimizer.scale_beta2);
+  if (has_second_moment) visitor.field("scale_beta2", job.optimizer.scale_beta2);
   visitor.field("scale_weight_decay", job.optimizer.scale_weight_decay);
 }
 

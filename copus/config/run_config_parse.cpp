@@ -85,6 +85,22 @@ void refuse_unknown_keys(const Setting& root, const std::vector<std::string>& kn
   }
 }
 
+// Refuses settings of [optimizer] that the job's optimizer does not have.
+template <class Job>
+void refuse_other_optimizers_keys(const Setting& root, Job& job) {
+  const Setting* section = root.find("optimizer");
+  if (section == nullptr) return;
+  FieldKeys keys;
+  visit_optimizer(job, keys);
+  const std::vector<Section> known = sections_of(keys.keys());
+  for (const Setting& setting : section->children) {
+    if (known.front().has(setting.name)) continue;
+    throw UserError(concat(setting.origin, ": optimizer.", setting.name, " is not a setting of optimizer.kind \"",
+                           to_string(job.optimizer.kind), "\"; leave it out. The keys of [optimizer] are here ",
+                           join(known.front().keys, ", ")));
+  }
+}
+
 // Refuses what somebody writes who knows the key and not its section. Only the first override without a section is
 // looked at: read_settings accepts none, and refuses it where its key resembles no other.
 void refuse_key_without_section(const std::vector<std::string>& overrides) {
@@ -109,6 +125,7 @@ RunConfig parse_run_config(std::string_view toml_text, const std::string& source
   RunConfig config;
   SettingsReader reader(root);
   visit_sections(config, reader);
+  refuse_other_optimizers_keys(root, config);
   read_model_section(root, source, config);
   read_cluster_section(root, source, config);
   check_run_config(config, source);
@@ -125,6 +142,7 @@ AdvisedConfig parse_advised_config(std::string_view toml_text, const std::string
   refuse_unknown_keys(root, known.keys());
   SettingsReader reader(root);
   visit_job(config, reader);
+  refuse_other_optimizers_keys(root, config);
   check_advised_config(config, source);
   return config;
 }

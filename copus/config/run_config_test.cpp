@@ -111,6 +111,19 @@ TEST(RunConfig, DataMayBeAPathAListOrABlend) {
   EXPECT_THAT(parse(minimal(), {"data.held_out=['h', 'i']"}).data.held_out, ElementsAre("h", "i"));
 }
 
+TEST(RunConfig, SettingsThatOnlyAnotherOptimizerHasAreRefusedByName) {
+  EXPECT_EQ(parse(minimal()).optimizer.kind, OptimizerKind::adamw);
+  const RunConfig config = parse(minimal("[optimizer]\nkind = 'signum'\nbeta1 = 0.95\nscale_weight_decay = true"));
+  EXPECT_EQ(config.optimizer.kind, OptimizerKind::signum);
+  EXPECT_EQ(config.optimizer.beta1, 0.95);
+  for (const char* setting : {"beta2 = 0.9", "epsilon = 1e-8", "scale_beta2 = false"}) {
+    const std::string key = std::string(setting).substr(0, std::string(setting).find(' '));
+    EXPECT_THAT(message_of(minimal(concat("[optimizer]\nkind = 'signum'\n", setting))),
+                HasSubstr(concat("optimizer.", key, " is not a setting of optimizer.kind \"signum\"; leave it out")));
+  }
+  EXPECT_THAT(message_of(minimal(), {"optimizer.kind=adam"}), HasSubstr("did you mean \"adamw\"?"));
+}
+
 TEST(RunConfig, OverridesReplaceSettings) {
   const RunConfig config = parse(minimal(), {"train.max_steps=9", "optimizer.lr=2e-3", "train.max_seconds=1h30m",
                                              "model.hidden_size=128", "train.device=cuda:1"});
@@ -196,7 +209,7 @@ TEST(RunConfig, UnknownKeysNameTheNearest) {
   EXPECT_THAT(message_of(minimal("[optimizer]\nlearning_rate = 1")),
               AllOf(HasSubstr("learning_rate"), HasSubstr("did you mean \"lr\" in [optimizer]?")));
   EXPECT_THAT(message_of(minimal("[optimizer]\ncolour = 1")),
-              HasSubstr("the keys of [optimizer] are lr, min_lr_ratio, beta1"));
+              HasSubstr("the keys of [optimizer] are kind, lr, min_lr_ratio, beta1"));
   EXPECT_THAT(message_of(minimal("[optimiser]\nlr = 1")),
               AllOf(HasSubstr("[optimiser]"), HasSubstr("did you mean [optimizer]?")));
   EXPECT_THAT(message_of(minimal("[network]\nlr = 1")), HasSubstr("[model], [data], [train], [optimizer]"));

@@ -41,15 +41,19 @@ class RandomConfigs {
     config.optimizer.lr = positive();
     config.optimizer.min_lr_ratio = share();
     config.optimizer.beta1 = share();
-    config.optimizer.beta2 = share();
-    config.optimizer.epsilon = positive();
+    if (coin()) {
+      config.optimizer.kind = OptimizerKind::signum;
+    } else {
+      config.optimizer.beta2 = share();
+      config.optimizer.epsilon = positive();
+      config.optimizer.scale_beta2 = coin();
+    }
     config.optimizer.weight_decay = positive();
     config.optimizer.schedule = static_cast<LearningRateSchedule>(whole(0, 2));
     config.optimizer.warmup_tokens = coin() ? share() / 2 : 1 + positive();
     config.optimizer.decay_tokens = coin() ? share() / 2 : 1 + positive();
     config.optimizer.batch_scaling = static_cast<BatchScaling>(whole(0, 2));
     config.optimizer.reference_batch = whole(0, 1 << 24);
-    config.optimizer.scale_beta2 = coin();
     config.optimizer.scale_weight_decay = coin();
     config.noise_scale.enabled = coin();
     config.noise_scale.window_samples = 1 + positive();

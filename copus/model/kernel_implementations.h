@@ -26,7 +26,8 @@ inline at::ScalarType master_dtype(const at::Tensor& tensor) {
   decltype(kernels::cross_entropy_) cross_entropy_;                       \
   decltype(kernels::softmax_statistics) softmax_statistics;               \
   decltype(kernels::cross_entropy_part_) cross_entropy_part_;             \
-  decltype(kernels::adamw_) adamw_
+  decltype(kernels::adamw_) adamw_;                                       \
+  decltype(kernels::signum_) signum_
 
 // What GPUs leave to the generic implementation.
 #define COPUS_PROJECTION_KERNELS                                  \

@@ -179,6 +179,11 @@ void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, con
   COPUS_CHOOSE(state.master, adamw_)(state, gradient, step);
 }
 
+void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Tensor& gradient, const SignumStep& step) {
+  const PartTimer timer(Part::optimizer);
+  COPUS_CHOOSE(master, signum_)(master, momentum, gradient, step);
+}
+
 #undef COPUS_CHOOSE
 #undef COPUS_CHOOSE_WITHOUT_GPU
 

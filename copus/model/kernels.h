@@ -188,6 +188,14 @@ struct AdamWStep {
 // torch.optim.AdamW.
 void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step);
 
+struct SignumStep {
+  double lr, beta, weight_decay;
+  double gradient_scale;  // multiplies the gradient first (clipping)
+};
+// Updates flat ranges of equal length in place by Signum (Bernstein et al. 2018, arXiv 1802.04434) with decoupled
+// weight decay: momentum = beta momentum + (1 - beta) gradient; master -= lr (sign(momentum) + weight_decay master).
+void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Tensor& gradient, const SignumStep& step);
+
 inline constexpr int64_t squared_norm_block = 64;
 
 // Computes the squared norm of the elements begin .. end of a flat contiguous tensor: squared in its dtype, summed in

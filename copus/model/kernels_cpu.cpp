@@ -57,6 +57,14 @@ cpu::ActivationFunction function_of(const Activation& kind) {
 
 int64_t count_blocks(const at::Tensor& flat) { return (flat.numel() + elements_per_block - 1) / elements_per_block; }
 
+// Calls work(begin, end) for ranges of elements, on several threads.
+template <class Work>
+void for_blocks(const at::Tensor& flat, const Work& work) {
+  at::parallel_for(0, count_blocks(flat), 1, [&](int64_t begin, int64_t end) {
+    work(begin * elements_per_block, std::min(flat.numel(), end * elements_per_block));
+  });
+}
+
 }  // namespace
 
 NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight,
@@ -435,10 +443,16 @@ void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, con
                                   step.gradient_scale,
                                   step.bias_correction1,
                                   step.bias_correction2};
-    at::parallel_for(0, count_blocks(state.master), 1, [&](int64_t begin, int64_t end) {
-      cpu::kernels<S>().adamw(arguments, begin * elements_per_block,
-                              std::min(state.master.numel(), end * elements_per_block));
-    });
+    for_blocks(state.master, [&](int64_t begin, int64_t end) { cpu::kernels<S>().adamw(arguments, begin, end); });
+  });
+}
+
+void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Tensor& gradient, const SignumStep& step) {
+  with_storage_type(master, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    const cpu::Signum<C> arguments{data<C>(master), data<C>(momentum), data<C>(gradient),  step.lr,
+                                   step.beta,       step.weight_decay, step.gradient_scale};
+    for_blocks(master, [&](int64_t begin, int64_t end) { cpu::kernels<S>().signum(arguments, begin, end); });
   });
 }
 

@@ -16,6 +16,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/sign.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
@@ -543,6 +544,11 @@ void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, con
   exp_avg_sq.mul_(step.beta2).addcmul_(scaled, scaled, 1 - step.beta2);
   const at::Tensor denominator = at::sqrt(exp_avg_sq).mul_(1 / std::sqrt(step.bias_correction2)).add_(step.epsilon);
   master.mul_(1 - step.lr * step.weight_decay).addcdiv_(exp_avg, denominator, -step.lr / step.bias_correction1);
+}
+
+void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Tensor& gradient, const SignumStep& step) {
+  momentum.mul_(step.beta).add_(gradient * step.gradient_scale, 1 - step.beta);
+  master.mul_(1 - step.lr * step.weight_decay).add_(at::sign(momentum), -step.lr);
 }
 
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {

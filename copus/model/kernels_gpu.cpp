@@ -274,6 +274,19 @@ void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, con
              stream_of(state.master));
 }
 
+void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Tensor& gradient, const SignumStep& step) {
+  gpu::signum({.count = master.numel(),
+               .master = data<float>(master),
+               .momentum = data<float>(momentum),
+               .gradient = data<float>(gradient),
+               .beta = static_cast<float>(step.beta),
+               .new_share = static_cast<float>(1 - step.beta),
+               .keep = static_cast<float>(1 - step.lr * step.weight_decay),
+               .step = static_cast<float>(step.lr),
+               .gradient_scale = static_cast<float>(step.gradient_scale)},
+              stream_of(master));
+}
+
 void add_squared_norm(const at::Tensor& words, const at::Tensor& flat, int64_t begin, int64_t end) {
   COPUS_CHECK(words.numel() == ExactSum::num_words && flat.scalar_type() == at::kFloat);
   gpu::add_squared_norm({data<float>(flat), begin, end, data<int64_t>(words)}, stream_of(flat));

@@ -525,6 +525,26 @@ TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_TRUE(one.equal(three));
 }
 
+TEST(Signum, MatchesItsDefinitionInFloat64) {
+  at::manual_seed(7);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    for (const bool generic : {false, true}) {
+      const at::Tensor start = at::randn({1003}, at::kDouble).to(test_device(), dtype);
+      at::Tensor ours = start.clone(), m = at::zeros({1003}, on_device(dtype));
+      at::Tensor expected = start.to(at::kDouble), momentum = at::zeros({1003}, on_device(at::kDouble));
+      for (int t = 1; t <= 5; ++t) {
+        at::Tensor gradient = at::randn({1003}, at::kDouble).to(test_device(), dtype);
+        gradient.narrow(0, 500, 10).zero_();  // whose momentum has no sign
+        (generic ? kernels::generic::signum_ : kernels::signum_)(ours, m, gradient, {1e-2, 0.9, 0.1, 0.5});
+        momentum = 0.9 * momentum + 0.1 * 0.5 * gradient.to(at::kDouble);
+        expected = expected - 1e-2 * (momentum.sign() + 0.1 * expected);
+      }
+      EXPECT_LE(relative_error(ours, expected), tolerance(dtype));
+      EXPECT_LE(relative_error(m, momentum), tolerance(dtype));
+    }
+  }
+}
+
 TEST(SquaredNorm, MatchesFloat64) {
   at::manual_seed(8);
   for (const int64_t size : {1, 63, 64, 16384, 100003}) {

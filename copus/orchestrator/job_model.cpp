@@ -44,7 +44,8 @@ class OwnJob : public JobModel {
   std::optional<std::string> infeasible_reason(const Configuration& configuration) const override {
     if (auto reason = copus::infeasible_reason(config_, configuration)) return reason;
     const PredictedJob job = predicted_job(config_);
-    return cut_below_unit(job.model, configuration.strategy, job.sequence_length, adamw_slots());
+    return cut_below_unit(job.model, configuration.strategy, job.sequence_length,
+                          optimizer_slots(config_.optimizer.kind));
   }
 
   std::optional<std::string> out_of_memory_reason(const Configuration& configuration) override {

@@ -112,7 +112,7 @@ TEST_F(PauseForecast, WhereLinksAreNotShownItIsThatOfCopying) {
                                 .sequence_length = config_.train.sequence_length,
                                 .from = stages_,
                                 .to = data_,
-                                .recipe = adamw_state(DType::f32),
+                                .recipe = state_recipe(OptimizerKind::adamw, DType::f32),
                                 .ranks_per_node = 2};
   const auto bytes = static_cast<double>(plan_relayout(request, 0).bytes_copied);
   EXPECT_DOUBLE_EQ(controller().pause_seconds(data_), bytes / 4 / 4e9);

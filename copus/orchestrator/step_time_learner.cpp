@@ -16,7 +16,8 @@ std::string describe(const Corrected& step) {
 }
 
 TrainingSystem system_of(const RunConfig& config, bool is_bf16, Processor processor) {
-  TrainingSystem system = is_bf16 ? copus_in_bf16(processor) : copus_in_fp32(processor);
+  const OptimizerKind optimizer = config.optimizer.kind;
+  TrainingSystem system = is_bf16 ? copus_in_bf16(processor, optimizer) : copus_in_fp32(processor, optimizer);
   system.memory.communicators = config.cluster.description.communicators;
   return system;
 }

@@ -65,6 +65,16 @@ TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {
   EXPECT_EQ(parts.workspace, 256 * (2 * 128 + 256) * 4);
 }
 
+TEST(Memory, AnOptimizerWithOneSlotNeedsAMomentLess) {
+  const auto parameters = static_cast<double>(count_parameters(grouped_query_model()));
+  const auto optimizer = [](const TrainingSystem& system) { return parts_of(batches_of({}), system).optimizer; };
+  EXPECT_EQ(optimizer(copus_in_fp32(Processor::cpu, OptimizerKind::signum)), 4 * parameters);
+  EXPECT_EQ(optimizer(copus_in_bf16(Processor::gpu, OptimizerKind::signum)), 8 * parameters);
+  EXPECT_EQ(copus_in_fp32().optimizer_traffic, 28);
+  EXPECT_EQ(copus_in_bf16().optimizer_traffic, 38);
+  EXPECT_EQ(copus_in_fp32(Processor::cpu, OptimizerKind::signum).optimizer_traffic, 20);
+}
+
 // Compares with the parameters that every rank of a layout holds, as the training itself counts them.
 TEST(Memory, WeightsAreThoseThatTheLayoutLists) {
   for (const bool tied : {false, true}) {

@@ -41,12 +41,13 @@ double RelayoutForecast::seconds(const ParallelStrategy& from, const ParallelStr
 }
 
 double RelayoutForecast::planned_seconds(const ParallelStrategy& from, const ParallelStrategy& to) const {
-  const RelayoutRequest request{.model = model_,
-                                .sequence_length = sequence_length_,
-                                .from = from,
-                                .to = to,
-                                .recipe = adamw_state(system_.weight_bytes == 4 ? DType::f32 : DType::bf16),
-                                .ranks_per_node = cluster_.ranks_per_node};
+  const RelayoutRequest request{
+      .model = model_,
+      .sequence_length = sequence_length_,
+      .from = from,
+      .to = to,
+      .recipe = state_recipe(system_.optimizer, system_.weight_bytes == 4 ? DType::f32 : DType::bf16),
+      .ranks_per_node = cluster_.ranks_per_node};
   if (copied_bytes_per_second_ == 0) return relayout_seconds(request, cluster_);
   const auto bytes = static_cast<double>(plan_relayout(request, 0).bytes_copied);
   return bytes / static_cast<double>(ranks_at_once(to.world_size())) / copied_bytes_per_second_;

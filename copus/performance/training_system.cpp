@@ -6,6 +6,7 @@
 #include "copus/base/exact_sum.h"
 #include "copus/description/configuration_fields.h"
 #include "copus/placement/head_chunks.h"
+#include "copus/placement/placed_tensors.h"
 
 namespace copus {
 
@@ -100,6 +101,17 @@ void move_to_gpu(MemoryUse& use) {
   use.fixed_bytes = 1024.0 * 1024 * 1024;
 }
 
+// Sets the bytes that the optimizer keeps and moves for a parameter. An update reads the gradient, and reads and writes
+// fp32 master weights and slots. With bf16 weights the masters are rounded after it.
+void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
+  constexpr double element = 4, rounding_traffic = 10;
+  const auto slots = static_cast<double>(optimizer_slots(optimizer).size());
+  const bool keeps_master = system.weight_bytes < element;
+  system.optimizer = optimizer;
+  system.optimizer_bytes = element * (slots + (keeps_master ? 1 : 0));
+  system.optimizer_traffic = element * (1 + 2 * (1 + slots)) + (keeps_master ? rounding_traffic : 0);
+}
+
 TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
   // An agreement adds up the words of three exact sums, rank 0's, which are a switch to a configuration, a learning
@@ -112,20 +124,20 @@ TrainingSystem copus_on(Processor processor) {
 
 }  // namespace
 
-TrainingSystem copus_in_bf16(Processor processor) {
+TrainingSystem copus_in_bf16(Processor processor, OptimizerKind optimizer) {
   TrainingSystem system = copus_on(processor);
+  set_optimizer(system, optimizer);
   system.memory.logit_bytes = 2;
   system.memory.writes_score_gradients = processor == Processor::gpu;
   return system;
 }
 
-TrainingSystem copus_in_fp32(Processor processor) {
+TrainingSystem copus_in_fp32(Processor processor, OptimizerKind optimizer) {
   TrainingSystem system = copus_on(processor);
   system.weight_bytes = 4;
-  system.optimizer_bytes = 8;
+  set_optimizer(system, optimizer);
   system.activation_bytes = 4;
   system.logit_bytes = 20;
-  system.optimizer_traffic = 28;
   // Flash attention does not support fp32, so scores, probabilities, their gradients and intermediate results are
   // written to memory.
   if (processor == Processor::gpu) system.memory.working.score_bytes = 6 * 4;

@@ -10,6 +10,7 @@
 
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
+#include "copus/description/optimizer_kind.h"
 #include "copus/description/parallel_strategy.h"
 #include "copus/placement/stages.h"
 
@@ -81,8 +82,9 @@ struct TrainingSystem {
   // Bytes per parameter. Gradients are those that are accumulated; optimizer state is what ZeRO-1 shares out.
   double weight_bytes = 2;
   double gradient_bytes = 4;
-  double optimizer_bytes = 12;  // fp32 master weights and two moments
-  double activation_bytes = 2;  // bytes per element
+  double optimizer_bytes = 12;                     // fp32 master weights and two moments
+  OptimizerKind optimizer = OptimizerKind::adamw;  // of Copus: decides what moves in a re-layout
+  double activation_bytes = 2;                     // bytes per element
 
   // Memory traffic of the operations that are no matrix product, in elements per token of a layer: reads and writes
   // together. Sequence parallelism shares out the traffic of the residual stream alone.
@@ -165,8 +167,8 @@ struct TrainingSystem {
 };
 
 // Return Copus with bf16 weights and activations, or with everything in fp32 (where weights are their own masters).
-TrainingSystem copus_in_bf16(Processor processor = Processor::gpu);
-TrainingSystem copus_in_fp32(Processor processor = Processor::cpu);
+TrainingSystem copus_in_bf16(Processor processor = Processor::gpu, OptimizerKind optimizer = OptimizerKind::adamw);
+TrainingSystem copus_in_fp32(Processor processor = Processor::cpu, OptimizerKind optimizer = OptimizerKind::adamw);
 
 // Returns how much longer a step takes where its pipeline stalls.
 double stalled_seconds(const TrainingSystem& system, const Configuration& configuration);

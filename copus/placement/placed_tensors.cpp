@@ -205,10 +205,19 @@ bool may_cut_anywhere(const std::vector<OptimizerSlot>& slots) {
   return std::ranges::all_of(slots, [](const OptimizerSlot& slot) { return slot.unit == CutUnit::element; });
 }
 
-std::vector<OptimizerSlot> adamw_slots() { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+std::vector<OptimizerSlot> optimizer_slots(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::adamw:
+      return {{"exp_avg"}, {"exp_avg_sq"}};
+    case OptimizerKind::signum:
+      return {{"momentum"}};
+  }
+  fail_check("known optimizer", __FILE__, __LINE__, "");
+}
 
-StateRecipe adamw_state(DType weight) {
-  return {.weight = weight, .gradient = DType::f32, .keeps_master = weight != DType::f32, .slots = adamw_slots()};
+StateRecipe state_recipe(OptimizerKind kind, DType weight) {
+  return {
+      .weight = weight, .gradient = DType::f32, .keeps_master = weight != DType::f32, .slots = optimizer_slots(kind)};
 }
 
 const AxisPlacement& PlacedTensor::along(MeshAxis axis) const {

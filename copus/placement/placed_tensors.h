@@ -13,6 +13,7 @@
 #include "copus/base/named_values.h"
 #include "copus/description/mesh.h"
 #include "copus/description/model_description.h"
+#include "copus/description/optimizer_kind.h"
 #include "copus/description/parallel_strategy.h"
 #include "copus/placement/bucket_offsets.h"
 #include "copus/placement/sharding.h"
@@ -49,11 +50,13 @@ struct StateRecipe {
   std::vector<OptimizerSlot> slots;
 };
 
-// The slots of AdamW, in fp32: exp_avg and exp_avg_sq, the moving averages of the gradient and of its square.
-std::vector<OptimizerSlot> adamw_slots();
+// Lists what an optimizer keeps of every parameter beside its master weights, in the order in which it reads them:
+// - adamw: exp_avg and exp_avg_sq, the moving averages of the gradient and of its square,
+// - signum: momentum, the moving average of the gradient.
+std::vector<OptimizerSlot> optimizer_slots(OptimizerKind kind);
 
-// Returns the state of AdamW, with fp32 master weights unless `weight` is fp32 itself.
-StateRecipe adamw_state(DType weight);
+// Returns the training state with this optimizer, with fp32 master weights unless `weight` is fp32 itself.
+StateRecipe state_recipe(OptimizerKind kind, DType weight);
 
 // A range of a tensor along the dimension that an axis shards. A fused projection has one for each of its projections.
 struct Segment {

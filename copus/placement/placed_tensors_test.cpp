@@ -152,7 +152,7 @@ void expect_same_shardings(const ModelDescription& model, const Placement& place
 }
 
 void expect_agreement(const ModelDescription& model, const ParallelStrategy& strategy, DType weight) {
-  const StateRecipe recipe = adamw_state(weight);
+  const StateRecipe recipe = state_recipe(OptimizerKind::adamw, weight);
   const PlacedState state = place_on(model, strategy, recipe);
   Placement placement = place(model, strategy, sequence_length, 0);
   expect_same_shardings(model, placement, state);
@@ -272,7 +272,7 @@ TEST(PlacedTensors, AFusedProjectionIsShardedSegmentBySegment) {
 
 TEST(PlacedTensors, MasterWeightsComeBeforeTheSlotsWhereWeightsAreRounded) {
   const auto slot_names = [](DType weight) {
-    const PlacedState state = place_on(relayout_tests::small_model(), {}, adamw_state(weight));
+    const PlacedState state = place_on(relayout_tests::small_model(), {}, state_recipe(OptimizerKind::adamw, weight));
     std::vector<std::string> names;
     for (const PlacedTensor& tensor : state.tensors) {
       if (tensor.parameter.name != state.tensors.front().parameter.name || tensor.tied_copy) continue;

@@ -391,7 +391,7 @@ TEST(RelayoutPlan, TheHashTellsPlansApart) {
   std::set<uint64_t> hashes{plan_relayout(base, 0).hash};
   EXPECT_TRUE(hashes.contains(plan_relayout(base, 1).hash));
   RelayoutRequest other = base;
-  other.recipe = adamw_state(DType::bf16);
+  other.recipe = state_recipe(OptimizerKind::adamw, DType::bf16);
   EXPECT_TRUE(hashes.insert(plan_relayout(other, 0).hash).second);
   other = base;
   other.ranks_per_node = 1;

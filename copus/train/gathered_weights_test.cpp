@@ -34,7 +34,7 @@ void on_every_rank(const ParallelStrategy& strategy, const std::function<void(Ra
     StepRecorder recorder(*world);
     const Placement placement = place(config.model, strategy, config.train.sequence_length, world->rank());
     RankModel model(config, strategy, *world, recorder,
-                    allocate_zeros(config.model, placement, at::kFloat, optimizer_slots(config.optimizer).size(),
+                    allocate_zeros(config.model, placement, at::kFloat, optimizer_slots(config.optimizer.kind).size(),
                                    *allocator_memory(test_device())));
     model.parameters.initialize(5);
     body(model);

@@ -63,8 +63,10 @@ constexpr double expectations_of_a_stall = 10;
 constexpr double assumed_bytes_per_second = 1e9;
 
 double seconds_of_moving(const RunConfig& config) {
-  constexpr int64_t bytes_of_parameter = 4 * sizeof(float);  // the weight in two precisions, and two moments
-  const double bytes = static_cast<double>(bytes_of_parameter * count_parameters(config.model));
+  // The weight in two precisions, and the optimizer's slots.
+  const auto bytes_of_parameter =
+      static_cast<double>((2 + optimizer_slots(config.optimizer.kind).size()) * sizeof(float));
+  const double bytes = bytes_of_parameter * static_cast<double>(count_parameters(config.model));
   const double most = std::max(least_seconds_of_progress, config.wait_limit / expectations_of_a_stall);
   return std::clamp(bytes / assumed_bytes_per_second, least_seconds_of_progress, most);
 }

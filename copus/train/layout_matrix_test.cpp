@@ -251,6 +251,17 @@ TEST_F(LayoutMatrix, NormalizedHeads) {
                {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
+// No gradient here is zero but for rounding, whose sign an update would follow, as those of GPT-2's biases of keys are.
+TEST_F(LayoutMatrix, SignsOfMomenta) {
+  expect_same({signum, tied, micro_batch(4)}, {{ranks(2, 1, 1)},
+                                               {ranks(2, 1, 1), zero_1, recompute(Recompute::full)},
+                                               {ranks(2, 1, 1), zero_2},
+                                               {ranks(2, 1, 2), zero_3, zb_h1},
+                                               {ranks(2, 1, 4), zero_1, gpipe}});
+  expect_same({signum, kv_heads(4)}, {{ranks(1, 2, 1)}, {ranks(1, 2, 4), zb_h1}});
+  expect_same({signum, tied, sequence_parallel}, {{ranks(2, 2, 1), zero_1}, {ranks(2, 2, 2)}});
+}
+
 TEST_F(LayoutMatrix, WithinAWindow) {
   expect_same({within_a_window, kv_heads(4)}, {{ranks(1, 2, 1)}, {ranks(1, 2, 2), zb_h1, recompute(Recompute::full)}});
 }

@@ -157,7 +157,7 @@ TEST_F(ModelledClock, ASwitchTakesWhatItWouldOnTheCluster) {
                                 .sequence_length = 256,
                                 .from = begin.parallel,
                                 .to = target.strategy,
-                                .recipe = adamw_state(DType::bf16),
+                                .recipe = state_recipe(OptimizerKind::adamw, DType::bf16),
                                 .ranks_per_node = 2};
   const double pause = relayout_seconds(request, *begin.cluster.truth);
   EXPECT_GT(pause, 0);

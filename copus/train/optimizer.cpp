@@ -7,6 +7,7 @@
 #include "copus/base/error.h"
 #include "copus/model/kernels.h"
 #include "copus/train/adamw.h"
+#include "copus/train/signum.h"
 
 namespace copus {
 
@@ -136,18 +137,13 @@ UpdatedElements Optimizer::elements_of(const UpdateRange& range) const {
   return elements;
 }
 
-std::vector<OptimizerSlot> optimizer_slots(const OptimizerConfig& /*config*/) { return adamw_slots(); }
-
 StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype) {
-  const bool keeps_master = compute_dtype != master_dtype_of(compute_dtype);
-  return {.weight = keeps_master ? DType::bf16 : DType::f32,
-          .gradient = DType::f32,
-          .keeps_master = keeps_master,
-          .slots = optimizer_slots(config)};
+  const bool is_master = compute_dtype == master_dtype_of(compute_dtype);
+  return state_recipe(config.kind, is_master ? DType::f32 : DType::bf16);
 }
 
 int64_t journal_bytes(const OptimizerConfig& config, const ModelDescription& model) {
-  const std::vector<OptimizerSlot> slots = optimizer_slots(config);
+  const std::vector<OptimizerSlot> slots = optimizer_slots(config.kind);
   int64_t at_once = UpdateJournal::piece_elements;
   if (!may_cut_anywhere(slots)) {
     for (const ParameterInfo& parameter : list_parameters(model)) at_once = std::max(at_once, parameter.num_elements());
@@ -157,11 +153,13 @@ int64_t journal_bytes(const OptimizerConfig& config, const ModelDescription& mod
 
 std::unique_ptr<Optimizer> make_optimizer(ParameterStore& parameters, const OptimizerConfig& config,
                                           const std::vector<BucketState>& state) {
-  return std::make_unique<AdamW>(parameters, config, state);
-}
-
-std::unique_ptr<const UpdateRule> make_update_rule(const JobConfig& config) {
-  return std::make_unique<AdamWRule>(config);
+  switch (config.kind) {
+    case OptimizerKind::adamw:
+      return std::make_unique<AdamW>(parameters, config, state);
+    case OptimizerKind::signum:
+      return std::make_unique<Signum>(parameters, config, state);
+  }
+  fail_check("known optimizer", __FILE__, __LINE__, "");
 }
 
 std::vector<BucketState> state_of(const ParameterStore& parameters, const Optimizer& optimizer) {

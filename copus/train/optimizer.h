@@ -85,9 +85,6 @@ class Optimizer {
   int64_t steps_ = 0;
 };
 
-// Lists what the optimizer of this configuration keeps of every parameter beside its master weights.
-std::vector<OptimizerSlot> optimizer_slots(const OptimizerConfig& config);
-
 // The training state of this optimizer with weights of this type. Master weights of fp64, in tests, count as fp32.
 StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype);
 

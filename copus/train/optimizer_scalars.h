@@ -31,7 +31,8 @@ class OptimizerScalars {
 
   // Tells whether set() takes this name: it is short enough, and there is room for one more.
   bool can_hold(std::string_view name) const {
-    return !name.empty() && name.size() < sizeof(Scalar::name_) && (find(name) || count_ < std::ssize(scalars_));
+    const bool is_name = !name.empty() && name.size() < sizeof(Scalar::name_) && name.find('\0') == name.npos;
+    return is_name && (find(name) || count_ < std::ssize(scalars_));
   }
 
   // Gives the scalar of this name a value. The scalars are in the order of their names.

@@ -94,6 +94,42 @@ TEST(AdamW, FollowsAHandWrittenReference) {
   }
 }
 
+// Signum as in Bernstein et al. 2018 with decoupled weight decay, computed one element after the other, in double.
+TEST(Signum, FollowsAHandWrittenReferenceForOneStepAndForTwenty) {
+  OptimizerConfig config{.kind = OptimizerKind::signum};
+  config.weight_decay = 0.3;
+  const auto rate = [](int64_t step) { return step % 2 == 0 ? 1e-2 : 3e-2; };
+  const auto factor = [](int64_t step) { return step % 3 == 0 ? 1 : 0.25; };
+  for (const int64_t steps : {1, 20}) {
+    ParameterStore store(tiny_model(), at::kDouble, at::kCPU);
+    store.initialize(7);
+    std::vector<std::vector<double>> begin;
+    for (const Parameter& parameter : store.parameters()) begin.push_back(values_of(store.master(parameter)));
+    const std::unique_ptr<Optimizer> optimizer = make_optimizer(store, config, zero_slots(store, config.kind));
+    ASSERT_EQ(optimizer->num_slots(), 1U);
+    for (int64_t step = 0; step < steps; ++step) {
+      set_gradients(store, step);
+      optimizer->step({.number = step + 1, .learning_rate = rate(step), .gradient_factor = factor(step)});
+    }
+    for (int64_t p = 0; p < static_cast<int64_t>(store.parameters().size()); ++p) {
+      const Parameter& parameter = store.parameters()[p];
+      const std::vector<double> weights = values_of(store.master(parameter));
+      const std::vector<double> momenta = values_of(optimizer->slot_tensors(0)[parameter.bucket]);
+      const bool is_matrix = parameter.info.shape.size() > 1;
+      for (int64_t i = 0; i < parameter.info.num_elements(); ++i) {
+        double weight = begin[p][i], momentum = 0;
+        for (int64_t step = 0; step < steps; ++step) {
+          momentum = config.beta1 * momentum + (1 - config.beta1) * factor(step) * gradient_value(p, i, step);
+          const double sign = momentum > 0 ? 1 : momentum < 0 ? -1 : 0;
+          weight -= rate(step) * (sign + (is_matrix ? config.weight_decay : 0) * weight);
+        }
+        ASSERT_NEAR(weights[i], weight, 1e-12) << parameter.info.name << "[" << i << "] after " << steps;
+        ASSERT_NEAR(momenta[parameter.offset + i], momentum, 1e-12) << parameter.info.name;
+      }
+    }
+  }
+}
+
 TEST(AdamW, PublishesTheRoundedWeights) {
   ParameterStore store(tiny_model(), at::kBFloat16, at::kCPU);
   store.initialize(7);

@@ -292,7 +292,7 @@ class Regrouping {
   std::vector<BucketState> state_in(std::byte* memory, int64_t rank) const {
     const StateAddresses& addresses = state_.at_rest.all.addresses;
     const std::vector<BucketOffsets> buckets = buckets_of(rank);
-    const size_t num_slots = optimizer_slots(config_.optimizer).size();
+    const size_t num_slots = optimizer_slots(config_.optimizer.kind).size();
     std::vector<BucketState> state;
     for (int64_t bucket = 0; bucket < std::ssize(buckets); ++bucket) {
       state.push_back(tensors_at(buckets[bucket], dtype_, memory, addresses, rank, bucket, num_slots));
@@ -441,7 +441,7 @@ class Regrouping {
   void hash_state() {
     if (!config_.adapt.verify || contains(actors_, nobody)) return;
     tell("verifying the state");
-    StateHash& hash = result_.hash.emplace(config_.model, optimizer_slots(config_.optimizer));
+    StateHash& hash = result_.hash.emplace(config_.model, optimizer_slots(config_.optimizer.kind));
     if (holds()) {
       hash.add_rank(placement_of(rank_before(processes_[members_.rank()])), state_.at_rest.mine,
                     /*has_compute_weights=*/false);

@@ -4,6 +4,7 @@
 #include "copus/base/units.h"
 #include "copus/orchestrator/learning_rate.h"
 #include "copus/orchestrator/rate_rule.h"
+#include "copus/train/update_rule.h"
 
 namespace copus {
 
@@ -37,7 +38,11 @@ std::vector<std::string> describe_resume_effects(const RunConfig& then, const Ru
   const double old_rate = before.at(here) * state.rate_factor, rate = after.at(here) * factor;
   if (rate != old_rate) {
     const auto text = [](double value) { return format_number("%.4g", value); };
-    const bool shrinks = start.global_batch < state.configuration.global_batch;
+    const auto rule = make_update_rule(now);
+    const auto old_batch = static_cast<double>(state.configuration.global_batch);
+    const auto batch = static_cast<double>(start.global_batch);
+    const OptimizerScalars scalars = rule->resume(state.optimizer, state.optimizer_steps, old_batch);
+    const bool shrinks = batch < old_batch && rule->rate_factor(rule->after_update(scalars, batch)) < 1;
     lines.push_back(concat("the learning rate at this point is now ", text(rate), " (was ", text(old_rate), ")",
                            shrinks ? ", and lower for some steps, since the batch shrinks" : ""));
   }

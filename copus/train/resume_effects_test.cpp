@@ -13,6 +13,7 @@
 namespace copus {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -117,6 +118,9 @@ TEST(ResumeEffects, WhatChangesIsSaid) {
               ElementsAre(HasSubstr("after 3 min 20 s of training"), HasSubstr("25 %"), HasSubstr("learning rate")));
   EXPECT_THAT(effects_at_half_of(run_with({}), run_with({"train.global_batch=4"})),
               Contains(HasSubstr("lower for some steps, since the batch shrinks")));
+  const std::string signum = "optimizer.kind=signum";  // whose updates do not grow in a smaller batch
+  EXPECT_THAT(effects_at_half_of(run_with({signum}), run_with({signum, "train.global_batch=4"})),
+              AllOf(Contains(HasSubstr("learning rate")), Not(Contains(HasSubstr("lower for some steps")))));
 }
 
 }  // namespace

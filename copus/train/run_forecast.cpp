@@ -66,7 +66,7 @@ std::string what_fits(const RunConfig& config, const Configuration& configuratio
     return parts.weights + parts.gradients + parts.optimizer;
   });
   if (state > left) {
-    return concat("weights, gradients and AdamW's moments alone take ", format_bytes(state),
+    return concat("weights, gradients and the optimizer's state alone take ", format_bytes(state),
                   "; train a smaller model ([model] has ",
                   format_count(static_cast<double>(count_parameters(config.model))),
                   " parameters), share it out over more machines ([parallel]), or free memory or raise its limit "
@@ -194,7 +194,7 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
   const std::optional<std::string> no_device = resolve(plan.config.execution);
   if (!plan.checkpoint) plan.start = starting_configuration(config);
   check_modelled_job(plan);
-  check_units(config, executed_configuration(config, plan.start), optimizer_slots(config.optimizer));
+  check_units(config, executed_configuration(config, plan.start), optimizer_slots(config.optimizer.kind));
   const Dataset dataset(config.data, sequence_length, config.model.vocab_size, execution.seed);
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const int64_t ranks = plan.start.strategy.world_size();

@@ -40,7 +40,7 @@ TEST(CheckMemory, RefusesWhatCertainlyDoesNotFitAndNamesWhatDoes) {
   EXPECT_THAT(refusal(config, 0.999 * predicted(smaller)), HasSubstr("train.recompute = \"full\""));
   smaller.train.sequence_length = 1;
   EXPECT_THAT(refusal(config, predicted(smaller)), HasSubstr("no train.micro_batch fits"));
-  EXPECT_THAT(refusal(config, 1000), HasSubstr("moments alone take"));
+  EXPECT_THAT(refusal(config, 1000), HasSubstr("state alone take"));
 }
 
 TEST(CheckMemory, WarnsOfWhatMayNotFitAndIsSilentOtherwise) {

@@ -49,9 +49,11 @@ std::string what_is_safe(const RunPlan& plan) {
   return newest.damage.empty() ? ". The run has written no checkpoint; --resume begins it again" : "";
 }
 
-// Seconds that writing weights and two moments in fp32 is assumed to take.
-double checkpoint_seconds(const ModelDescription& model) {
-  return 3 * sizeof(float) * static_cast<double>(count_parameters(model)) / assumed_bytes_per_second;
+// Seconds that writing weights and the optimizer's slots in fp32 is assumed to take.
+double checkpoint_seconds(const RunConfig& config) {
+  const size_t bytes_of_parameter = (1 + optimizer_slots(config.optimizer.kind).size()) * sizeof(float);
+  return static_cast<double>(bytes_of_parameter) * static_cast<double>(count_parameters(config.model)) /
+         assumed_bytes_per_second;
 }
 
 }  // namespace
@@ -204,7 +206,7 @@ void RunLoop::stand_still(PassedBoundary& passed) {
 // Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint. Where
 // ranks may come and go, one that is told to end asks to leave; the run ends where the launcher wants that.
 StopReason RunLoop::reason_to_stop() const {
-  const double to_write = std::max(checkpoint_seconds(plan_.config.model), checkpoints_->longest_seconds());
+  const double to_write = std::max(checkpoint_seconds(plan_.config), checkpoints_->longest_seconds());
   const StopReason reason = stop_.reason(to_write + 2 * longest_step_ + seconds_to_draw());
   if (membership_ == nullptr || (reason != StopReason::terminate && reason != StopReason::none)) return reason;
   if (reason == StopReason::terminate) membership_->ask_to_leave();

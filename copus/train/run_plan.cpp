@@ -159,6 +159,22 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
   plan.effects = describe_resume_effects(before, plan.config, state, plan.start);
 }
 
+[[noreturn]] void refuse_change(const std::string& key, const std::string& old, const std::string& value) {
+  throw UserError(concat("cannot resume: ", key, " was ", old, " when the run began, and now it is ", value,
+                         "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
+}
+
+// Refuses another optimizer as such, before settings of the one that the run has are refused under the other one.
+void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string>& overrides) {
+  constexpr std::string_view key = "optimizer.kind";
+  const std::string old = quote(to_string(then.optimizer.kind));
+  for (const std::string& text : overrides) {
+    if (!text.starts_with(concat(key, "="))) continue;
+    const std::string value = text.substr(key.size() + 1);
+    if (value != old && quote(value) != old) refuse_change(std::string(key), old, value);
+  }
+}
+
 }  // namespace
 
 ChangeOnResume change_on_resume(const std::string& key) {
@@ -171,6 +187,7 @@ ChangeOnResume change_on_resume(const std::string& key) {
                                    "data.",
                                    "train.seed",
                                    "train.sequence_length",
+                                   "optimizer.kind",
                                    "optimizer.batch_scaling",
                                    "optimizer.reference_batch",
                                    "optimizer.scale_"};
@@ -198,10 +215,7 @@ std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& n
     const std::string value = value_in(after, key);
     if (value == old) continue;
     const ChangeOnResume rule = change_on_resume(key);
-    if (rule == ChangeOnResume::never) {
-      throw UserError(concat("cannot resume: ", key, " was ", old, " when the run began, and now it is ", value,
-                             "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
-    }
+    if (rule == ChangeOnResume::never) refuse_change(key, old, value);
     if (rule == ChangeOnResume::by_override && !is_overridden(key, overrides)) {
       throw UserError(concat("cannot resume: ", key, " was ", old, " when the run began, and now it is ", value,
                              "; set it back, or say that the change is meant with --set ", key, "=", value));
@@ -276,6 +290,7 @@ RunPlan plan_run(const RunRequest& request) {
     plan.config = read_config(request.config_path, request.overrides);
   } else if (plan.checkpoint) {
     const std::string source = (plan.checkpoint->directory() / "config.toml").string();
+    refuse_other_optimizer(parse_run_config(plan.checkpoint->run_config(), source), request.overrides);
     plan.config = parse_run_config(plan.checkpoint->run_config(), source, request.overrides);
   } else {
     plan.config = read_config(own_config, request.overrides);

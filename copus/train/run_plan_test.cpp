@@ -99,6 +99,7 @@ TEST(CheckChanges, RefusesAnotherModelDataOrSeedNamingTheFieldAndBothValues) {
   EXPECT_THAT(resume_with("data.held_out_fraction=0.5"), ThrowsMessage<UserError>(HasSubstr("data.held_out_fraction")));
   EXPECT_THAT(resume_with("optimizer.reference_batch=8"), ThrowsMessage<UserError>(HasSubstr("cannot change")));
   EXPECT_THAT(resume_with("optimizer.batch_scaling=none"), ThrowsMessage<UserError>(HasSubstr("cannot change")));
+  EXPECT_THAT(resume_with("optimizer.kind=signum"), ThrowsMessage<UserError>(HasSubstr("cannot change")));
   EXPECT_THAT(resume_with("optimizer.scale_beta2=true"), ThrowsMessage<UserError>(HasSubstr("cannot change")));
   EXPECT_THAT(resume_with("optimizer.scale_weight_decay=true"), ThrowsMessage<UserError>(HasSubstr("cannot change")));
 }

@@ -80,7 +80,7 @@ StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strat
   const auto of = [&](int64_t one) {
     const Placement placement = place(config.model, strategy, config.train.sequence_length, one);
     return static_cast<double>(state_bytes(config.model, placement, compute_dtype(config.execution.precision),
-                                           optimizer_slots(config.optimizer).size()));
+                                           optimizer_slots(config.optimizer.kind).size()));
   };
   double all = 0;
   for (int64_t one = 0; one < strategy.world_size(); ++one) all += of(one);
@@ -98,7 +98,7 @@ void check_units(const RunConfig& config, const Configuration& configuration, co
 void check_state_fits(const RunConfig& config, const Configuration& configuration, at::Device device,
                       int64_t local_ranks, World& world) {
   const Configuration executed = executed_configuration(config, configuration);
-  check_units(config, executed, optimizer_slots(config.optimizer));
+  check_units(config, executed, optimizer_slots(config.optimizer.kind));
   const ParallelStrategy& strategy = executed.strategy;
   const StateBytes bytes = state_bytes_of(config, strategy, world.rank(), local_ranks);
   const auto left = static_cast<double>(available_memory_bytes());
@@ -106,7 +106,7 @@ void check_state_fits(const RunConfig& config, const Configuration& configuratio
   std::optional<Obstacle> lack;
   if (device.is_cpu() && (bytes.of_machine > left || bytes.of_rank > left_to_process)) {
     lack = Obstacle{
-        concat("weights, gradients and AdamW's moments take ", format_bytes(bytes.of_rank), " on a rank",
+        concat("weights, gradients and the optimizer's state take ", format_bytes(bytes.of_rank), " on a rank",
                local_ranks > 1 ? concat(", ", format_bytes(bytes.of_machine), " on the ranks of this machine") : "",
                ", and ", format_bytes(std::min(left, left_to_process)),
                " are left: train a smaller model ([model] has ",

@@ -42,7 +42,7 @@ TEST(CheckUnits, ARunWhoseLayoutCutsBelowTheOptimizersUnitIsRefusedBeforeItBegin
               AllOf(HasSubstr("the run cannot begin in d=2,t=1,p=1,B=8,b=2,zero=1: parallel.zero_stage 1 cuts "),
                     HasSubstr("but the optimizer's momentum needs whole matrices; the nearest is 0")));
   EXPECT_EQ(user_error([&] { check_units(config, whole, slots); }), "no UserError");
-  EXPECT_EQ(user_error([&] { check_units(config, cut, optimizer_slots(config.optimizer)); }), "no UserError");
+  EXPECT_EQ(user_error([&] { check_units(config, cut, optimizer_slots(config.optimizer.kind)); }), "no UserError");
 }
 
 }  // namespace

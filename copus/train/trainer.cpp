@@ -82,7 +82,7 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configurati
   const Placement placement = place(config.model, strategy, config.train.sequence_length, world.rank());
   return std::make_unique<RankModel>(config, strategy, world, recorder,
                                      allocate_zeros(config.model, placement, compute_dtype(config.execution.precision),
-                                                    optimizer_slots(config.optimizer).size(), memory));
+                                                    optimizer_slots(config.optimizer.kind).size(), memory));
 }
 
 // Throws UserError where the checkpoint holds optimizer state that nobody here would go on with.
@@ -93,7 +93,7 @@ void check_known(const Checkpoint& checkpoint, const RunConfig& config, const Op
                            "\", which this Copus does not know; use the Copus that wrote it"));
   };
   std::set<std::string, std::less<>> known;
-  for (const CheckpointTensor& tensor : list_checkpoint_tensors(config.model, optimizer_slots(config.optimizer))) {
+  for (const CheckpointTensor& tensor : list_checkpoint_tensors(config.model, optimizer_slots(config.optimizer.kind))) {
     if (!tensor.is_weight) known.insert(tensor.name);
   }
   for (const auto& [name, tensor] : checkpoint.optimizer()) {
@@ -103,6 +103,16 @@ void check_known(const Checkpoint& checkpoint, const RunConfig& config, const Op
   for (const OptimizerScalars::Scalar& scalar : scalars.all()) {
     if (std::ranges::find(names, scalar.name()) == names.end()) refuse(scalar.name());
   }
+}
+
+// The optimizer that wrote a checkpoint, by its slots; empty where none of ours did.
+std::optional<OptimizerKind> optimizer_of(const Checkpoint& checkpoint) {
+  for (const auto& [kind, name] : named_values<OptimizerKind>) {
+    const std::string first_slot = concat(optimizer_slots(kind).front().name, ".");
+    const auto found = checkpoint.optimizer().lower_bound(first_slot);
+    if (found != checkpoint.optimizer().end() && found->first.starts_with(first_slot)) return kind;
+  }
+  return std::nullopt;
 }
 
 [[noreturn]] void refuse_new_data(const Checkpoint& checkpoint, const std::string& now, const std::string& then) {
@@ -240,13 +250,15 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
     state.data_begin = state.consumed_samples;
   }
   state.held_out_fingerprint = state_.held_out_fingerprint;
+  const OptimizerKind kind = config_.optimizer.kind;
+  check_same(checkpoint, "optimizer.kind", to_string(kind), to_string(optimizer_of(checkpoint).value_or(kind)));
   check_known(checkpoint, config_, state.optimizer, completion_.rule());
   const ParameterStore& parameters = whole_parameters();
   Optimizer& optimizer = *model_->optimizer;
   StoredParameters weights(config_.model,
                            [&](const std::string& name) -> const TensorView& { return checkpoint.weight(name); });
   load_state(parameters, master_weights(parameters), std::ref(weights));
-  const std::vector<OptimizerSlot> slots = optimizer_slots(config_.optimizer);
+  const std::vector<OptimizerSlot> slots = optimizer_slots(config_.optimizer.kind);
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     load_state(parameters, optimizer.slot_tensors(slot), [&](const std::string& name) -> const TensorView& {
       return checkpoint.optimizer(optimizer_tensor_name(slots[slot], name));

@@ -340,7 +340,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
 }
 
 StateHash Trainer::hash_of_state() const {
-  StateHash hash(config_.model, optimizer_slots(config_.optimizer));
+  StateHash hash(config_.model, optimizer_slots(config_.optimizer.kind));
   model_->weights.finish();
   hash.add_rank(model_->parameters.placement(), model_->state(), /*has_compute_weights=*/true);
   hash.add_counters(state_, model_->optimizer->steps(), world_.rank(), world_.size());

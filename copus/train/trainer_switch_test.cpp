@@ -28,6 +28,7 @@ TEST_F(TrainerSwitch, WhereOnlyTheOrderOfWorkChangesTheRunIsBitwiseTheSame) {
   for (const std::vector<Change>& base : {std::vector<Change>{ranks(2, 1, 2)},
                                           {ranks(2, 1, 2), messages},
                                           {ranks(2, 1, 2), scaled},
+                                          {ranks(2, 1, 2), signum},
                                           {ranks(2, 2, 2), tied, bf16},
                                           {ranks(1, 1, 1), recompute(Recompute::full)}}) {
     const RunConfig begin = config(join(base, {micro_batch(2)}));
@@ -53,6 +54,7 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
   for (const std::vector<Change>& base : {std::vector<Change>{},
                                           {messages},
                                           {tied},
+                                          {signum, tied},
                                           {biases_everywhere, kv_heads(1)},
                                           {normalized_heads},
                                           {like_gpt2, tied},

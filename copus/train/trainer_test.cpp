@@ -64,7 +64,7 @@ class TrainerTest : public ::testing::Test {
 
   // Writes the trainer's state to disk and reads it back.
   Checkpoint save(Trainer& trainer) const {
-    CheckpointWriter writer(folder_.path() / "checkpoints", 1);
+    CheckpointWriter writer(folder_.path() / concat("checkpoints of ", to_string(config_.optimizer.kind)), 1);
     writer.write(*take_snapshot(trainer, to_toml(config_)));
     writer.finish();
     return Checkpoint(*writer.last_written());
@@ -158,31 +158,51 @@ TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
 }
 
 TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
-  const Dataset dataset = open_data();
-  Trainer uninterrupted(config_, dataset, test_device(), *world_);
-  std::vector<StepRecord> expected;
-  for (int step = 0; step < 12; ++step) expected.push_back(uninterrupted.step());
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::signum}) {
+    SCOPED_TRACE(to_string(kind));
+    config_.optimizer.kind = kind;
+    const Dataset dataset = open_data();
+    Trainer uninterrupted(config_, dataset, test_device(), *world_);
+    std::vector<StepRecord> expected;
+    for (int step = 0; step < 12; ++step) expected.push_back(uninterrupted.step());
 
-  Trainer first(config_, dataset, test_device(), *world_);
-  for (int step = 0; step < 5; ++step) first.step();
-  const Checkpoint checkpoint = save(first);
+    Trainer first(config_, dataset, test_device(), *world_);
+    for (int step = 0; step < 5; ++step) first.step();
+    const Checkpoint checkpoint = save(first);
 
-  const Dataset reopened = open_data();
-  Trainer second(config_, reopened, test_device(), *world_);
-  second.restore(checkpoint);
-  EXPECT_EQ(second.state(), first.state());
-  for (int step = 5; step < 12; ++step) {
-    const StepRecord record = second.step();
-    EXPECT_EQ(record.loss, expected[step].loss) << step;
-    EXPECT_EQ(record.grad_norm, expected[step].grad_norm) << step;
-    EXPECT_EQ(record.lr, expected[step].lr) << step;
-    EXPECT_EQ(record.consumed_samples, expected[step].consumed_samples);
-    EXPECT_EQ(record.small_batch_squared_norm, expected[step].small_batch_squared_norm) << step;
-    EXPECT_EQ(record.noise_scale, expected[step].noise_scale) << step;
-    EXPECT_EQ(record.noise_scale_low, expected[step].noise_scale_low) << step;
+    const Dataset reopened = open_data();
+    Trainer second(config_, reopened, test_device(), *world_);
+    second.restore(checkpoint);
+    EXPECT_EQ(second.state(), first.state());
+    for (int step = 5; step < 12; ++step) {
+      const StepRecord record = second.step();
+      EXPECT_EQ(record.loss, expected[step].loss) << step;
+      EXPECT_EQ(record.grad_norm, expected[step].grad_norm) << step;
+      EXPECT_EQ(record.lr, expected[step].lr) << step;
+      EXPECT_EQ(record.consumed_samples, expected[step].consumed_samples);
+      EXPECT_EQ(record.small_batch_squared_norm, expected[step].small_batch_squared_norm) << step;
+      EXPECT_EQ(record.noise_scale, expected[step].noise_scale) << step;
+      EXPECT_EQ(record.noise_scale_low, expected[step].noise_scale_low) << step;
+    }
+    EXPECT_TRUE(expected.back().noise_scale.has_value());
+    EXPECT_EQ(weights_of(second), weights_of(uninterrupted));
   }
-  EXPECT_TRUE(expected.back().noise_scale.has_value());
-  EXPECT_EQ(weights_of(second), weights_of(uninterrupted));
+}
+
+TEST_F(TrainerTest, RefusesACheckpointOfAnotherOptimizer) {
+  const Dataset dataset = open_data();
+  const auto resume = [&](OptimizerKind then, OptimizerKind now) {
+    config_.optimizer.kind = then;
+    Trainer first(config_, dataset, test_device(), *world_);
+    first.step();
+    const Checkpoint checkpoint = save(first);
+    config_.optimizer.kind = now;
+    Trainer(config_, dataset, test_device(), *world_).restore(checkpoint);
+  };
+  EXPECT_THAT([&] { resume(OptimizerKind::adamw, OptimizerKind::signum); },
+              ThrowsMessage<UserError>(HasSubstr("it was written with optimizer.kind = adamw, and now it is signum")));
+  EXPECT_THAT([&] { resume(OptimizerKind::signum, OptimizerKind::adamw); },
+              ThrowsMessage<UserError>(HasSubstr("it was written with optimizer.kind = signum, and now it is adamw")));
 }
 
 TEST_F(TrainerTest, TheNoiseScaleIsMeasuredFromTheNextStepOnWhenItIsSwitchedOn) {

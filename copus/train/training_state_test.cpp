@@ -72,7 +72,8 @@ TEST(TrainingState, TheOptimizersScalarsMayLieAmongTheOtherFields) {
 }
 
 TEST(TrainingState, RefusesScalarsOfTheOptimizerThatAreNone) {
-  for (const char* scalar : {R"("a": "one")", R"("of_a_name_with_24_letters": 1)", R"("a": 1, "b": 2, "c": 3)"}) {
+  for (const char* scalar :
+       {R"("a": "one")", R"("a_name_of_24_characters_": 1)", R"("a": 1, "b": 2, "c": 3)", R"("a\u0000b": 1)"}) {
     std::string text = to_json(some_state());
     text.insert(text.find("\"beta2_product\""), concat(scalar, ", "));
     EXPECT_THAT([&] { parse_training_state(text, "x"); }, ThrowsMessage<UserError>(HasSubstr("x: the training state")))

@@ -20,7 +20,8 @@ struct WeightUpdate {
   OptimizerScalars scalars = {};   // those of the optimizer after this update
 };
 
-// An optimizer's part in the numbers of its updates. Batches are in samples.
+// An optimizer's part in the numbers of its updates: that of one whose updates follow nothing but the rate. Batches are
+// in samples.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;

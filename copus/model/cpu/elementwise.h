@@ -1,4 +1,4 @@
-// Kernels that pass once over memory: norms, rotary embedding, activations, cross-entropy, AdamW and sums.
+// Kernels that pass once over memory: norms, rotary embedding, activations, cross-entropy, optimizers and sums.
 #pragma once
 
 #include <cmath>
@@ -454,6 +454,25 @@ void adamw(const AdamW<C>& a, int64_t begin, int64_t end) {
     store(a.state.exp_avg_sq + i, variance, n);
     const Vector<C> denominator = square_root<C>(variance) * root_correction + epsilon;
     store(a.state.master + i, load(a.state.master + i, n) * keep - step * mean / denominator, n);
+  });
+}
+
+template <class C>
+COPUS_INLINE Vector<C> sign(Vector<C> x) {
+  for (int i = 0; i < Simd<C>::width; ++i) x[i] = static_cast<C>((x[i] > 0) - (x[i] < 0));
+  return x;
+}
+
+template <class C>
+void signum(const Signum<C>& a, int64_t begin, int64_t end) {
+  const C beta = static_cast<C>(a.beta), new_share = static_cast<C>(1 - a.beta);
+  const C keep = static_cast<C>(1 - a.lr * a.weight_decay), step = static_cast<C>(a.lr);
+  const C scale = static_cast<C>(a.gradient_scale);
+  for_vectors<C>(end - begin, [&](int64_t offset, int64_t n) COPUS_INLINE_LAMBDA {
+    const int64_t i = begin + offset;
+    const Vector<C> momentum = load(a.momentum + i, n) * beta + load(a.gradient + i, n) * scale * new_share;
+    store(a.momentum + i, momentum, n);
+    store(a.master + i, load(a.master + i, n) * keep - step * sign<C>(momentum), n);
   });
 }
 

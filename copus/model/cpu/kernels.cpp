@@ -31,6 +31,7 @@ constexpr Kernels<S> make_table() {
           add_column_sums<S>,
           add_embedding_gradient<S>,
           adamw<C>,
+          signum<C>,
           squared_norm<C>};
 }
 

@@ -219,6 +219,15 @@ struct AdamW {
   double bias_correction1, bias_correction2;
 };
 
+// Updates fp32 (or float64) state by Signum (Bernstein et al. 2018).
+template <class C>
+struct Signum {
+  C *master, *momentum;
+  const C* gradient;
+  double lr, beta, weight_decay;
+  double gradient_scale;  // clipping
+};
+
 template <class S>
 struct Kernels {
   void (*norm_forward)(const NormForward<S>&, int64_t begin, int64_t end);
@@ -244,8 +253,9 @@ struct Kernels {
   // tokens outside the `vocab` rows of the gradient are left out.
   void (*add_embedding_gradient)(const S* data, const int64_t* tokens, int64_t rows, int64_t width, int64_t first_token,
                                  int64_t vocab, Compute<S>* gradient, int64_t begin, int64_t end);
-  // AdamW works on master-typed state, so it is the same for float and BFloat16 storage.
+  // Optimizers work on master-typed state, so they are the same for float and BFloat16 storage.
   void (*adamw)(const AdamW<Compute<S>>&, int64_t begin, int64_t end);
+  void (*signum)(const Signum<Compute<S>>&, int64_t begin, int64_t end);
   double (*squared_norm)(const Compute<S>* data, int64_t begin, int64_t end);  // squared in C, summed in float64
 };
 

@@ -184,7 +184,17 @@ void adamw(const AdamW& a, void* stream) {
     launch(adamw_kernel<V>, {divide_up(a.count, int64_t{flat_threads} * V)}, flat_threads, stream, a);
   };
   constexpr int V = vector_width<float>;
-  const bool packs = a.count % V == 0 && aligned(a.state.master, a.state.exp_avg, a.state.exp_avg_sq, a.gradient);
+  bool packs = a.count % V == 0 && aligned(a.gradient);
+  a.state.map([&](const float* tensor) { return packs = packs && aligned(tensor); });
+  packs ? start.template operator()<V>() : start.template operator()<1>();
+}
+
+void signum(const Signum& a, void* stream) {
+  const auto start = [&]<int V>() {
+    launch(signum_kernel<V>, {divide_up(a.count, int64_t{flat_threads} * V)}, flat_threads, stream, a);
+  };
+  constexpr int V = vector_width<float>;
+  const bool packs = a.count % V == 0 && aligned(a.master, a.momentum, a.gradient);
   packs ? start.template operator()<V>() : start.template operator()<1>();
 }
 

@@ -210,6 +210,18 @@ struct AdamW {
 };
 void adamw(const AdamW& arguments, void* stream);
 
+// Updates flat float32 state by Signum (Bernstein et al. 2018). Values that the formula needs of the step, in float32:
+struct Signum {
+  int64_t count;
+  float *master, *momentum;
+  const float* gradient;
+  float beta, new_share;  // new_share = 1 - beta
+  float keep;             // 1 - learning rate * weight decay
+  float step;             // the learning rate
+  float gradient_scale;
+};
+void signum(const Signum& arguments, void* stream);
+
 // Rounds to = from to nearest, ties to even.
 void round_to_bfloat16(const float* from, void* to, int64_t count, void* stream);
 

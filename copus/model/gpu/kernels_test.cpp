@@ -198,6 +198,20 @@ TEST_P(GpuKernels, AdamW) {
   }
 }
 
+TEST_P(GpuKernels, Signum) {
+  for (const int64_t count : {1, 1000, 1027}) {
+    at::Tensor state[3], expected[3];  // masters, gradients, momenta
+    for (int i = 0; i < 3; ++i) {
+      expected[i] = at::randn({count}, at::kFloat).to(at::kDouble);
+      state[i] = master(expected[i]);
+    }
+    const kernels::SignumStep step{1e-2, 0.9, 0.1, 0.5};
+    kernels::signum_(state[0], state[2], state[1], step);
+    generic::signum_(expected[0], expected[2], expected[1], step);
+    for (int i = 0; i < 3; ++i) EXPECT_LE(relative_error(state[i], expected[i]), 3e-6) << count << ": " << i;
+  }
+}
+
 // Float64 holds the sums of these squares exactly, so that every order gives the CPU's words. They span the whole range
 // of exponents.
 TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {

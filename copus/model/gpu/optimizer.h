@@ -1,5 +1,5 @@
-// Kernels over flat ranges of parameters: AdamW, rounding, and squared norms. Bytes per element, which are those of the
-// floor: AdamW 28 (four reads, three writes), rounding 6, a squared norm 4.
+// Kernels over flat ranges of parameters: optimizers, rounding, and squared norms. Bytes per element, which are those
+// of the floor: AdamW 28 (four reads, three writes), Signum 20 (three reads, two writes), rounding 6, a squared norm 4.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -29,6 +29,24 @@ adamw_kernel(const AdamW a) {
   store(a.state.exp_avg + i, means);
   store(a.state.exp_avg_sq + i, variances);
   store(a.state.master + i, masters);
+}
+
+template <int V>
+COPUS_KERNEL(flat_threads)
+signum_kernel(const Signum a) {
+  const int64_t i = (block_index() * block_threads() + thread_index()) * V;
+  if (i >= a.count) return;
+  const Pack<float, V> gradients = load<V>(a.gradient + i);
+  Pack<float, V> momenta = load<V>(a.momentum + i), masters = load<V>(a.master + i);
+  COPUS_UNROLL
+  for (int v = 0; v < V; ++v) {
+    const float momentum = momenta.values[v] * a.beta + gradients.values[v] * a.gradient_scale * a.new_share;
+    const float sign = static_cast<float>((momentum > 0) - (momentum < 0));
+    momenta.values[v] = momentum;
+    masters.values[v] = masters.values[v] * a.keep - a.step * sign;
+  }
+  store(a.momentum + i, momenta);
+  store(a.master + i, masters);
 }
 
 struct Rounding {

@@ -41,7 +41,7 @@ inline RelayoutRequest described_relayout(const ParallelStrategy& from, const Pa
           .sequence_length = described_sequence_length,
           .from = from,
           .to = to,
-          .recipe = adamw_state(DType::bf16),
+          .recipe = state_recipe(OptimizerKind::adamw, DType::bf16),
           .ranks_per_node = described_cluster().ranks_per_node};
 }
 

@@ -30,8 +30,11 @@ inline ModelDescription small_model() {
 
 inline RelayoutRequest request_for(const ModelDescription& model, const ParallelStrategy& from,
                                    const ParallelStrategy& to) {
-  return {
-      .model = model, .sequence_length = sequence_length, .from = from, .to = to, .recipe = adamw_state(DType::f32)};
+  return {.model = model,
+          .sequence_length = sequence_length,
+          .from = from,
+          .to = to,
+          .recipe = state_recipe(OptimizerKind::adamw, DType::f32)};
 }
 
 class Draw {
@@ -108,7 +111,7 @@ inline RelayoutRequest random_request(uint64_t trial) {
   request.sequence_length = sequence_length;
   request.from = random_strategy(request.model, ranks, draw);
   request.to = random_strategy(request.model, ranks, draw);
-  request.recipe = adamw_state(draw.coin() ? DType::f32 : DType::bf16);
+  request.recipe = state_recipe(OptimizerKind::adamw, draw.coin() ? DType::f32 : DType::bf16);
   if (trial % 4 == 3) request.recipe.slots.push_back({"of another optimizer"});
   request.ranks_per_node = draw.one_of({0, 1, 2, 4});
   return request;
@@ -126,7 +129,7 @@ inline RelayoutRequest random_regrouping(uint64_t trial) {
   request.sequence_length = sequence_length;
   request.from = random_strategy(request.model, before, draw);
   request.to = random_strategy(request.model, after, draw);
-  request.recipe = adamw_state(draw.coin() ? DType::f32 : DType::bf16);
+  request.recipe = state_recipe(OptimizerKind::adamw, draw.coin() ? DType::f32 : DType::bf16);
   request.ranks_per_node = draw.one_of({0, 1, 2, 4});
   if (draw.one_of({0, 1, 2}) == 0) return request;
   // Survivors in their order, then newcomers, as a job that goes on has them; or any of both in any order.

@@ -74,7 +74,7 @@ class MovingState {
         model_(std::make_unique<RankModel>(
             config, strategy, world, recorder_,
             allocate_zeros(config.model, place(config.model, strategy, config.train.sequence_length, world.rank()),
-                           compute_dtype(config.execution.precision), optimizer_slots(config.optimizer).size(),
+                           compute_dtype(config.execution.precision), optimizer_slots(config.optimizer.kind).size(),
                            mover_.memory()))) {
     EXPECT_EQ(mover_.has_arena(), shares_memory && test_device().is_cpu());
     mover_.settle(model_->state(), ranks_as_processes(world), -1);
@@ -85,7 +85,7 @@ class MovingState {
   // The hash of all ranks' state, whose optimizers have made the updates that `counters` says. Every rank calls it.
   StateHash hash(const TrainingState& counters) const { return hash(counters, counters.optimizer_steps); }
   StateHash hash(const TrainingState& counters, int64_t updates) const {
-    StateHash hash(config_.model, optimizer_slots(config_.optimizer));
+    StateHash hash(config_.model, optimizer_slots(config_.optimizer.kind));
     hash.add_rank(model_->parameters.placement(), model_->state(), true);
     hash.add_counters(counters, updates, world_.rank(), world_.size());
     hash.add_up(world_.everyone());
@@ -123,7 +123,7 @@ class MovingState {
   }
 
   PreparedRelayout prepare(const ParallelStrategy& strategy) const {
-    return prepare(strategy, optimizer_slots(config_.optimizer));
+    return prepare(strategy, optimizer_slots(config_.optimizer.kind));
   }
   PreparedRelayout prepare(const ParallelStrategy& strategy, const std::vector<OptimizerSlot>& slots) const {
     const at::ScalarType dtype = model_->parameters.compute_dtype();

@@ -10,11 +10,11 @@
 
 namespace copus {
 
-inline std::vector<BucketState> zero_slots(const ParameterStore& store) {
+inline std::vector<BucketState> zero_slots(const ParameterStore& store, OptimizerKind kind = OptimizerKind::adamw) {
   std::vector<BucketState> state(store.buckets().size());
   for (size_t b = 0; b < state.size(); ++b) {
     const at::Tensor& master = store.buckets()[b].master;
-    state[b].slots.resize(optimizer_slots({}).size());
+    state[b].slots.resize(optimizer_slots(kind).size());
     if (!master.defined()) continue;
     for (at::Tensor& slot : state[b].slots) {
       slot = kernels::zeros({master.numel()}, master.scalar_type(), master.device());

@@ -102,7 +102,7 @@ struct StepBench::Implementation {
         device(find_device(o.device)),
         precision((use_device(device), configure_aten(o.threads), resolve_precision(o.precision, device))),
         state(allocate_zeros(o.model, whole_model(o.model), compute_dtype(precision),
-                             optimizer_slots(OptimizerConfig{}).size(), *allocator_memory(device))),
+                             optimizer_slots(OptimizerKind::adamw).size(), *allocator_memory(device))),
         store(o.model, compute_dtype(precision), whole_model(o.model), state),
         decoder(store, o.recompute),
         optimizer(store, OptimizerConfig{}, state) {
