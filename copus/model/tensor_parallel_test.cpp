@@ -52,7 +52,21 @@ ModelDescription model_of(const Case& c) {
   model.head_dim = 6;
   model.qkv_bias = model.attention_output_bias = model.feed_forward_bias = c.bias;
   model.qk_norm = c.qk_norm;
-  if (c.qk_norm == QkNorm::projection) model.block_norm = BlockNorm::output;
+  switch (c.qk_norm) {
+    case QkNorm::none:
+      model.embedding_multiplier = 5;
+      model.residual_multiplier = 0.4;
+      model.attention_multiplier = 0.3;
+      model.logits_scaling = 3;
+      break;
+    case QkNorm::head:
+      model.block_norm = BlockNorm::both;
+      model.norms_add_one = true;
+      break;
+    case QkNorm::projection:
+      model.block_norm = BlockNorm::output;
+      break;
+  }
   if (c.bias) {
     model.norm = NormKind::layer;
     model.learned_positions = true;

@@ -281,10 +281,13 @@ TEST_F(LayoutMatrix, Multipliers) {
               {{ranks(2, 2, 1), zero_3}, {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
+// AdamW moves a weight whose gradient is nearly 0 by as much as any other: with the usual epsilon of 1e-8, rounding
+// moved one weight of 281 thousand by the learning rate.
 TEST_F(LayoutMatrix, NormsOfInputsAndOutputs) {
-  expect_same({like_gemma3, tied, kv_heads(1)},
+  const Change epsilon = [](RunConfig& config) { config.optimizer.epsilon = 1e-6; };
+  expect_same({like_gemma3, tied, kv_heads(1), epsilon},
               {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}, {ranks(1, 4, 2), interleaved, recompute(Recompute::full)}});
-  expect_same({like_gemma3, sequence_parallel, micro_batch(4)},
+  expect_same({like_gemma3, sequence_parallel, micro_batch(4), epsilon},
               {{ranks(2, 2, 1), zero_3, recompute(Recompute::attention)}, {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
