@@ -12,7 +12,8 @@ void check_concerns_adviser(const std::string& setting) {
   const std::string key = setting.substr(0, setting.find('='));
   const std::string section = key.substr(0, key.find('.'));
   const bool is_advised = section == "noise_scale" || section == "adapt" || section == "optimizer";
-  if ((is_advised && key != "adapt.advise") || key == "train.clip_norm") return;
+  const bool is_of_training = key == "adapt.advise" || key == "optimizer.kind";
+  if ((is_advised && !is_of_training) || key == "train.clip_norm") return;
   throw UserError(concat(key,
                          " is no setting of the adviser: those are of [noise_scale], [adapt] and [optimizer], and ",
                          "train.clip_norm (docs/configuration.md)"));

@@ -13,13 +13,16 @@ bool is_path_pattern(const std::string& path) { return path.find_first_of("*?[")
 
 std::vector<std::string> matching_paths(const std::string& pattern) {
   glob_t found{};
-  // A folder that is not there has no files; one that may not be read may have some.
-  const auto is_unreadable = [](const char* /*folder*/, int error) { return error == EACCES ? 1 : 0; };
+  // A folder that is not there has no files; another that cannot be read may have some.
+  const auto is_unreadable = [](const char* /*folder*/, int error) {
+    return error != ENOENT && error != ENOTDIR ? 1 : 0;
+  };
   const int status = ::glob(pattern.c_str(), GLOB_NOSORT, is_unreadable, &found);
   std::vector<std::string> paths;
   if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
-  if (status == GLOB_ABORTED) throw UserError(concat(pattern, ": a folder of this pattern cannot be read"));
+  if (status == GLOB_ABORTED)
+    throw UserError(concat(pattern, ": a folder of this pattern cannot be read; make it readable, or leave it out"));
   COPUS_CHECK(status == 0 || status == GLOB_NOMATCH, pattern, ": ", status);
   std::ranges::sort(paths);  // by bytes; glob's own order is the locale's
   return paths;

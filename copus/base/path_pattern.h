@@ -10,7 +10,7 @@ namespace copus {
 // listed.
 bool is_path_pattern(const std::string& path);
 
-// Lists what a pattern matches, sorted by name. Throws UserError where a folder may not be read.
+// Lists what a pattern matches, sorted by name. Throws UserError where a folder cannot be read.
 std::vector<std::string> matching_paths(const std::string& pattern);
 
 }  // namespace copus

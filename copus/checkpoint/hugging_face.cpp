@@ -246,7 +246,7 @@ std::optional<std::filesystem::path> first_that(bool (*holds)(const std::filesys
   const std::filesystem::path beside_data = data + ".tokenizer";
   if (holds(beside_data)) return beside_data;
   if (!is_path_pattern(data)) return std::nullopt;
-  // Beside the first shard, whose files' ends the pattern may name.
+  // The pattern of shards may name the end of their files.
   const bool names_end = data.ends_with(".bin") || data.ends_with(".idx");
   const std::string shards = names_end ? data.substr(0, data.size() - 4) : data;
   for (const std::filesystem::path beside_shard : matching_paths(shards + ".tokenizer")) {

@@ -96,7 +96,8 @@ void refuse_other_optimizers_keys(const Setting& root, Job& job) {
   for (const Setting& setting : section->children) {
     if (known.front().has(setting.name)) continue;
     throw UserError(concat(setting.origin, ": optimizer.", setting.name, " is not a setting of optimizer.kind \"",
-                           to_string(job.optimizer.kind), "\"; leave it out. The keys of [optimizer] are here ",
+                           to_string(job.optimizer.kind),
+                           "\"; leave it out. With this kind the keys of [optimizer] are ",
                            join(known.front().keys, ", ")));
   }
 }

@@ -17,7 +17,6 @@
 #include "copus/data/blend.h"
 #include "copus/data/packing.h"
 #include "copus/data/permutation.h"
-#include "copus/data/sharded_source.h"
 #include "copus/data/token_source.h"
 
 namespace copus {

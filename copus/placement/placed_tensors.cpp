@@ -273,7 +273,7 @@ PlacedState place_state(const ModelDescription& model, const ParallelStrategy& s
 
 std::optional<std::string> cut_below_unit(const ModelDescription& model, const ParallelStrategy& strategy,
                                           int64_t sequence_length, const std::vector<OptimizerSlot>& slots) {
-  if (may_cut_anywhere(slots)) return std::nullopt;  // without placing the state, which takes long for many candidates
+  if (may_cut_anywhere(slots)) return std::nullopt;  // without placing the state
   const std::vector<LayerRange> stages = balance_stages(model, sequence_length, strategy.num_stages());
   return find_cut_below_unit(StatePlacer(model, strategy, stages, {.slots = slots}).place());
 }

@@ -1,7 +1,5 @@
 #include "copus/train/adamw_rule.h"
 
-#include <cmath>
-
 #include "copus/statistics/learning_rate_scaling.h"
 
 namespace copus {
@@ -13,15 +11,11 @@ AdamWRule::AdamWRule(const JobConfig& config)
 
 std::vector<std::string_view> AdamWRule::scalar_names() const { return {batch, beta2, beta2_product, variance_ratio}; }
 
-// Of a checkpoint without a product every update had the configuration's beta2.
-OptimizerScalars AdamWRule::resume(const OptimizerScalars& stored, int64_t updates, double last_batch) const {
+OptimizerScalars AdamWRule::begin(double first_batch) const {
   OptimizerScalars scalars;
-  scalars.set(batch, stored.find(batch).value_or(last_batch));
-  scalars.set(variance_ratio, stored.find(variance_ratio).value_or(1));
-  if (scales_beta2_) {
-    const double product = std::pow(beta2_, static_cast<double>(updates));
-    scalars.set(beta2_product, stored.find(beta2_product).value_or(product));
-  }
+  scalars.set(batch, first_batch);
+  scalars.set(variance_ratio, 1);
+  if (scales_beta2_) scalars.set(beta2_product, 1);
   return scalars;
 }
 

@@ -1,4 +1,4 @@
-// What AdamW makes of its updates' batches, without tensors.
+// How AdamW follows changes of the batch, without tensors.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class AdamWRule final : public UpdateRule {
   explicit AdamWRule(const JobConfig& config);
 
   std::vector<std::string_view> scalar_names() const override;
-  OptimizerScalars resume(const OptimizerScalars& stored, int64_t updates, double last_batch) const override;
+  OptimizerScalars begin(double first_batch) const override;
   OptimizerScalars after_update(const OptimizerScalars& scalars, double new_batch) const override;
   double rate_factor(const OptimizerScalars& after) const override;
 

@@ -41,8 +41,7 @@ std::vector<std::string> describe_resume_effects(const RunConfig& then, const Ru
     const auto rule = make_update_rule(now);
     const auto old_batch = static_cast<double>(state.configuration.global_batch);
     const auto batch = static_cast<double>(start.global_batch);
-    const OptimizerScalars scalars = rule->resume(state.optimizer, state.optimizer_steps, old_batch);
-    const bool shrinks = batch < old_batch && rule->rate_factor(rule->after_update(scalars, batch)) < 1;
+    const bool shrinks = batch < old_batch && rule->rate_factor(rule->after_update(state.optimizer, batch)) < 1;
     lines.push_back(concat("the learning rate at this point is now ", text(rate), " (was ", text(old_rate), ")",
                            shrinks ? ", and lower for some steps, since the batch shrinks" : ""));
   }

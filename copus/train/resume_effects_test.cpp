@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/train/run_plan.h"
+#include "copus/train/update_rule.h"
 
 namespace copus {
 namespace {
@@ -51,6 +52,7 @@ std::vector<std::string> effects_at_half_of(const RunConfig& then, const RunConf
   state.configuration = configuration_of(then);
   state.consumed_tokens = 10 * 8 * 16;
   state.elapsed_seconds = 50;
+  state.optimizer = make_update_rule(then)->begin(static_cast<double>(then.train.global_batch));
   return describe_resume_effects(then, now, state, configuration_of(now));
 }
 

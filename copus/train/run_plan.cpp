@@ -167,11 +167,14 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
 // Refuses another optimizer as such, before settings of the one that the run has are refused under the other one.
 void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string>& overrides) {
   constexpr std::string_view key = "optimizer.kind";
-  const std::string old = quote(to_string(then.optimizer.kind));
   for (const std::string& text : overrides) {
     if (!text.starts_with(concat(key, "="))) continue;
-    const std::string value = text.substr(key.size() + 1);
-    if (value != old && quote(value) != old) refuse_change(std::string(key), old, value);
+    std::string value = text.substr(key.size() + 1);
+    std::erase_if(value, [](char c) { return c == '"' || c == '\''; });
+    for (const auto& [kind, name] : named_values<OptimizerKind>) {
+      if (value != name || kind == then.optimizer.kind) continue;
+      refuse_change(std::string(key), quote(to_string(then.optimizer.kind)), quote(value));
+    }
   }
 }
 

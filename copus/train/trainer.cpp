@@ -85,7 +85,7 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configurati
                                                     optimizer_slots(config.optimizer.kind).size(), memory));
 }
 
-// Throws UserError where the checkpoint holds optimizer state that nobody here would go on with.
+// Throws UserError where the checkpoint holds optimizer state that nobody here would go on with, or lacks some.
 void check_known(const Checkpoint& checkpoint, const RunConfig& config, const OptimizerScalars& scalars,
                  const UpdateRule& rule) {
   const auto refuse = [&](std::string_view name) {
@@ -102,6 +102,12 @@ void check_known(const Checkpoint& checkpoint, const RunConfig& config, const Op
   const std::vector<std::string_view> names = rule.scalar_names();
   for (const OptimizerScalars::Scalar& scalar : scalars.all()) {
     if (std::ranges::find(names, scalar.name()) == names.end()) refuse(scalar.name());
+  }
+  const OptimizerScalars needed = rule.begin(1);
+  for (const OptimizerScalars::Scalar& scalar : needed.all()) {
+    if (scalars.find(scalar.name())) continue;
+    throw UserError(concat("cannot resume from ", checkpoint.directory().string(), ": its optimizer lacks \"",
+                           scalar.name(), "\"; the checkpoint is damaged or of another version, use another"));
   }
 }
 
@@ -168,7 +174,7 @@ Trainer::Trainer(const RunConfig& config, const Configuration& configuration, co
   state_.held_out_fingerprint = dataset.held_out_fingerprint(samples_of_evaluation(config, dataset));
   state_.configuration = configuration;
   state_.rate_factor = initial_rate_factor(config, configuration.global_batch);
-  state_.optimizer = completion_.rule().resume({}, 0, static_cast<double>(configuration.global_batch));
+  state_.optimizer = completion_.rule().begin(static_cast<double>(configuration.global_batch));
   plan_steps();
 }
 
@@ -270,7 +276,6 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
   // A factor is that of the batch which the checkpoint was written in.
   const int64_t batch = state.configuration.global_batch;
   if (batch != configuration().global_batch) state.rate_factor = state_.rate_factor;
-  state.optimizer = completion_.rule().resume(state.optimizer, state.optimizer_steps, static_cast<double>(batch));
   state.configuration = configuration();
   state_ = std::move(state);
 }

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/train/testing/switch_test_support.h"
 #include "copus/train/testing/take_snapshot.h"
@@ -123,27 +125,24 @@ TEST_F(TrainerSwitch, AResumedRunGoesOnWithItsProductOfBeta2) {
     product = trainer.state().optimizer.find("beta2_product").value();
   });
   const RunConfig larger = with_changes(begin, {global_batch(32)});
-  const auto resume = [&](const char* folder, const std::function<void(Trainer&)>& body) {
+  const auto resume = [&](const char* folder, const std::function<void(Trainer&, const Checkpoint&)>& body) {
     CheckpointWriter writer(folder_.path() / folder, 1);
     writer.write(Snapshot(*snapshot));
     writer.finish();
     const Checkpoint checkpoint(*writer.last_written());
-    train_on_every_rank(larger, [&](Trainer& trainer, World&, const Dataset&) {
-      trainer.restore(checkpoint);
-      body(trainer);
-    });
+    train_on_every_rank(larger, [&](Trainer& trainer, World&, const Dataset&) { body(trainer, checkpoint); });
   };
-  resume("own", [&](Trainer& trainer) {
+  resume("own", [&](Trainer& trainer, const Checkpoint& checkpoint) {
+    trainer.restore(checkpoint);
     for (const double loss : losses) EXPECT_EQ(trainer.step().loss, loss);
     EXPECT_EQ(trainer.state().optimizer.find("beta2_product"), product);
   });
-  // All updates of a checkpoint that has no product had the configuration's beta2.
   std::string& state = snapshot->training_state;
   const size_t name = state.find("\"beta2_product\"");
   ASSERT_NE(name, std::string::npos);
   state.erase(name, state.find(',', name) + 1 - name);
-  resume("older", [&](Trainer& trainer) {
-    EXPECT_EQ(trainer.state().optimizer.find("beta2_product"), std::pow(begin.optimizer.beta2, 2));
+  resume("damaged", [](Trainer& trainer, const Checkpoint& checkpoint) {
+    EXPECT_THAT(user_error([&] { trainer.restore(checkpoint); }), ::testing::HasSubstr("lacks \"beta2_product\""));
   });
 }
 

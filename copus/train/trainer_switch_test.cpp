@@ -54,7 +54,6 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
   for (const std::vector<Change>& base : {std::vector<Change>{},
                                           {messages},
                                           {tied},
-                                          {signum, tied},
                                           {biases_everywhere, kv_heads(1)},
                                           {normalized_heads},
                                           {like_gpt2, tied},

@@ -1,7 +1,7 @@
 #include "copus/train/training_state.h"
 
 #include <set>
-#include <utility>
+#include <string>
 
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
@@ -100,18 +100,11 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
   if (average == json.end()) refuse(noise_average);
   visit_noise_average(state.noise_average,
                       [&](const char* name, auto& field, NoiseSum) { read(*average, name, field); });
-  // Before the optimizer had an object of its own, its scalars lay among the other fields.
   const auto optimizer = json.find(optimizer_name);
-  const auto read_scalar = [&](const std::string& name, const nlohmann::json& value) {
+  if (optimizer == json.end() || !optimizer->is_object()) refuse(optimizer_name);
+  for (const auto& [name, value] : optimizer->items()) {
     if (!value.is_number() || !state.optimizer.can_hold(name)) refuse(name.c_str());
     state.optimizer.set(name, value.get<double>());
-  };
-  for (const char* name : {noise_average, optimizer_name, configuration_name}) unknown.erase(name);
-  if (optimizer == json.end()) {
-    for (const std::string& name : std::exchange(unknown, {})) read_scalar(name, json[name]);
-  } else {
-    if (!optimizer->is_object()) refuse(optimizer_name);
-    for (const auto& [name, value] : optimizer->items()) read_scalar(name, value);
   }
   std::string configuration;
   read(json, configuration_name, configuration);
@@ -121,6 +114,7 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
     throw UserError(concat(source, ": the training state's configuration: ", error.what(),
                            "; the checkpoint is damaged or of another version"));
   }
+  for (const char* name : {noise_average, optimizer_name, configuration_name}) unknown.erase(name);
   if (unknown.empty()) return state;
   throw UserError(concat(source, ": the training state has a field '", *unknown.begin(),
                          "', which this Copus does not know; use the Copus that wrote the checkpoint"));

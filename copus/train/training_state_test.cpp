@@ -63,14 +63,6 @@ TEST(TrainingState, ReadsBackToTheSameBits) {
 }
 
 // Checkpoints written before the optimizer had an object of its own still load.
-TEST(TrainingState, TheOptimizersScalarsMayLieAmongTheOtherFields) {
-  const std::string text = to_json(some_state());
-  const size_t begin = text.find("\"optimizer\": {"), end = text.find('}', begin);
-  ASSERT_NE(begin, std::string::npos);
-  const std::string within = text.substr(begin + 14, end - begin - 14);
-  EXPECT_EQ(parse_training_state(text.substr(0, begin) + within + text.substr(end + 1), "state"), some_state());
-}
-
 TEST(TrainingState, RefusesScalarsOfTheOptimizerThatAreNone) {
   for (const char* scalar :
        {R"("a": "one")", R"("a_name_of_24_characters_": 1)", R"("a": 1, "b": 2, "c": 3)", R"("a\u0000b": 1)"}) {

@@ -1,12 +1,18 @@
 #include "copus/train/update_rule.h"
 
+#include "copus/base/error.h"
 #include "copus/train/adamw_rule.h"
 
 namespace copus {
 
 std::unique_ptr<const UpdateRule> make_update_rule(const JobConfig& config) {
-  if (config.optimizer.kind == OptimizerKind::adamw) return std::make_unique<AdamWRule>(config);
-  return std::make_unique<UpdateRule>();
+  switch (config.optimizer.kind) {
+    case OptimizerKind::adamw:
+      return std::make_unique<AdamWRule>(config);
+    case OptimizerKind::signum:
+      return std::make_unique<UpdateRule>();
+  }
+  fail_check("known optimizer", __FILE__, __LINE__, "");
 }
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// What an update of the weights is without tensors: its numbers, and how an optimizer lets them follow the batch.
+// The part of a weight update that needs no tensors: its numbers, and how an optimizer lets them follow the batch.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,16 @@ struct WeightUpdate {
   OptimizerScalars scalars = {};   // those of the optimizer after this update
 };
 
-// An optimizer's part in the numbers of its updates: that of one whose updates follow nothing but the rate. Batches are
-// in samples.
+// An optimizer's part in the numbers of its updates. By default they depend on the learning rate only. Batches are in
+// samples.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
   // Lists the names of the scalars that the optimizer may keep.
   virtual std::vector<std::string_view> scalar_names() const { return {}; }
-  // Returns the scalars with which a run continues after so many updates, the last of them in a batch of `batch`, from
-  // those that a checkpoint holds. A run that begins has made no update and has none stored.
-  virtual OptimizerScalars resume(const OptimizerScalars& /*stored*/, int64_t /*updates*/, double /*batch*/) const {
-    return {};
-  }
+  // Returns the scalars of a run that begins in a batch of `batch`. It keeps all of them from then on.
+  virtual OptimizerScalars begin(double /*batch*/) const { return {}; }
   // Returns the scalars after one more update, in a batch of `batch`.
   virtual OptimizerScalars after_update(const OptimizerScalars& scalars, double /*batch*/) const { return scalars; }
   // Returns the optimizer's factor on the learning rate of the update that leaves these scalars.

@@ -184,8 +184,7 @@ void adamw(const AdamW& a, void* stream) {
     launch(adamw_kernel<V>, {divide_up(a.count, int64_t{flat_threads} * V)}, flat_threads, stream, a);
   };
   constexpr int V = vector_width<float>;
-  bool packs = a.count % V == 0 && aligned(a.gradient);
-  a.state.map([&](const float* tensor) { return packs = packs && aligned(tensor); });
+  const bool packs = a.count % V == 0 && aligned(a.state.master, a.state.exp_avg, a.state.exp_avg_sq, a.gradient);
   packs ? start.template operator()<V>() : start.template operator()<1>();
 }
 
