@@ -172,7 +172,7 @@ MISTAKES_IN_TRAINING = [
     # Data.
     (setting("data.train=nowhere"), ["no such corpus", "nowhere.bin and nowhere.idx", "the folder that"]),
     (setting("data.train=folder"), ["it is a folder", "UTF-8 text file"]),
-    (setting("data.train=*.txt"), ["*.txt", "no file matches"]),
+    (setting("data.train=none-*.txt"), ["none-*.txt", "no file matches"]),
     (setting("data.train=https://example.org/a.txt"), ["an address", "download it"]),
     (setting("data.train=latin.txt"), ["latin.txt", "not UTF-8", "iconv"]),
     (setting("data.train=data.parquet"), ["data.parquet", "parquet file", "tools/tokenize_corpus.py"]),
