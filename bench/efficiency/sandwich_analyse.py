@@ -45,7 +45,7 @@ class Table:
         self.outside = 0
 
     def add(self, batch: int, rate: float, ladder: dict[float, float], loss: float | None, before: int, read: int):
-        """`before`: samples at the ladder's origin; `read`: those of the arm that count."""
+        """`before`: samples at the ladder's origin; `read`: the arm's samples before its return."""
         if batch == REFERENCE:
             return
         reached = samples_at(ladder, loss) if loss is not None else None

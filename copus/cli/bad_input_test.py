@@ -179,8 +179,10 @@ class BadInput(ProgramTest):
         self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=2")
         resume = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]
         for setting, says in [("model.hidden_size=64", "64"), ("train.seed=5", "1234"),
-                              ("train.sequence_length=16", "16"), ("data.held_out_fraction=0.2", "0.2")]:
+                              ("train.sequence_length=16", "16"), ("data.held_out_fraction=0.2", "0.2"),
+                              ("optimizer.kind=signum", '"adamw"'), ("optimizer.kind='signum'", 'is "signum"')]:
             self.assert_refused(*resume, "--set", setting, says=[setting.split("=")[0], says], leaves_run_dir=True)
+        self.assert_done(*resume, "--dry-run", "--set", "optimizer.kind='adamw'")
         self.write_run("other.toml", more="[log]\ninterval = 1\n", steps=4)
         (self.folder / "other.toml").write_text((self.folder / "other.toml").read_text().replace("1e-3", "2e-3"))
         self.assert_refused("train", "other.toml", "--resume", "--run-dir", "r", says=["optimizer.lr", "--set"],

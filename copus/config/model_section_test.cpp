@@ -73,7 +73,7 @@ TEST_F(ModelSection, MayBeInline) {
   const ModelDescription granite = parse_with_model(concat(inline_model, "architecture = 'granite'\n")).model;
   EXPECT_EQ(granite.attention_multiplier, 0) << "1 / sqrt(head_dim), not the 1 of transformers";
   const std::string gemma3 = concat(inline_model, "architecture = 'gemma3_text'\n");
-  EXPECT_EQ(parse_with_model(gemma3).model.attention_multiplier, 0) << "not that of the 256 of transformers";
+  EXPECT_EQ(parse_with_model(gemma3).model.attention_multiplier, 0) << "1 / sqrt(head_dim), not transformers' 1/16";
   EXPECT_EQ(parse_with_model(gemma3).model.full_attention_interval, 0) << "not the 6 of transformers";
   EXPECT_EQ(parse_with_model(concat(gemma3, "attention_multiplier = 0.2\n")).model.attention_multiplier, 0.2);
 }

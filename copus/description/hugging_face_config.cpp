@@ -47,7 +47,7 @@ struct ArchitectureDefaults {
   std::optional<int64_t> head_dim = std::nullopt;             // empty: hidden_size / num_attention_heads
   double rope_theta = 10000.0;
   double sliding_rope_theta = 0;        // of sliding layers, where layers have types
-  int64_t full_attention_interval = 0;  // likewise
+  int64_t full_attention_interval = 0;  // where layers have types
   bool tie_word_embeddings = false;
   double rms_norm_eps = 1e-6;
 };
@@ -105,7 +105,7 @@ constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
 struct OwnField {
   std::string_view name;
   std::vector<Architecture> architectures;
-  double value_without = 0;  // with which a model computes as one of another architecture
+  double value_without = 0;  // that changes nothing
 };
 const std::vector<OwnField>& own_fields() {
   using enum Architecture;

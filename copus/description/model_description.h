@@ -114,7 +114,7 @@ struct ModelDescription {
   bool feed_forward_bias = false;  // in all of its linear layers
   QkNorm qk_norm = QkNorm::none;
   BlockNorm block_norm = BlockNorm::input;
-  bool norms_add_one = false;  // norms, those of queries and keys too, multiply by 1 + weight; weights begin at 0
+  bool norms_add_one = false;  // all norms multiply by 1 + weight, and weights begin at 0
   // Every n-th layer has no rotary embeddings: layers n - 1, 2 n - 1, ... (Yang et al. 2025, "RoPE to NoPE and back
   // again"). 0: all layers have them.
   int64_t no_rope_interval = 0;
@@ -187,8 +187,8 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
 // beside it ("float32", "bfloat16"). Token ids (bos, eos, pad) are written as null: they belong to the tokenizer.
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
 
-// The modules that hold the norms of a block's input and output; null where there is none. One name stands for
-// different norms of different models.
+// Names of the modules that hold the norms of a block's input and of its output; null where there is none. Models use
+// the same name for different norms.
 struct BlockNormNames {
   const char* input;
   const char* output;

@@ -18,8 +18,8 @@ double llama3_share(const RopeScaling& scaling, double frequency) {
   return (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
 }
 
-// The share that YaRN keeps of the frequency of pair `j`, by its index between those of two numbers of turns (there,
-// rope_type "yarn").
+// Returns the share of its frequency that pair `j` keeps under YaRN: linear in j between two pairs, those that make
+// beta_fast and beta_slow turns in the original context.
 double yarn_share(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j) {
   const auto index_of = [&](double turns) {
     const double context = static_cast<double>(scaling.original_max_position_embeddings);

@@ -29,8 +29,8 @@ struct StateBytes {
 // as one that has its share of all.
 StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank, int64_t local_ranks);
 
-// Checks that a layout keeps whole what an optimizer with these slots updates at once. Throws UserError that names the
-// tensor.
+// Checks that no rank of a layout holds a part of a unit that an optimizer with these slots updates at once. Throws
+// UserError that names the tensor.
 void check_units(const RunConfig& config, const Configuration& configuration, const std::vector<OptimizerSlot>& slots);
 
 // Checks, together with all ranks and before any of them takes memory, that the machine has enough for their training
