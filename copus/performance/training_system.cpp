@@ -105,11 +105,11 @@ void move_to_gpu(MemoryUse& use) {
 // fp32 master weights and slots. With bf16 weights the masters are rounded after it.
 void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
   constexpr double element = 4, rounding_traffic = 10;
-  const auto slots = static_cast<double>(optimizer_slots(optimizer).size());
+  const auto slots = static_cast<double>(slot_bytes(optimizer));
   const bool keeps_master = system.weight_bytes < element;
   system.optimizer = optimizer;
-  system.optimizer_bytes = element * (slots + (keeps_master ? 1 : 0));
-  system.optimizer_traffic = element * (1 + 2 * (1 + slots)) + (keeps_master ? rounding_traffic : 0);
+  system.optimizer_bytes = slots + (keeps_master ? element : 0);
+  system.optimizer_traffic = 3 * element + 2 * slots + (keeps_master ? rounding_traffic : 0);
 }
 
 TrainingSystem copus_on(Processor processor) {

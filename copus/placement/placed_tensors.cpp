@@ -215,6 +215,12 @@ std::vector<OptimizerSlot> optimizer_slots(OptimizerKind kind) {
   fail_check("known optimizer", __FILE__, __LINE__, "");
 }
 
+int64_t slot_bytes(OptimizerKind kind) {
+  int64_t bytes = 0;
+  for (const OptimizerSlot& slot : optimizer_slots(kind)) bytes += size_of(slot.dtype);
+  return bytes;
+}
+
 StateRecipe state_recipe(OptimizerKind kind, DType weight) {
   return {
       .weight = weight, .gradient = DType::f32, .keeps_master = weight != DType::f32, .slots = optimizer_slots(kind)};

@@ -55,6 +55,9 @@ struct StateRecipe {
 // - signum: momentum, the moving average of the gradient.
 std::vector<OptimizerSlot> optimizer_slots(OptimizerKind kind);
 
+// Returns the bytes of all slots of one parameter.
+int64_t slot_bytes(OptimizerKind kind);
+
 // Returns the training state with this optimizer, with fp32 master weights unless `weight` is fp32 itself.
 StateRecipe state_recipe(OptimizerKind kind, DType weight);
 

@@ -64,9 +64,8 @@ constexpr double assumed_bytes_per_second = 1e9;
 
 double seconds_of_moving(const RunConfig& config) {
   // The weight in two precisions, and the optimizer's slots.
-  const auto bytes_of_parameter =
-      static_cast<double>((2 + optimizer_slots(config.optimizer.kind).size()) * sizeof(float));
-  const double bytes = bytes_of_parameter * static_cast<double>(count_parameters(config.model));
+  const int64_t bytes_of_parameter = 2 * size_of(DType::f32) + slot_bytes(config.optimizer.kind);
+  const auto bytes = static_cast<double>(bytes_of_parameter * count_parameters(config.model));
   const double most = std::max(least_seconds_of_progress, config.wait_limit / expectations_of_a_stall);
   return std::clamp(bytes / assumed_bytes_per_second, least_seconds_of_progress, most);
 }

@@ -51,9 +51,8 @@ std::string what_is_safe(const RunPlan& plan) {
 
 // Seconds that writing weights and the optimizer's slots in fp32 is assumed to take.
 double checkpoint_seconds(const RunConfig& config) {
-  const size_t bytes_of_parameter = (1 + optimizer_slots(config.optimizer.kind).size()) * sizeof(float);
-  return static_cast<double>(bytes_of_parameter) * static_cast<double>(count_parameters(config.model)) /
-         assumed_bytes_per_second;
+  const int64_t bytes_of_parameter = size_of(DType::f32) + slot_bytes(config.optimizer.kind);
+  return static_cast<double>(bytes_of_parameter * count_parameters(config.model)) / assumed_bytes_per_second;
 }
 
 }  // namespace
