@@ -6,15 +6,15 @@
 
 namespace copus {
 
-// Returns bytes: the system's estimate (MemAvailable), or what the control group of a container leaves where that is
-// less; the largest number where neither states anything.
+// Returns bytes: the system's estimate (MemAvailable) or, if smaller, the free memory of the container's control group.
+// Returns the largest number if the system states neither.
 int64_t available_memory_bytes();
 
-// Returns the bytes that a limit on this process' address space (ulimit -v) leaves it; the largest number where there
-// is no limit. Memory that is reserved and not used counts against it.
+// Returns the bytes that remain under a limit on this process' address space (ulimit -v), or the largest number without
+// a limit. Memory that is reserved but not used counts against the limit.
 int64_t available_address_space_bytes();
 
-// Tells a user whose program gets no more memory what there was and what to do.
+// The message for a user whose program cannot allocate: how much memory remained, and what to do.
 std::string lack_of_memory_message();
 
 }  // namespace copus

@@ -20,7 +20,7 @@ TEST(AvailableMemory, IsSomeOfTheMachines) {
 
 TEST(AvailableMemory, ALimitOnTheProcessCounts) {
   if (under_address_sanitizer) GTEST_SKIP() << "AddressSanitizer takes more address space than the limit";
-  // In a process of its own, which keeps the limit.
+  // Runs in a child process, because the limit cannot be removed again.
   const auto limited = [] {
     const rlimit limit{int64_t{1} << 40, int64_t{1} << 40};
     const bool is_set = setrlimit(RLIMIT_AS, &limit) == 0;

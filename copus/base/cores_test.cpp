@@ -56,7 +56,7 @@ TEST(Cores, TheLimitThatWouldDoIsNamed) {
 
 TEST(Cores, ThreadsThatTheSystemRefusesAreTheUsersMistake) {
   if (under_address_sanitizer) GTEST_SKIP() << "AddressSanitizer takes more address space than the limit";
-  // In a process of its own: its address space holds the stacks of a few threads more, and not those of a thousand.
+  // Runs in a child process, whose address space holds the stacks of a few more threads but not of a thousand.
   const auto limited = [] {
     rlimit stack{int64_t{64} << 20, int64_t{64} << 20};
     setrlimit(RLIMIT_STACK, &stack);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double no_quota = std::numeric_limits<double>::infinity();
 
-// Version 2 writes "max" where there is no quota, which is no number. Version 1 writes -1.
+// Without a quota, version 2 writes "max", which does not parse as a number, and version 1 writes -1.
 double quota_of_group(const std::filesystem::path& group) {
   double quota = 0, period = 0;
   if (!(std::ifstream(group / "cpu.max") >> quota >> period)) {
@@ -32,7 +32,7 @@ std::optional<double> cpu_quota(const std::filesystem::path& root) {
        std::getline(groups, number, ':') && std::getline(groups, controllers, ':') && std::getline(groups, path);) {
     if (!controllers.empty() && (',' + controllers + ',').find(",cpu,") == std::string::npos) continue;
     const std::filesystem::path mount = controllers.empty() ? mounts : mounts / "cpu";
-    // A container may see its own group as the mount itself, and yet the path that the host sees.
+    // In a container, the mount itself may be the process's own group although `path` is still the host's path.
     for (std::filesystem::path group = std::filesystem::path(path).relative_path();; group = group.parent_path()) {
       smallest = std::min(smallest, quota_of_group(mount / group));
       if (group.empty()) break;

@@ -13,7 +13,7 @@
 namespace copus {
 namespace {
 
-// The files of a machine whose kernel grants a process little.
+// The files of a machine whose kernel limits a process's CPU time.
 class CpuQuota : public testing::Test {
  protected:
   void write(const std::string& file, const std::string& text) {

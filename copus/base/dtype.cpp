@@ -35,7 +35,7 @@ constexpr std::array<DTypeInfo, 10> dtype_table{{
 
 const DTypeInfo& info_of(DType dtype) { return dtype_table.at(static_cast<size_t>(dtype)); }
 
-// Applies `convert` to every element, of type Element, of bytes that need not be aligned.
+// Applies `convert` to every element. The bytes hold elements of type Element and need not be aligned.
 template <class Element, class Convert>
 void convert_elements(std::span<const std::byte> bytes, std::span<float> destination, Convert convert) {
   for (size_t i = 0; i < destination.size(); ++i) {
@@ -74,9 +74,9 @@ bool is_floating_point(DType dtype) {
 
 uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  // A NaN keeps its sign and is made quiet: dropping the low half could leave an empty mantissa, which means infinity.
+  // Keeps a NaN's sign and makes it quiet: dropping the low half could leave an empty mantissa, which means infinity.
   if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  // Adds half a unit, less one where the kept part is even, so that exact ties go to even.
+  // Adds half a unit, or one less if the kept part is even, so that exact ties go to even.
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -87,13 +87,13 @@ uint16_t float_to_f16(float value) {
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
   if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);  // >= 2^16: infinity
   if (magnitude < 0x38800000u) {
-    // Subnormal halves, below 2^-14. Adding 0.5, whose unit in the last place is 2^-24 (that of subnormal halves), lets
-    // the processor round; the increase of the mantissa is the result.
+    // Subnormal halves, below 2^-14. Adding 0.5 makes the processor round, because one unit in the last place of 0.5 is
+    // 2^-24, the spacing of subnormal halves. The increase of the mantissa is the result.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f)));
   }
-  // Normal halves: exponent bias 127 -> 15, mantissa 23 -> 10 bits, ties to even. A carry runs into the exponent and,
-  // past the largest half, gives infinity.
+  // Normal halves: exponent bias 127 -> 15, mantissa 23 -> 10 bits, ties to even. A carry propagates into the exponent
+  // and gives infinity beyond the largest half.
   const uint32_t rebiased = magnitude - ((127u - 15u) << 23);
   return static_cast<uint16_t>(sign | ((rebiased + 0xfffu + ((rebiased >> 13) & 1u)) >> 13));
 }

@@ -28,8 +28,8 @@ std::string_view printed_name(DType dtype);
 
 bool is_floating_point(DType dtype);
 
-// Converts a float to the bits of a bfloat16 or IEEE half: rounds to nearest, ties to even; overflow gives infinity,
-// NaN stays NaN.
+// Converts a float to the bits of a bfloat16 or an IEEE half. Rounds to nearest, ties to even; overflow gives infinity,
+// and NaN stays NaN.
 uint16_t float_to_bf16(float value);
 uint16_t float_to_f16(float value);
 

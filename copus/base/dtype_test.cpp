@@ -16,7 +16,7 @@ namespace {
 
 constexpr float infinite = std::numeric_limits<float>::infinity();
 
-// Rounds to nearest, ties to even, by search over all finite values of the 16-bit type: slow and obviously right.
+// Rounds to nearest, ties to even, by a search over all finite values of the 16-bit type: slow but obviously right.
 class NearestByTable {
  public:
   explicit NearestByTable(float (*to_float)(uint16_t)) {
@@ -25,7 +25,7 @@ class NearestByTable {
       if (!std::isfinite(value)) break;
       values_.push_back(value);
     }
-    // The value that would follow the largest: numbers that round to it overflow.
+    // The next value after the largest one, if the exponent went further. Numbers that round to it overflow.
     values_.push_back(values_.back() + (values_.back() - values_[values_.size() - 2]));
   }
 
@@ -55,7 +55,7 @@ void compare_over_all_magnitudes(uint16_t (*round)(float), float (*widen)(uint16
     if (!std::isfinite(value)) continue;
     ASSERT_EQ(round(value), nearest(value)) << value;
   }
-  // Neighbours of ties: the middle between two adjacent values, and the floats beside it.
+  // Ties and their neighbours: the midpoint of two adjacent values, and the floats next to it.
   for (uint32_t bits = 0; bits < 0x7bffu; ++bits) {
     const float middle = static_cast<float>(
         0.5 * (static_cast<double>(widen(static_cast<uint16_t>(bits))) + widen(static_cast<uint16_t>(bits + 1))));
@@ -93,7 +93,7 @@ TEST(DType, SpecialValues) {
   EXPECT_EQ(float_to_bf16(infinite), 0x7f80);
   EXPECT_EQ(float_to_bf16(std::numeric_limits<float>::max()), 0x7f80);
   EXPECT_EQ(float_to_bf16(1.0f), 0x3f80);
-  // A NaN whose payload lies in the low half alone.
+  // A NaN whose payload lies only in the low half.
   EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(std::bit_cast<float>(0x7f800001u)))));
 }
 

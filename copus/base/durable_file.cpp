@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bytes that are hashed and then written in one piece, few enough to stay in the processor's cache between the two.
+// Bytes that are hashed and then written as one piece: few enough to stay in the processor's cache in between.
 constexpr size_t write_piece = size_t{1} << 20;
 
 std::string error_text(int error_number) { return std::generic_category().message(error_number); }
@@ -40,8 +40,8 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 
 constexpr size_t random_characters = 6;
 
-// Makes a temporary name that there hardly is yet. Whoever creates it makes sure and, if there is one, asks for
-// another.
+// Makes a temporary name that almost certainly does not exist yet. The caller creates it exclusively and tries another
+// name if it exists.
 fs::path new_partial_path(const fs::path& path) {
   std::random_device random;
   std::string letters(random_characters, 'a');
@@ -51,13 +51,14 @@ fs::path new_partial_path(const fs::path& path) {
   return partial_path(named);
 }
 
-// Tells whether a name is one that new_partial_path makes for a file or folder called `name`.
+// Tells whether new_partial_path could have made the name `partial` for a file or folder called `name`.
 bool is_partial_of(const std::string& name, const std::string& partial) {
   const size_t size = name.size() + 1 + random_characters + partial_suffix.size();
   return partial.size() == size && partial.starts_with(name + ".") && partial.ends_with(partial_suffix);
 }
 
-// Creates what has a temporary name by `create`, which returns false and sets errno where it cannot.
+// Calls `create` with new temporary names until one did not exist yet. `create` returns false and sets errno on
+// failure.
 template <class Create>
 fs::path create_partial(const fs::path& path, const Create& create) {
   while (true) {
@@ -67,8 +68,8 @@ fs::path create_partial(const fs::path& path, const Create& create) {
   }
 }
 
-// The file in a folder that is being written, by which it can be told from anything else of such a name. Its lock lives
-// as long as the writer.
+// The mark file in an unfinished folder, which distinguishes it from any other folder of such a name. Its writer holds
+// it locked while it lives.
 constexpr const char* mark_name = ".copus-writing";
 constexpr std::string_view mark_text = "Copus is writing this folder, or was when it died: it may be deleted then.\n";
 
@@ -82,7 +83,7 @@ class UnfinishedFolder {
     const OpenedFile mark = open_regular_file(path_ / mark_name, O_RDWR | O_CREAT | O_EXCL);
     mark_ = mark.descriptor;
     const bool is_marked = mark_ >= 0 && write_all(mark_, mark_text) == mark_text.size();
-    // Where a file system has no locks, nobody else can lock the file either, and nobody deletes the folder.
+    // On a file system without locks, no other process can lock the mark either, so none deletes the folder.
     if (is_marked) ::flock(mark_, LOCK_EX | LOCK_NB);
     if (is_marked) return;
     const std::string error = mark_ < 0 ? mark.error : error_text(errno);
@@ -147,7 +148,7 @@ fs::path create_partial_folder(const fs::path& target) {
 
 DurableFile::DurableFile(std::filesystem::path path, uint64_t expected_bytes)
     : path_(std::move(path)), expected_bytes_(expected_bytes) {
-  // A rename would put the file in the place of a device or a pipe.
+  // A rename would replace a device or a pipe with the file.
   const std::string obstacle = obstacle_to_file(path_);
   if (!obstacle.empty()) throw UserError(concat("cannot create ", path_.string(), ": ", obstacle));
   partial_ = create_partial(path_, [this](const fs::path& partial) {
@@ -172,8 +173,8 @@ void DurableFile::write(std::span<const std::byte> bytes) {
   COPUS_CHECK(descriptor_ >= 0, "write after commit of ", path_.string());
   while (!bytes.empty()) {
     const auto piece = bytes.first(std::min(bytes.size(), write_piece));
-    // Hashes first: where bytes come from a mapped file that is cut short meanwhile, that is noticed here, and the
-    // kernel does not complain of a bad address.
+    // Hashes before writing: if the bytes come from a mapped file that was truncated meanwhile, reading them here
+    // raises SIGBUS, which we report. write() would only fail with a bad address.
     hasher_.update(piece);
     const std::string_view text(reinterpret_cast<const char*>(piece.data()), piece.size());
     if (write_all(descriptor_, text) < text.size()) fail("write", errno, written_ + bytes.size());
@@ -187,7 +188,7 @@ void DurableFile::write(std::string_view text) { write(std::as_bytes(std::span(t
 FileDigest DurableFile::commit() {
   COPUS_CHECK(descriptor_ >= 0, "second commit of ", path_.string());
   if (::fsync(descriptor_) != 0) fail("sync", errno, written_);
-  // A network file system may report a full disk only here. After an error the descriptor is closed all the same.
+  // A network file system may report a full disk only here. Even after an error the descriptor is closed.
   if (::close(std::exchange(descriptor_, -1)) != 0) {
     const int error_number = errno;
     ::unlink(partial_.c_str());
@@ -214,7 +215,7 @@ void sync_directory(const std::filesystem::path& directory) {
   const int result = ::fsync(descriptor);
   const int error_number = errno;
   ::close(descriptor);
-  // A sync of a folder fails with EINVAL on some file systems; nothing more can be done for the names there.
+  // Syncing a folder fails with EINVAL on some file systems, where nothing more can be done for the names.
   if (result != 0 && error_number != EINVAL) {
     throw UserError(concat("cannot sync folder ", directory.string(), ": ", error_text(error_number)));
   }
@@ -233,8 +234,8 @@ void create_directories_durably(const std::filesystem::path& directory) {
 }
 
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
-  // A folder cannot replace one that is not empty by a rename. The two are exchanged instead, and the old one is then
-  // deleted under the temporary name.
+  // A rename cannot replace a folder that is not empty. So the two folders are exchanged, and the old one is deleted
+  // under the temporary name.
   if (std::filesystem::is_directory(to)) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
       sync_directory(folder_of(to));

@@ -53,8 +53,8 @@ TEST_F(DurableFileTest, MissingFolderIsNamed) {
   EXPECT_THAT(message, HasSubstr("No such file or directory"));
 }
 
-// A limit on the size of files stands in for a full disk: either makes write() fail in the middle of a file. The limit
-// holds for a whole process, so a child process sets it.
+// A limit on file size stands in for a full disk: with either, write() fails in the middle of a file. The limit holds
+// for a whole process, so a child process sets it.
 TEST_F(DurableFileTest, FullDiskSaysWhatWasNeededAndLeavesNothing) {
   const auto attempt = [&] {
     const FileSizeLimit limit(1000);
@@ -157,7 +157,7 @@ TEST_F(DurableFileTest, AnInterruptedFolderIsInNobodysWayAndDeletedOnceItsWriter
   ::waitpid(writer, nullptr, 0);
   ASSERT_EQ(entries(), 1) << "what the dead writer has left";
 
-  // A writer that lives meets another one, which deletes what the dead one has left and nothing else.
+  // Two live writers meet. The second one deletes what the dead one left, but not the first one's folder.
   EXPECT_THAT(user_error([&] {
                 write([&] {
                   EXPECT_EQ(entries(), 1);

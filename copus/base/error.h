@@ -7,14 +7,14 @@
 
 namespace copus {
 
-// A mistake in what the user gave: a file, a setting, a size. The message says what, where, what was expected and
-// what to do. Caught in main, printed once without a stack, exit code 2.
+// A mistake in the user's input: a file, a setting, a size. The message says what is wrong, where, what was expected
+// and what to do. main catches it, prints the message without a stack, and exits with code 2.
 class UserError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A broken invariant of our own. Caught in main, exit code 1.
+// A broken invariant of our own. main catches it and exits with code 1.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -32,7 +32,7 @@ std::string concat(const Parts&... parts) {
 
 }  // namespace copus
 
-// Checks an invariant of our own in every build; the detail is evaluated only when the check fails.
+// Checks an invariant of our own, in release builds too. The detail is evaluated only if the check fails.
 #define COPUS_CHECK(condition, ...)                                                                      \
   do {                                                                                                   \
     if (!(condition)) ::copus::fail_check(#condition, __FILE__, __LINE__, ::copus::concat(__VA_ARGS__)); \

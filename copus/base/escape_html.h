@@ -6,7 +6,7 @@
 
 namespace copus {
 
-// Replaces the characters that mean something to HTML (& < > " ') by entities.
+// Replaces the characters that are special in HTML (& < > " ') with entities.
 std::string escape_html(std::string_view text);
 
 }  // namespace copus

@@ -86,7 +86,7 @@ void ExactSum::add(double value) {
   const uint64_t bits = std::bit_cast<uint64_t>(value);
   const uint64_t fraction = bits & ((uint64_t{1} << fraction_bits) - 1);
   const uint64_t exponent = (bits >> fraction_bits) & 0x7FF;
-  // value = significand * 2^(shift - 1074). Subnormal numbers (exponent 0) have no implied bit, and the shift of
+  // value = significand * 2^(shift - 1074). Subnormal numbers (exponent 0) have no implied bit and the same shift as
   // exponent 1.
   const uint64_t significand = exponent == 0 ? fraction : fraction | (uint64_t{1} << fraction_bits);
   const uint64_t shift = exponent == 0 ? 0 : exponent - 1;
@@ -100,8 +100,8 @@ void ExactSum::add(double value) {
   words[2] += sign * static_cast<int64_t>(high >> digit_bits);
 }
 
-// Carries after each merge, so that the spare bits of a word serve the terms of one sum, not those of every sum that is
-// merged. The last digit keeps the sign.
+// Carries after each merge: the spare bits of a word are then needed only for the terms of one sum, not for those of
+// all merged sums. The last digit keeps the sign.
 void ExactSum::add(const ExactSum& other) {
   for (int64_t i = 0; i < num_words; ++i) words_[i] += other.words_[i];
   for (int64_t i = 0; i + 1 < num_digits; ++i) {

@@ -1,7 +1,7 @@
 // A sum of doubles that does not depend on the order of its terms, so that a norm does not depend on which rank holds
 // which shard. It is a fixed-point number wide enough for every double (Kulisch's long accumulator) in 32-bit digits,
-// each kept in a signed 64-bit word. Carries are delayed, so that accumulators are merged by adding words, which is
-// associative; each merge carries once.
+// each kept in a signed 64-bit word. Carries are delayed, so two accumulators are merged by adding their words, which
+// is associative. Each merge carries once.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ class ExactSum {
   // Words for 2^-1074 .. 2^1024 in digits of 32 bits, for carries, and for the counts of +inf, -inf and NaN.
   static constexpr int64_t num_words = 72;
 
-  // Adds one term, or another sum. A sum takes at most 2^30 terms one by one, and any number of sums.
+  // Adds one term or another sum. A sum holds at most 2^30 terms added one by one, and any number of sums.
   void add(double value);
   void add(const ExactSum& other);
   // Adds the negated terms of `other`.
@@ -23,8 +23,8 @@ class ExactSum {
   // Returns the sum, rounded once to the nearest double, ties to even; inf or NaN as IEEE addition would give.
   double value() const;
 
-  // The words, for a reduction over ranks: sums of words are sums of values. At most 2^30 sums may be reduced, each in
-  // the state in which add(const ExactSum&) leaves it.
+  // The words, for a reduction over ranks: adding the words adds the sums. A reduction may add at most 2^30 sums, each
+  // carried as add(const ExactSum&) leaves it.
   std::array<int64_t, num_words>& words() { return words_; }
   const std::array<int64_t, num_words>& words() const { return words_; }
 

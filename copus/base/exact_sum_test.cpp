@@ -21,8 +21,8 @@ double exact_sum(const std::vector<double>& values) {
   return sum.value();
 }
 
-// Computes the sum by another method, as a reference: as a list of doubles that do not overlap (Shewchuk, "Adaptive
-// precision floating-point arithmetic", 1997), rounded once, half to even. Partial sums must not overflow.
+// A reference that computes the sum by another method: as a list of doubles that do not overlap (Shewchuk, "Adaptive
+// precision floating-point arithmetic", 1997), rounded once, ties to even. Partial sums must not overflow.
 double sum_by_expansion(const std::vector<double>& values) {
   std::vector<double> parts;  // in order of increasing magnitude
   for (double value : values) {
@@ -60,7 +60,7 @@ double sum_by_expansion(const std::vector<double>& values) {
 
 uint64_t bits_of(double value) { return std::bit_cast<uint64_t>(value); }
 
-// Returns doubles with random bits: any sign and significand, exponents from `lowest` to `highest` equally likely.
+// Returns doubles with random bits: any sign and significand, and exponents uniform from `lowest` to `highest`.
 std::vector<double> random_doubles(uint64_t seed, size_t count, int lowest, int highest) {
   const uint64_t key = stream_key(seed, "exact sum");
   std::vector<double> values;
@@ -164,7 +164,7 @@ TEST(ExactSum, DoesNotDependOnOrderOrGrouping) {
   ExactSum whole;
   for (const double value : values) whole.add(value);
   for (uint64_t trial = 0; trial < 20; ++trial) {
-    // Terms are dealt out to ranks in another order and merged by words, as a reduction does it.
+    // Deals the terms out to ranks in another order and merges the words, as a reduction does.
     const size_t ranks = 1 + trial;
     std::vector<ExactSum> parts(ranks);
     size_t dealt = 0;

@@ -1,4 +1,4 @@
-// The names of floating-point types: one of them is printed, and all are understood wherever people name a type.
+// The names of floating-point types. Copus prints one of them and accepts all of them.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace copus {
 
 struct FloatNames {
-  std::string_view name;  // of options, settings and messages
+  std::string_view name;  // in options, settings and messages
   std::string_view torch, safetensors;
   std::string_view short_name;
 };
@@ -20,7 +20,7 @@ inline constexpr std::array<FloatNames, 4> float_names{{
     {"fp64", "float64", "F64", "f64"},
 }};
 
-// The name that is printed of the type that `name` means; any other text stays as it is.
+// Returns the printed name of the type that `name` names, or `name` itself if it names no type.
 constexpr std::string_view printed_float_name(std::string_view name) {
   const auto* const found = std::ranges::find_if(float_names, [&](const FloatNames& names) {
     return name == names.name || name == names.torch || name == names.safetensors || name == names.short_name;

@@ -1,4 +1,4 @@
-// Checksums of files and buffers: XXH3 with 128 bits, as `xxhsum -H2` prints it. They reveal damage, not forgery.
+// Checksums of files and buffers: 128-bit XXH3, as `xxhsum -H2` prints it. They detect damage, not forgery.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Hasher {
 
   void update(std::span<const std::byte> bytes);
 
-  // Returns the checksum of everything so far: 32 lower-case hexadecimal digits.
+  // Returns the checksum of all bytes so far: 32 lower-case hexadecimal digits.
   std::string hex() const;
 
  private:

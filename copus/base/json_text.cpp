@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// Stops the parser at the first name that is not new in its object.
+// Stops the parser at the first name that its object already has.
 class NamesOnce : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::optional<std::string> repeated() && { return std::move(repeated_); }
@@ -45,14 +45,14 @@ class NamesOnce : public nlohmann::json_sax<nlohmann::json> {
   std::optional<std::string> repeated_;
 };
 
-// Calls `take` with each character that is in no string, until it returns false.
+// Calls `take` with each character outside strings until `take` returns false.
 template <class Take>
 void for_each_sign(std::string_view json, const Take& take) {
   bool is_in_string = false;
   for (size_t i = 0; i < json.size(); ++i) {
     const char character = json[i];
     if (is_in_string) {
-      if (character == '\\') ++i;  // the next one ends no string
+      if (character == '\\') ++i;  // the escaped character does not end the string
       if (character == '"') is_in_string = false;
     } else if (character == '"') {
       is_in_string = true;
@@ -83,7 +83,7 @@ bool nests_too_deeply(std::string_view json) {
 }
 
 bool repeats_names(std::string_view json, const nlohmann::json& parsed) {
-  size_t names = 0;  // a colon stands behind each, and nowhere else
+  size_t names = 0;  // one colon follows each name; there are no others
   for_each_sign(json, [&](char sign) {
     names += sign == ':';
     return true;

@@ -28,7 +28,7 @@ TEST(JsonText, RefusesDeepNestingBeforeAValueIsMade) {
   EXPECT_TRUE(nests_too_deeply(objects));
 }
 
-// Brackets within strings nest nothing, whatever stands before them.
+// Brackets within strings do not nest, whatever precedes them.
 TEST(JsonText, DoesNotCountWhatStandsInStrings) {
   const std::string brackets(1000, '[');
   EXPECT_EQ(parse_json("[\"" + brackets + "\"]").at(0), brackets);
@@ -38,7 +38,7 @@ TEST(JsonText, DoesNotCountWhatStandsInStrings) {
   EXPECT_FALSE(nests_too_deeply(R"(["\\\", )" + brackets));
 }
 
-// Many values beside one another are no deep value.
+// Many siblings do not make a value deep.
 TEST(JsonText, CountsDepthAndNotNumber) {
   std::string list = "[[]";
   for (int i = 0; i < 1000; ++i) list += ",[{}]";

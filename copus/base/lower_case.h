@@ -1,11 +1,11 @@
-// Letters of ASCII, whatever the locale.
+// Lower case for ASCII letters, in any locale.
 #pragma once
 
 #include <string>
 
 namespace copus {
 
-// The text with 'A' to 'Z' as 'a' to 'z'; all else stays.
+// Returns the text with 'A' to 'Z' replaced by 'a' to 'z'; all other bytes stay.
 inline std::string lower_case(std::string text) {
   for (char& character : text) {
     if (character >= 'A' && character <= 'Z') character = static_cast<char>(character - 'A' + 'a');

@@ -24,22 +24,22 @@ namespace {
 
 constexpr int users_mistake = 2;
 
-// Mappings of this process from which on small files are copied instead.
+// From this number of mappings on, small files are copied instead.
 constexpr int64_t many_mappings = 16384;
 constexpr size_t small_file_bytes = size_t{64} << 10;
 
 std::atomic<int64_t> mappings = 0;
 
-// What a signal handler can know of a mapping: it may take no lock and call next to nothing.
+// What the signal handler reads about a mapping. The handler may take no lock and call hardly any function.
 struct Watched {
   static constexpr uintptr_t unused = 0, being_made = 1;
 
   std::atomic<uintptr_t> begin = unused;
   uintptr_t end = 0;
-  std::array<char, 256> name{};  // as a terminal may show it; the end of it where it is longer
+  std::array<char, 256> name{};  // printable; the end of a longer name
 };
 
-// Files that are open at the same time; of one beyond these a bare SIGBUS tells.
+// Files that are open at the same time. For any further file, the process dies of a bare SIGBUS.
 std::array<Watched, 1024> watched_files;
 
 void watch(const std::byte* data, size_t size, const std::string& path) {
@@ -65,7 +65,7 @@ void forget(const std::byte* data) {
 
 [[noreturn]] void end_for(const Watched& file) {
   static std::atomic_flag is_told;
-  while (is_told.test_and_set()) ::pause();  // another thread has come upon it first, and ends the process
+  while (is_told.test_and_set()) ::pause();  // another thread was first, and ends the process
   std::array<char, 512> message;
   char* end = message.data();
   for (const char* part : {"copus: error: ", file.name.data(),
@@ -78,13 +78,13 @@ void forget(const std::byte* data) {
 }
 
 extern "C" void handle_bus_error(int signal, siginfo_t* information, void* /*context*/) {
-  const bool is_fault = information->si_code > 0;  // and not sent by a process
+  const bool is_fault = information->si_code > 0;  // as opposed to a signal that a process sent
   const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
   for (const Watched& file : watched_files) {
     const uintptr_t begin = file.begin.load(std::memory_order_acquire);
     if (is_fault && begin > Watched::being_made && address >= begin && address < file.end) end_for(file);
   }
-  // The signal comes again on return: a fault repeats itself.
+  // Returning repeats a fault, and with it the signal.
   ::signal(signal, SIG_DFL);
   if (!is_fault) ::raise(signal);
 }

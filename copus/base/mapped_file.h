@@ -8,9 +8,9 @@
 
 namespace copus {
 
-// Maps a whole regular file for its lifetime; pages are read when they are first touched. A file that somebody cuts
-// short meanwhile ends the process when a page is touched that is gone (see below); what is left of the page that it
-// then ends in reads as zeros. A process may have 65,530 mappings (Linux), so where it has many a small file is copied.
+// Maps a whole regular file for its lifetime; pages are read when they are first touched. If somebody truncates the
+// file, touching a missing page ends the process (see below), and the missing rest of its last page reads as zeros.
+// Linux allows a process 65,530 mappings, so a process with many mappings copies small files instead.
 class MappedFile {
  public:
   // Throws UserError if `path` is missing, not a regular file, or cannot be read.
@@ -31,8 +31,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// From here on, a mapped file whose bytes are gone when they are read ends this process with a message that names it
-// and exit code 2, where SIGBUS would have ended it. Any other SIGBUS does what it did before.
+// After this call, reading a truncated mapped file ends the process with exit code 2 and a message that names the file,
+// instead of a bare SIGBUS. Any other SIGBUS has its previous effect.
 void tell_of_files_cut_short();
 
 }  // namespace copus

@@ -74,7 +74,7 @@ TEST_F(MappedFileTest, RefusesWhatIsNotARegularFile) {
   EXPECT_THAT(user_error([&] { MappedFile{pipe}; }), HasSubstr("it is a pipe"));
 }
 
-// A child process stands for one that trains: it ends.
+// A child process stands in for a training process, because it ends.
 TEST_F(MappedFileTest, AFileThatIsCutShortEndsTheProcessWithAMessage) {
   const std::string path = write("corpus\x1b.bin", std::string(100'000, 'x'));
   const auto read_what_is_gone = [&] {

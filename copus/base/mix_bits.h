@@ -1,4 +1,4 @@
-// Mixes 64-bit values, for keys of random streams and permutations and for fingerprints; unfit for secrets.
+// Mixes 64-bit values, for fingerprints and for keys of random streams and permutations. Not for secrets.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ std::string_view to_string(Enum value) {
   return found->name;
 }
 
-// Finds the value of this name; empty where there is none.
+// Finds the value with this name; empty if there is none.
 template <HasNames Enum>
 std::optional<Enum> find_value(std::string_view name) {
   for (const auto& one : named_values<Enum>) {

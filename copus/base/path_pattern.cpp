@@ -13,7 +13,7 @@ bool is_path_pattern(const std::string& path) { return path.find_first_of("*?[")
 
 std::vector<std::string> matching_paths(const std::string& pattern) {
   glob_t found{};
-  // A folder that is not there has no files; another that cannot be read may have some.
+  // A folder that does not exist has no files; one that cannot be read may have some.
   const auto is_unreadable = [](const char* /*folder*/, int error) {
     return error != ENOENT && error != ENOTDIR ? 1 : 0;
   };
@@ -24,7 +24,7 @@ std::vector<std::string> matching_paths(const std::string& pattern) {
   if (status == GLOB_ABORTED)
     throw UserError(concat(pattern, ": a folder of this pattern cannot be read; make it readable, or leave it out"));
   COPUS_CHECK(status == 0 || status == GLOB_NOMATCH, pattern, ": ", status);
-  std::ranges::sort(paths);  // by bytes; glob's own order is the locale's
+  std::ranges::sort(paths);  // by bytes; glob's own order depends on the locale
   return paths;
 }
 

@@ -1,4 +1,4 @@
-// Patterns of paths, as a shell has them: "data/web-*.bin".
+// Path patterns as in a shell: "data/web-*.bin".
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace copus {
 
-// Tells whether a path is a pattern: `*` stands for any characters of a name, `?` for one, and `[a-c]` for one of those
-// listed.
+// Tells whether a path is a pattern. `*` stands for any characters within a name, `?` for one character, and `[a-c]`
+// for one of the listed characters.
 bool is_path_pattern(const std::string& path);
 
-// Lists what a pattern matches, sorted by name. Throws UserError where a folder cannot be read.
+// Lists the paths that match a pattern, sorted by name. Throws UserError if a folder cannot be read.
 std::vector<std::string> matching_paths(const std::string& pattern);
 
 }  // namespace copus

@@ -13,8 +13,8 @@ namespace {
 constexpr uint32_t low_word(uint64_t value) { return static_cast<uint32_t>(value); }
 constexpr uint32_t high_word(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
 
-// Returns the four deviates of one block. Box and Muller: with u in (0, 1) and v in [0, 1) uniform, sqrt(-2 ln u) *
-// (cos 2*pi*v, sin 2*pi*v) are two independent standard normal numbers.
+// Returns the four deviates of one block. Box-Muller: with u in (0, 1) and v in [0, 1) uniform, sqrt(-2 ln u) * (cos
+// 2*pi*v, sin 2*pi*v) are two independent standard normal numbers.
 std::array<double, 4> normal_block(uint64_t key, uint64_t block) {
   const std::array<uint32_t, 4> bits = philox(key, 0, block);
   std::array<double, 4> deviates;
@@ -32,7 +32,7 @@ std::array<double, 4> normal_block(uint64_t key, uint64_t block) {
 }  // namespace
 
 std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
-  // Multipliers from table 2 and Weyl increments of the key from section 3.1 of the paper (named in philox.h).
+  // Multipliers from table 2 and Weyl increments of the key from section 3.1 of the paper that philox.h names.
   constexpr uint64_t multiplier_0 = 0xd2511f53;
   constexpr uint64_t multiplier_1 = 0xcd9e8d57;
   constexpr uint32_t weyl_0 = 0x9e3779b9;
@@ -58,7 +58,7 @@ uint64_t stream_key(uint64_t seed, std::string_view name) {
   for (const char character : name) {
     hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3ULL;
   }
-  // The seed is mixed before it meets the hash, so that no small change of the seed undoes one of the name.
+  // Mixes the seed before combining it with the hash, so that a small change of the seed cannot cancel one of the name.
   return mix_bits(mix_bits(seed + 0x9e3779b97f4a7c15ULL) ^ hash);
 }
 

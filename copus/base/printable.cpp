@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-// The number of a character, which the text is.
+// Returns the code point of a text of one character.
 uint32_t code_of(std::string_view character) {
   uint32_t code = static_cast<unsigned char>(character.front());
   if (character.size() > 1) code &= 0x7FU >> character.size();
@@ -21,7 +21,7 @@ uint32_t code_of(std::string_view character) {
 
 bool is_control(uint32_t code) { return code < 0x20 || (code >= 0x7F && code <= 0x9F); }
 
-// Separators of lines and paragraphs, and what embeds, overrides or isolates a direction of writing.
+// Line and paragraph separators, and characters that embed, override or isolate a writing direction.
 bool turns_or_breaks_a_line(uint32_t code) {
   return code == 0x061C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
          (code >= 0x2066 && code <= 0x2069);

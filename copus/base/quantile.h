@@ -1,12 +1,11 @@
-// Quantiles: the middle of measurements and how far they spread.
+// Quantiles: the median of measurements and their spread.
 #pragma once
 
 #include <vector>
 
 namespace copus {
 
-// Returns the value that a `share` (0 .. 1) of the values does not exceed, interpolated between neighbours; there must
-// be at least one value.
+// Returns the quantile at `share` (0 .. 1), interpolated between neighbours. `values` must not be empty.
 double quantile(std::vector<double> values, double share);
 
 struct Quartiles {

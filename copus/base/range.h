@@ -1,4 +1,4 @@
-// The range of numbers that a setting or a part of a configuration may have.
+// The allowed range of a setting or of a part of a configuration.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Range {
   }
 };
 
-// The magnitudes that computing in single precision can make something of, far from its ends.
+// Magnitudes that single precision represents well, far from the ends of its range.
 inline constexpr Range<double> single_precision{1e-30, 1e30};
 
 // Puts a range into words: "at least 1", "greater than 0", "at least 0 and less than 1".
@@ -34,8 +34,8 @@ std::string describe(const Range<Number>& range) {
   return concat(low, " and ", range.below_high ? "less than " : "at most ", range.high);
 }
 
-// Finds numbers in `range` that `works` accepts: the largest that is not above `below` and the smallest that is not
-// below `above`; returns none, one or both of them.
+// Finds numbers in `range` that `works` accepts: the largest one that is at most `below`, and the smallest one that is
+// at least `above`. Returns none, one or both.
 template <class Works>
 std::vector<int64_t> nearest_that_work(int64_t below, int64_t above, const Range<int64_t>& range, const Works& works) {
   std::vector<int64_t> found;

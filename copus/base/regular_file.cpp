@@ -29,12 +29,13 @@ std::string no_file(mode_t mode) {
 
 }  // namespace
 
-// A pipe without O_NONBLOCK would wait for its other end; a terminal without O_NOCTTY may become that of this process.
+// Without O_NONBLOCK, opening a pipe would wait for its other end. Without O_NOCTTY, a terminal may become the
+// controlling terminal of this process.
 OpenedFile open_regular_file(const std::filesystem::path& path, int flags) {
   const int descriptor = checked_descriptor(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
   if (descriptor < 0) {
     const int error = errno;
-    // What the system says of a socket, and of a pipe that nobody reads.
+    // The error for a socket, and for a pipe without a reader.
     const bool is_no_file = error == ENXIO;
     return {.error_number = error,
             .error = is_no_file ? "it is a pipe, a socket or a device; expected a file" : system_words(error)};
@@ -65,16 +66,17 @@ bool is_file_locked(const std::filesystem::path& path) {
   return locked;
 }
 
-// Who asks has a shared lock for a moment. A writer has more: beside it there is no shared one.
+// A process that only checks holds a shared lock for a moment. A writer holds an exclusive lock, which excludes shared
+// ones.
 bool lock_as_writer(int descriptor) {
   const auto is_refused = [descriptor](int kind) {
     return ::flock(descriptor, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   };
-  constexpr int most_attempts = 2000;  // two seconds: somebody may ask in between, and be slow
+  constexpr int most_attempts = 2000;  // two seconds: processes that check the lock may be slow
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
     if (!is_refused(LOCK_EX)) return true;
     if (is_refused(LOCK_SH)) return false;
-    ::flock(descriptor, LOCK_UN);  // not to be in the way of another who waits like this
+    ::flock(descriptor, LOCK_UN);  // not to block another process that waits like this one
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;

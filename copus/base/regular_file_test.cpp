@@ -45,7 +45,7 @@ TEST_F(RegularFileTest, GivesTheBytesPieceByPiece) {
   EXPECT_EQ(text, "hello");
 }
 
-// A read or an open that waited would end the test by its time limit.
+// A read or an open that blocks would make the test fail by its time limit.
 TEST_F(RegularFileTest, RefusesAtOnceWhatIsNoFile) {
   ASSERT_EQ(::mkfifo((directory_ / "pipe").c_str(), 0600), 0);
   EXPECT_THAT(refusal(directory_ / "pipe"), HasSubstr("pipe: it is a pipe; expected a file"));
@@ -60,7 +60,7 @@ TEST_F(RegularFileTest, RefusesAtOnceWhatIsNoFile) {
   EXPECT_THAT(refusal(directory_ / "socket"), HasSubstr("a socket or a device; expected a file"));
   ::close(socket);
 
-  // Nor is anything written where nobody reads.
+  // Nothing is written without a reader either.
   EXPECT_THAT(open_regular_file(directory_ / "pipe", O_WRONLY | O_CREAT | O_APPEND).error,
               HasSubstr("expected a file"));
 }

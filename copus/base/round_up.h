@@ -5,7 +5,7 @@
 
 namespace copus {
 
-// The least multiple of `unit` (above 0) that is not below `value` (not negative).
+// The smallest multiple of `unit` (positive) that is at least `value` (not negative).
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace copus

@@ -6,7 +6,7 @@ namespace copus {
 
 namespace {
 
-// A "~" or "=" may mean something to a shell at some places, so neither is among these.
+// A "~" or "=" is special to a shell in some places, so neither is among these.
 bool needs_no_quotes(char letter) {
   constexpr std::string_view others = "_-./:,+@%";
   return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
@@ -21,7 +21,7 @@ std::string in_quotes(std::string_view text) {
   return word + "'";
 }
 
-// The text as a format of printf without control characters.
+// The text as a printf format without control characters.
 std::string format_of(std::string_view text) {
   std::string format;
   for (const char letter : text) {

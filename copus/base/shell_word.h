@@ -1,4 +1,4 @@
-// Words of commands that a user may paste into a shell.
+// Words of shell commands that a user may paste.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace copus {
 
-// The text as one word of a POSIX shell, quoted where that is needed, and on one line: control characters are left to
-// printf. A newline at its end stays one, which a shell would drop there.
+// Returns the text as one word of a POSIX shell on one line, quoted if needed. Control characters become a call of
+// printf. A newline at the end is kept, although command substitution would drop it.
 std::string shell_word(std::string_view text);
 
 }  // namespace copus

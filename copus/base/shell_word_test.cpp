@@ -9,7 +9,7 @@
 namespace copus {
 namespace {
 
-// What a shell makes of a word.
+// What a shell reads from a word.
 std::string read_by_shell(const std::string& word) {
   const std::string command = "printf %s " + word;
   FILE* const shell = ::popen(command.c_str(), "r");

@@ -7,13 +7,13 @@
 
 namespace copus {
 
-// Goes upwards, so that the lowest free number is the one at hand.
+// Counts upwards, so that the lowest free number is the one to be opened.
 void open_standard_descriptors() {
   for (int number = STDIN_FILENO; number <= STDERR_FILENO; ++number) {
     if (::fcntl(number, F_GETFD) >= 0) continue;
     const int mode = number == STDIN_FILENO ? O_RDONLY : O_WRONLY;
     if (::open("/dev/null", mode) >= 0) continue;
-    ::open("/", O_PATH);  // where there is no null device: reads and writes fail
+    ::open("/", O_PATH);  // without a null device: reads and writes fail
   }
 }
 

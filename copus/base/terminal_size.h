@@ -1,4 +1,4 @@
-// How large a terminal is, for output that has to fit it.
+// The size of a terminal, for output that has to fit it.
 #pragma once
 
 #include <sys/ioctl.h>
@@ -10,7 +10,8 @@ struct TerminalSize {
   int rows = 24;
 };
 
-// Asks the terminal behind the descriptor. The usual size where there is none, or it does not tell.
+// Returns the size of the terminal at the descriptor, or the usual size if there is no terminal or it does not report
+// one.
 inline TerminalSize terminal_size(int descriptor) {
   winsize size{};
   if (ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};

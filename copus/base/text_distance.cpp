@@ -9,8 +9,8 @@ namespace copus {
 
 namespace {
 
-// Tells whether each word of `text` begins the word of `candidate` in the same place. Words are joined by "-" or "_".
-// A few letters may begin anything, and abbreviate nothing.
+// Tells whether each word of `text` is the beginning of the word of `candidate` in the same position. Words are joined
+// by "-" or "_". A word of fewer than three letters does not count as an abbreviation, because it may begin anything.
 bool abbreviates(std::string_view text, std::string_view candidate) {
   constexpr std::string_view joints = "-_";
   constexpr size_t fewest_letters = 3;
@@ -55,7 +55,7 @@ std::optional<std::string> nearest(std::string_view text, const std::vector<std:
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(1, text.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
-    // Every difference in length is an edit: what is far longer or shorter need not be read.
+    // The distance is at least the difference in length, so candidates of very different length are skipped.
     const size_t fewest_edits = std::max(lower.size(), candidate.size()) - std::min(lower.size(), candidate.size());
     if (fewest_edits >= best_distance) continue;
     const size_t distance = edit_distance(lower, lower_case(std::string(candidate)));

@@ -1,4 +1,4 @@
-// Texts for messages about names: lists of names, and the name that a misspelling probably meant.
+// Texts for messages about names: lists of names, and what a misspelled name probably meant.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@ namespace copus {
 // (optimal string alignment distance).
 size_t edit_distance(std::string_view one, std::string_view other);
 
-// Returns the candidate nearest to `text` (the first of equals), if a misspelling is likely to have meant it: at most
-// one edit per three characters, whatever the case of letters. Where there is none, returns the first candidate whose
-// words `text` abbreviates, each by its beginning: "--seq-len" means "--sequence-length".
+// Returns the candidate nearest to `text` (the first of equals), if it is likely that `text` misspells it: at most one
+// edit per three characters, ignoring case. Otherwise returns the first candidate that `text` abbreviates word by word:
+// "--seq-len" means "--sequence-length".
 std::optional<std::string> nearest(std::string_view text, const std::vector<std::string>& candidates);
 
-// Puts the separator between texts: join({"a", "b"}, ", ") is "a, b".
+// Joins texts with the separator: join({"a", "b"}, ", ") is "a, b".
 std::string join(const std::vector<std::string>& texts, std::string_view separator);
 
-// Suggests what an unknown name may have meant: `did you mean "lr"?` where one of the candidates is near enough.
-// Otherwise lists the candidates behind `introduction`: "its keys are lr, seed".
+// Suggests what an unknown name may have meant: `did you mean "lr"?` if a candidate is near enough. Otherwise lists the
+// candidates after `introduction`: "its keys are lr, seed".
 std::string suggest(std::string_view text, const std::vector<std::string>& candidates, std::string_view introduction);
 
 }  // namespace copus

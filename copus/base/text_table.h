@@ -1,4 +1,4 @@
-// A table as text: its columns are as wide as they need be.
+// A table as text. Each column is as wide as its content.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace copus {
 
 class TextTable {
  public:
-  // Numbers stand to the right of their column; a first column of names, to the left.
+  // Numbers are aligned right. A first column of names is aligned left.
   enum class FirstColumn { right, left };
 
   explicit TextTable(std::vector<std::string> header, FirstColumn first = FirstColumn::right);

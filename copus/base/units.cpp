@@ -9,7 +9,7 @@
 namespace copus {
 namespace {
 
-// Writes at most three digits in front of the unit, with one decimal below a hundred. `units` go up by the factor
+// Writes at most three digits before the unit, with one decimal below 100. Consecutive `units` differ by the factor
 // `base`.
 template <size_t Count>
 std::string scaled(double value, double base, const std::array<const char*, Count>& units) {

@@ -17,7 +17,7 @@ std::string format_duration(double seconds);  // "0.25 s", "12.3 s", "2 min 05 s
 std::string format_count(double count);       // "999", "1.9 M", "45.3 k"
 std::string format_rate(double per_second, std::string_view what);  // "45.3 k tokens/s"
 
-// Says how many there are: "1 switch", "2 switches". `many`: by default `one` with an s.
+// Counts something in words: "1 switch", "2 switches". `many` defaults to `one` plus an s.
 std::string counted(int64_t count, std::string_view one, std::string_view many = {});
 
 }  // namespace copus

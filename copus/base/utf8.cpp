@@ -30,7 +30,7 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
   constexpr uint64_t high_bits = 0x8080808080808080ULL;
   std::size_t position = 0;
   while (position < text.size()) {
-    // Skips ASCII, which most text is, eight bytes at a time.
+    // Skips ASCII, the most common text, eight bytes at a time.
     uint64_t word = 0;
     if (position + sizeof(word) <= text.size()) {
       std::memcpy(&word, text.data() + position, sizeof(word));

@@ -1,4 +1,4 @@
-// A write(2) that goes on after interruptions and short writes.
+// A write(2) that continues after interruptions and short writes.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace copus {
 
-// Writes the whole text, or as much as there is room for, and returns the number of bytes written; where it is less
-// than the whole, errno says why.
+// Writes the whole text, or as much as there is room for, and returns the number of bytes written. If that is less than
+// the whole text, errno says why.
 size_t write_all(int descriptor, std::string_view text);
 
 }  // namespace copus

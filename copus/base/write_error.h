@@ -1,4 +1,4 @@
-// Writes that fail for want of space: full disks, quotas, limits on the size of files.
+// Writes that fail for lack of space: full disks, quotas, limits on file size.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ class WriteError : public UserError {
   using UserError::UserError;
 };
 
-// The text of a failed write's errno. If space is lacking, it adds how large the file would be, the free space or
-// limit, and what to do: "No space left on device; the file needs 4096 bytes, 100 are free in /data; free some space
-// there or choose another folder".
+// Describes a failed write's errno. If space is lacking, the text adds the size that the file would have, the free
+// space or limit, and what to do: "No space left on device; the file needs 4096 bytes, 100 are free in /data; free some
+// space there or choose another folder".
 std::string write_error_text(int error_number, uint64_t file_bytes, const std::filesystem::path& path);
 
-// Makes writes beyond a limit on the size of files (ulimit -f) fail with EFBIG. Otherwise SIGXFSZ would end the process
-// without a message.
+// Makes writes beyond a limit on file size (ulimit -f) fail with EFBIG. Otherwise SIGXFSZ would end the process without
+// a message.
 void report_file_size_limit();
 
 }  // namespace copus

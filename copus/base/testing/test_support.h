@@ -1,4 +1,4 @@
-// Helpers of tests: a folder that is deleted, the text of an error, a stand-in for a full disk, another program.
+// Helpers of tests: a folder that deletes itself, the text of an error, a stand-in for a full disk, another program.
 #pragma once
 
 #include <sys/resource.h>
@@ -17,8 +17,8 @@
 
 namespace copus {
 
-// Whether this is under AddressSanitizer, which takes terabytes of address space: no test can limit that then, nor
-// descriptors, of which UndefinedBehaviorSanitizer beside it takes some.
+// Whether this build uses AddressSanitizer. It takes terabytes of address space, so tests cannot limit that. Nor can
+// they limit descriptors, because UndefinedBehaviorSanitizer, which comes with it, takes some.
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool under_address_sanitizer = true;
 #elif defined(__has_feature)
@@ -64,14 +64,14 @@ std::string user_error(Action action) {
   return "no UserError";
 }
 
-// Returns JSON that nests so deeply that whoever walks through its value by recursion overflows the stack.
+// Returns JSON that nests so deeply that a recursive walk through its value overflows the stack.
 inline std::string deep_json() {
   constexpr size_t depth = 100'000;
   return std::string(depth, '[') + std::string(depth, ']');
 }
 
-// Keeps files of this process from growing beyond `bytes` while it lives: the last write is cut short or refused, as on
-// a full disk. It is meant for child processes, since it covers the test's own output too.
+// While this lives, files of this process cannot grow beyond `bytes`: the last write is truncated or refused, as on a
+// full disk. Meant for child processes, because the limit covers the test's own output too.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -89,7 +89,7 @@ class FileSizeLimit {
 };
 
 struct ProcessResult {
-  int exit_code;       // -1 where a signal ended the program
+  int exit_code;       // -1 if a signal ended the program
   std::string output;  // text of standard output
 };
 
