@@ -26,18 +26,20 @@ std::vector<std::string> names_of(const std::vector<ShippedFile>& files) {
   return names;
 }
 
-// There is no file whose name is too long for one. One that may not be looked at is for the reader to refuse.
+// No file exists if the path is too long for a file name. A path without permission counts as existing: reading it then
+// reports the error.
 bool exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) || error == std::errc::permission_denied;
 }
 
-// Refuses a text that is neither a name nor a file; it may have been meant as either. `what` is "cluster" or "model".
+// Refuses a text that is neither a name nor a file; the user may have meant either. `what` is "cluster" or "model".
 [[noreturn]] void refuse(const std::string& asked_by, const char* what, const std::string& text, const char* extension,
                          const std::vector<ShippedFile>& shipped) {
   const std::vector<std::string> names = names_of(shipped);
   auto similar = nearest(text, names);
-  // Who writes "h100" leaves out what tells the kinds apart; the plain hardware's name begins with it.
+  // A user who writes "h100" omits the suffix that tells the kinds apart. The plain hardware's name begins with this
+  // text.
   const auto longer =
       std::find_if(names.rbegin(), names.rend(), [&](const std::string& name) { return name.starts_with(text + "-"); });
   if (!similar && longer != names.rend()) similar = *longer;

@@ -1,4 +1,4 @@
-// Descriptions of clusters and models in files of their own: the user's files, and those that ship with the program.
+// Descriptions of clusters and models in files of their own: the user's files, and files that ship with the program.
 #pragma once
 
 #include <filesystem>
@@ -11,18 +11,17 @@
 
 namespace copus {
 
-// Reads a cluster's description in TOML (docs/configuration.md, [cluster]). `source` names the file in messages.
-// Throws UserError for malformed TOML, an unknown key (naming the nearest), a wrong type, a value out of range and a
+// Reads a cluster's description in TOML (docs/configuration.md, [cluster]). `source` names the file in messages. Throws
+// UserError for malformed TOML, an unknown key (suggesting the nearest), a wrong type, a value out of range and a
 // missing field.
 ClusterDescription parse_cluster(std::string_view toml_text, const std::string& source);
 
-// Reads a cluster's description from a file, or by the name of one that ships with the program. `asked_by` says in
-// messages where the path was given: "--cluster". Throws what parse_cluster throws, and UserError where the file cannot
-// be read.
+// Reads a cluster's description from a file, or finds a shipped one by name. `asked_by` says in messages where the path
+// was given: "--cluster". Throws as parse_cluster does, and UserError if the file cannot be read.
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by);
 
-// The text of a model's description, from a config.json, the folder that holds one, or a model that ships with Copus.
-// `source` names the file in messages.
+// The text of a model's description, from a config.json, from the folder that holds one, or of a model that ships with
+// Copus. `source` names the file in messages.
 struct ModelText {
   std::string text;
   std::string source;
@@ -33,10 +32,10 @@ ModelDescription read_model_file(const std::string& path, const std::string& ask
 // Writes a description that parse_cluster reads back to an equal value.
 std::string to_toml(const ClusterDescription& cluster);
 
-// Finds a description by name or by path. A name is that of a file that ships with the program,
+// Finds a description by name or by path. A name refers to a file that ships with the program:
 // configs/clusters/NAME.toml or configs/models/NAME.json. A path leads to a TOML file for a cluster; for a model, to a
-// Hugging Face config.json or the folder that holds one. Throws UserError for a text that is neither a name nor a file
-// (listing the names, or the nearest), and what parse_cluster and parse_model_description throw.
+// Hugging Face config.json or the folder that holds one. Throws UserError if the text is neither a name nor a file
+// (listing the names, or the nearest), and as parse_cluster and parse_model_description do.
 ClusterDescription find_cluster(const std::string& name_or_path);
 ModelDescription find_model(const std::string& name_or_path);
 
@@ -44,15 +43,15 @@ ModelDescription find_model(const std::string& name_or_path);
 std::vector<std::string> names_of_shipped_clusters();
 std::vector<std::string> names_of_shipped_models();
 
-// Of the format of calibration.json.
+// The format version of calibration.json.
 inline constexpr int64_t calibration_file_version = 1;
 
-// Reads the critical batch / noise scale that `copus calibrate` has found, from its calibration.json. Throws UserError,
-// which begins with `asked_by`, where the file cannot be read or holds no such number.
+// Reads the quotient critical batch / noise scale from a calibration.json that `copus calibrate` wrote. Throws
+// UserError, which begins with `asked_by`, if the file cannot be read or holds no such number.
 double read_calibration_file(const std::filesystem::path& path, const std::string& asked_by);
 
-// Reads a file that `asked_by` has named. Throws UserError where it cannot be read; the message says who named it and
-// what was expected there.
+// Reads a file that `asked_by` names. Throws UserError if that fails; the message says who named the file and what was
+// expected there.
 std::string read_named_file(const std::filesystem::path& path, const std::string& asked_by,
                             const std::string& expected);
 

@@ -1,4 +1,4 @@
-// Tests finding clusters and models by name and by path, and everything that a cluster's file may say.
+// Tests finding clusters and models by name and by path, and every field of a cluster's file.
 #include "copus/config/descriptions.h"
 
 #include <gmock/gmock.h>
@@ -117,7 +117,7 @@ TEST(Descriptions, MistakesInTheDeviceAreNamed) {
                 parse_cluster("device = 3\nranks_per_node = 1\nwithin_node = {}\nbetween_nodes = {}\n", "c.toml");
               }),
               HasSubstr("within_node has no latency_microseconds"));
-  // Trees are of nodes.
+  // Tree times describe nodes, not links within one.
   EXPECT_THAT(complaint("gigabytes_per_second = 450.0", "gigabytes_per_second = 450.0\ntree_microseconds = 4"),
               HasSubstr("within_node has an unknown key \"tree_microseconds\""));
 }
@@ -155,7 +155,7 @@ TEST(Descriptions, EveryShippedFileIsReadByItsName) {
   }
 }
 
-// The expected parameter counts are those that the models' cards and papers state.
+// The expected parameter counts are stated in the models' cards and papers.
 TEST(Descriptions, ShippedModelsHaveTheirPublishedSizes) {
   const std::vector<std::pair<const char*, int64_t>> sizes = {
       {"llama-2-7b", 6738415616},     {"llama-2-13b", 13015864320},     {"llama-3.1-8b", 8030261248},

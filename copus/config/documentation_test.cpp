@@ -1,4 +1,4 @@
-// Tests that docs/configuration.md lists every key, with the default that the code has.
+// Tests that docs/configuration.md lists every key with its default in the code.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,7 +23,7 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-// Maps "section.key" to the cell of its default.
+// Maps "section.key" to the cell with its default.
 std::map<std::string, std::string> documented_defaults() {
   std::ifstream file(COPUS_SOURCE "/docs/configuration.md");
   EXPECT_TRUE(file);
@@ -42,7 +42,7 @@ std::map<std::string, std::string> documented_defaults() {
   return defaults;
 }
 
-// A list that is written in lines of its own, in one line.
+// Joins a list that is written on several lines into one line.
 std::string in_one_line(std::string value) {
   for (const auto& [lines, line] : {std::pair("[\n  ", "["), {",\n]", "]"}, {",\n  ", ", "}}) {
     for (size_t at; (at = value.find(lines)) != std::string::npos;) value.replace(at, std::strlen(lines), line);

@@ -51,7 +51,7 @@ std::string text_of(const Setting& setting) {
   return std::get<std::string>(setting.value);
 }
 
-// Reads the name of an arm or group. It is part of paths, and stands in tables.
+// Reads the name of an arm or group. The name becomes part of paths and is printed in tables.
 std::string name_of(const Setting& setting) {
   std::string name = text_of(setting);
   const auto is_fit = [](char letter) {
@@ -174,7 +174,8 @@ void check_reference(const Experiment& experiment, const std::string& source) {
                          suggest(experiment.reference, contenders, "there are")));
 }
 
-// Finds the first of the keys that is one of `wanted`, or begins with one of them that ends with a dot.
+// Finds the first of the keys that equals one of `wanted`, or that begins with an item of `wanted` that ends with a
+// dot.
 std::string first_of(const std::vector<std::string>& keys, const std::vector<std::string>& wanted) {
   const auto found = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) {
     return std::any_of(wanted.begin(), wanted.end(), [&](const std::string& one) {
@@ -185,8 +186,9 @@ std::string first_of(const std::vector<std::string>& keys, const std::vector<std
   return *found;
 }
 
-// Names what makes the clocks of two runs show the times of other jobs or clusters; empty where nothing does. What the
-// controllers believe is their own: on the modelled clock this is the description, where `truth` is given.
+// Returns the key because of which the clocks of two runs show the times of different jobs or clusters; empty if there
+// is none. Differences in what the controllers believe are allowed: with `truth` on the modelled clock, the
+// description.
 std::string find_other_times(RunConfig one, RunConfig other) {
   for (RunConfig* run : {&one, &other}) run->cluster.description = run->cluster.as_timed();
   const std::vector<std::string> keys = differing_keys(one, other);

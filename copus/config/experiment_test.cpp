@@ -36,7 +36,7 @@ std::string replaced(std::string text, const std::string& old, const std::string
   return text.replace(place, old.size(), now);
 }
 
-// Checks that the experiment with `now` in place of `old` is refused with a message that says all of `parts`.
+// Checks that the experiment, with `old` replaced by `now`, is refused with a message that contains all `parts`.
 void expect_refused(const std::string& old, const std::string& now, const std::vector<std::string>& parts) {
   try {
     const Experiment experiment = parse_experiment(replaced(screened, old, now), "e.toml");
@@ -111,7 +111,7 @@ TEST(Experiment, ArmsThatCannotBeComparedAreRefused) {
                  {"evaluate.max_batches x train.micro_batch is 32 and 64", "make them equal"});
 }
 
-// Settings of all arms for a clock, and a cluster that is fit for each.
+// Settings of all arms for a clock, with a cluster that suits each clock.
 std::string clocked(const std::string& settings) {
   return concat("train.max_steps=40\", \"cluster.ranks_per_node=4\", \"cluster.rails=2\", ",
                 "\"cluster.teraflops_per_rank=1\", ",
@@ -120,7 +120,7 @@ std::string clocked(const std::string& settings) {
 }
 constexpr const char* modelled = "cluster.clock=modelled\", \"parallel.data_parallel=2";
 
-// Returns the experiment whose arm "large-rate" has one more setting, which may differ from those of all.
+// Returns the experiment with one more setting in the arm "large-rate", which may differ from the other arms.
 std::string with_arm(const std::string& all, const std::string& arm) {
   return replaced(replaced(screened, "train.max_steps=40", clocked(all)), "optimizer.lr=0.01", arm);
 }
@@ -142,7 +142,7 @@ TEST(Experiment, ClocksOfOneClusterAreCompared) {
                        "cluster.between_nodes");
   }
   expect_other_times("cluster.clock=virtual", "cluster.teraflops_per_rank=2", "cluster.teraflops_per_rank");
-  expect_comparable("cluster.clock=wall", "cluster.teraflops_per_rank=2");  // which this clock does not show
+  expect_comparable("cluster.clock=wall", "cluster.teraflops_per_rank=2");  // the wall clock does not depend on it
   expect_comparable("cluster.clock=real", "cluster.rails=1");
 }
 

@@ -36,11 +36,11 @@ Json to_json(const Setting& setting) {
       return object;
     }
     default:
-      return nullptr;  // the reader has refused other types: no field of a model has them
+      return nullptr;  // the reader has refused other types: no field of a model has one
   }
 }
 
-// Replaces our fields about sliding layers by transformers' lists and objects.
+// Replaces Copus' fields for sliding layers by the lists and objects of transformers.
 void describe_by_layer_type(Json& config) {
   constexpr int64_t most_layers = 1 << 16;
   const int64_t interval = config.value("full_attention_interval", int64_t{0});
@@ -61,8 +61,8 @@ void describe_by_layer_type(Json& config) {
   config.erase("rope_scaling");
 }
 
-// Gives Gemma 3 its multipliers. In transformers the embedding's is fixed, and the scores' is one over the root of a
-// whole number.
+// Sets the multipliers of Gemma 3. In transformers the embedding's multiplier is fixed, and that of the attention
+// scores is 1 / sqrt(a whole number).
 ModelDescription describe_gemma3(Json config, const std::string& where) {
   config["query_pre_attn_scalar"] = nullptr;
   if (config["attention_multiplier"].is_number()) {
@@ -96,7 +96,7 @@ ModelDescription describe_file(const std::filesystem::path& path, const std::str
   return describe({read_named_file(path, asked_by, "a Hugging Face config.json"), path.string()}, ignores_dropout);
 }
 
-// Puts the first difference of two models into words; returns "" where they are equal.
+// Describes the first difference between two models; "" if they are equal.
 std::string difference(const ModelDescription& here, const ModelDescription& there) {
   RunConfig one, other;
   one.model = here;
@@ -115,10 +115,10 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 }  // namespace
 
-// Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
-// key/value heads, Qwen3's size of a head, Mistral's window, the epsilon of OLMo 2, OLMo 3, Phi-3 and GPT-2, the tied
+// Some defaults of transformers' classes would surprise a reader of the table, so they do not apply here: the number of
+// key/value heads, Qwen3's head size, Mistral's window, the epsilon of OLMo 2, OLMo 3, Phi-3 and GPT-2, the tied
 // embeddings of SmolLM3, Gemma 3 and GPT-2, the rotary base of SmolLM3, OLMo 3 and Gemma 3, SmolLM3's layers without
-// rotary embeddings, OLMo 3's and Gemma 3's types of layers, and Granite's and Gemma 3's multiplier of attention.
+// rotary embeddings, OLMo 3's and Gemma 3's layer types, and the attention multiplier of Granite and Gemma 3.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},
@@ -140,7 +140,7 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
         throw UserError(concat(field.origin, ": model.", field.name, " belongs to ", join(names, ", "), "; a model of ",
                                to_string(architecture), " has none"));
       }
-      if (!is_owner || value == 0 || value == false) continue;  // none, for which config.json has no value
+      if (!is_owner || value == 0 || value == false) continue;  // absent: config.json has no value for it
     }
     if (field.name == "architecture" || field.name == model_init_from_key || field.name == model_ignore_dropout_key) {
       continue;
@@ -163,7 +163,7 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
         config.adapt.advise ? "; a file without it is of a job that another program trains and Copus advises" : ""));
   }
   SettingsReader reader(root);
-  // Refuses wrong types and ranges, and names the line. parse_model_description does the rest.
+  // Refuses wrong types and ranges, naming the line. parse_model_description checks everything else.
   visit_model(config, reader);
 
   const Setting* file = section->find(model_config_key);

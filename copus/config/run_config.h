@@ -1,5 +1,5 @@
-// The configuration of a job that Copus trains: what the user writes in TOML. Every default is stated here or in
-// job_config.h, and nowhere else.
+// The configuration of a job that Copus trains, which the user writes in TOML. This file and job_config.h are the only
+// places that state defaults.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace copus {
 
-// The table below each of these enumerations holds the names of its values in a configuration file.
+// The table after each of these enumerations holds the names of its values in a configuration file.
 enum class Precision { automatic, fp32, bf16 };
 template <>
 inline constexpr auto named_values<Precision> = std::to_array<NamedValue<Precision>>(
@@ -25,22 +25,22 @@ inline constexpr auto named_values<Precision> = std::to_array<NamedValue<Precisi
 // Section [data].
 struct DataSource {
   std::string path;  // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
-  // Share of the samples, relative to the other sources: 1 where others have a weight and this one has none. Where none
-  // has a weight, all sources are one corpus.
+  // Share of the samples, relative to the other sources; 1 if only other sources have a weight. If no source has a
+  // weight, all sources form one corpus.
   std::optional<double> weight = {};
   bool operator==(const DataSource&) const = default;
 };
 struct DataConfig {
   std::vector<DataSource> train;       // data.train: a string, a list of strings, or a list of {path, weight}
   std::vector<std::string> held_out;   // files to evaluate on; empty: the last part of every training source
-  double held_out_fraction = 0.01;     // size of that last part, as a share of the tokens of each source; 0: none
+  double held_out_fraction = 0.01;     // size of that last part, as a fraction of each source's tokens; 0: none
   std::string document_separator;      // text between documents of text files; empty: a file is one document
-  bool mask_document_ends = true;      // whether the prediction of a document's first token carries no loss
-  bool mask_across_documents = false;  // whether a token sees its own document alone
+  bool mask_document_ends = true;      // whether the prediction of a document's first token has no loss
+  bool mask_across_documents = false;  // whether attention is limited to a token's own document
   bool operator==(const DataConfig&) const = default;
 };
 
-// Of section [train], what Copus' own training alone is told.
+// The settings of section [train] that only matter if Copus itself trains.
 struct ExecutionConfig {
   uint64_t seed = 1234;
   Precision precision = Precision::automatic;
@@ -52,22 +52,22 @@ struct ExecutionConfig {
 // Section [cluster].
 struct ClusterConfig {
   ClockKind clock = ClockKind::real;
-  // The content of inline fields or of the file that cluster.config names; the default where neither is given.
+  // From inline fields or from the file that cluster.config names; the default if neither is given.
   ClusterDescription description;
-  std::string profile;  // profile.json of earlier measurements from which steps are predicted; empty: none
+  std::string profile;  // a profile.json with measurements, for predicting step times; empty: none
 
-  // The following count on the modelled clock alone.
-  std::optional<ModelDescription> stands_for;  // the model of the job that the clock is of; empty: the run's own
-  int64_t stands_for_sequence_length = 0;      // 0: that of the run
-  Precision stands_for_precision = Precision::automatic;  // automatic: that of the run
-  std::optional<ClusterDescription> truth;                // what the clock follows; empty: the description
-  // One standard deviation of the logarithm of a layout's true step time over the predicted one; 0: none.
+  // The following settings matter only on the modelled clock.
+  std::optional<ModelDescription> stands_for;  // model of the job whose time the clock shows; empty: the run's own
+  int64_t stands_for_sequence_length = 0;      // 0: as in the run
+  Precision stands_for_precision = Precision::automatic;  // automatic: as in the run
+  std::optional<ClusterDescription> truth;                // the cluster that the clock follows; empty: the description
+  // Standard deviation of log(true step time / predicted step time) over layouts; 0: none.
   double truth_layout_error = 0;
-  uint64_t truth_seed = 1234;  // of these deviations
+  uint64_t truth_seed = 1234;  // seed of these deviations
 
   bool is_modelled() const { return clock == ClockKind::modelled; }
-  // Returns the description without what the chosen clock ignores: flops_per_second counts on the virtual and the
-  // modelled clock.
+  // Returns the description without the fields that the chosen clock ignores: flops_per_second matters on the virtual
+  // and the modelled clock.
   ClusterDescription as_timed() const;
   // Returns the cluster that the modelled clock follows.
   ClusterDescription true_cluster() const;
@@ -77,15 +77,15 @@ struct ClusterConfig {
 // Section [evaluate].
 struct EvaluateConfig {
   int64_t interval = 200;       // steps; 0: no evaluation by steps
-  int64_t interval_tokens = 0;  // tokens, which do not change with the batch; 0: no evaluation by tokens
+  int64_t interval_tokens = 0;  // tokens, whose number does not depend on the batch; 0: no evaluation by tokens
   int64_t max_batches = 16;     // micro-batches per evaluation; 0: all held-out data
   bool operator==(const EvaluateConfig&) const = default;
 };
 
 // Section [checkpoint].
 struct CheckpointConfig {
-  int64_t interval = 0;            // steps; 0: none by steps
-  int64_t interval_seconds = 900;  // of wall clock, at most, from one to the next; 0: none by time
+  int64_t interval = 0;            // steps; 0: no checkpoints by steps
+  int64_t interval_seconds = 900;  // at most this much wall-clock time between checkpoints; 0: no checkpoints by time
   int64_t keep_last = 2;
   bool operator==(const CheckpointConfig&) const = default;
 };
@@ -99,25 +99,25 @@ struct LogConfig {
 
 // Section [heal].
 struct HealConfig {
-  bool enabled = true;  // whether a job that our launcher has started goes on when ranks fail
-  bool replace = true;  // whether the launcher starts new ranks in their place
-  // How many times without progress the launcher starts ranks anew where all of a machine have ended.
+  bool enabled = true;  // whether a job under Copus' own launcher survives the failure of ranks
+  bool replace = true;  // whether the launcher starts replacements for failed ranks
+  // How many times without progress the launcher restarts ranks after all ranks of a machine have ended.
   int64_t restarts = 3;
-  bool machines = false;  // whether only layouts are used whose state outlives the loss of any one machine
+  bool machines = false;  // whether to use only layouts whose state survives the loss of any one machine
   bool operator==(const HealConfig&) const = default;
 };
 
 // A job that Copus trains.
 struct RunConfig : JobConfig {
-  // The model from inline fields of [model], with config.json's names and `architecture`; from the file that
-  // model.config names; or from the directory of init_from.
+  // The model, from one of three sources: inline fields of [model] with config.json's names and `architecture`; the
+  // file that model.config names; or the directory of init_from.
   ModelDescription model;
-  // model.ignore_dropout: train without the dropout that the description asks for.
+  // model.ignore_dropout: train without the dropout in the model's description.
   bool ignore_dropout = false;
   std::string init_from;  // model.init_from: a Hugging Face directory whose weights the run starts from; empty: none
   DataConfig data;
   ExecutionConfig execution;
-  double wait_limit = 600;  // parallel.wait_limit: seconds that a rank waits for another before the job has failed
+  double wait_limit = 600;  // parallel.wait_limit: seconds that a rank waits for another one before the job fails
   HealConfig heal;
   ClusterConfig cluster;
   EvaluateConfig evaluate;
@@ -126,35 +126,35 @@ struct RunConfig : JobConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-// What was read where both kinds of job are welcome.
+// The configuration of either kind of job.
 using AnyConfig = std::variant<RunConfig, AdvisedConfig>;
 
-// What both kinds say.
+// The part that both kinds have.
 const JobConfig& job_of(const AnyConfig& config);
 
 // Returns every key that a run configuration may have, as "section.key", in the order in which to_toml writes them.
 std::vector<std::string> run_config_keys();
 
-// Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths begin
-// at the working directory. `source` names the file in messages. The only files opened are the model's config.json and
-// the cluster's file. Throws UserError for malformed TOML (with line and column), an unknown key (naming the nearest),
-// a wrong type, a value out of range, a contradiction between values, and an impossible layout.
+// Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths start
+// at the working directory. `source` names the file in messages. Opens no other files than the model's config.json and
+// the cluster's file. Throws UserError for malformed TOML (with line and column), an unknown key (suggesting the
+// nearest), a wrong type, a value out of range, a contradiction between values, and an impossible layout.
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 
-// Reads the configuration of either kind of job: one without [model] is of a job that another program trains.
+// Reads the configuration of either kind of job. One without [model] describes a job that another program trains.
 AnyConfig parse_any_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 
-// Writes the resolved configuration as TOML that parse_run_config reads back to an equal value: with every key, and the
-// model and the cluster as inline fields.
+// Writes the resolved configuration as TOML, with every key, and with the model and the cluster as inline fields.
+// parse_run_config reads it back to an equal value.
 std::string to_toml(const RunConfig& config);
 
 // Returns the keys, in the order of run_config_keys, whose values differ.
 std::vector<std::string> differing_keys(const RunConfig& one, const RunConfig& other);
 
-// What step times, memory and possible layouts are predicted for: the run itself or, on the modelled clock, the job
-// that it stands for.
+// The job whose step times, memory and possible layouts are predicted: the run itself or, on the modelled clock, the
+// job that it stands for.
 struct PredictedJob {
   ModelDescription model;
   int64_t sequence_length = 0;
@@ -162,10 +162,10 @@ struct PredictedJob {
 };
 PredictedJob predicted_job(const RunConfig& config);
 
-// Says why the job that is predicted cannot train in a configuration; empty where it can. Memory is not looked at.
+// Says why the predicted job cannot train in a configuration; empty if it can. Does not check memory.
 std::optional<std::string> infeasible_reason(const RunConfig& config, const Configuration& configuration);
 
-// Returns the number of ranks that train: those of the layout or, on the modelled clock, one.
+// Returns the number of ranks that train: the ranks of the layout or, on the modelled clock, one.
 int64_t num_training_ranks(const RunConfig& config);
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Checks the conditions that link several values of a configuration.
+// Checks conditions that involve several values of a configuration.
 #include <algorithm>
 #include <numeric>
 
@@ -35,7 +35,7 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
     throw UserError(concat(source, ": nothing says when the run ends: set train.max_steps, train.max_tokens or ",
                            "train.max_seconds (for example max_seconds = \"3m\")"));
   }
-  // Values below 1 are shares of the run.
+  // Values below 1 are fractions of the run.
   const OptimizerConfig& optimizer = config.optimizer;
   if (optimizer.schedule == LearningRateSchedule::wsd && optimizer.warmup_tokens < 1 && optimizer.decay_tokens < 1 &&
       optimizer.warmup_tokens + optimizer.decay_tokens > 1) {
@@ -45,7 +45,7 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
   }
 }
 
-// Checks what the modelled clock is of, and that nothing is said of it on another clock.
+// Checks the job that the modelled clock stands for. On any other clock, refuses settings about such a job.
 void check_modelled_clock(const RunConfig& config, const std::string& source) {
   const ClusterConfig& cluster = config.cluster;
   if (!cluster.is_modelled()) {
@@ -76,8 +76,8 @@ void check_modelled_clock(const RunConfig& config, const std::string& source) {
   }
 }
 
-// Checks that a schedule written by hand can be carried out exactly: the layout allows each batch at the run's
-// micro-batch, the run begins in the first one, and each stays long enough to be announced.
+// Checks that a hand-written schedule can be followed exactly: the layout allows each batch at the run's micro-batch,
+// the run begins in the first batch, and each batch is kept long enough to announce the next one.
 template <class Job>
 void check_step_schedule(const Job& config, const std::string& source) {
   StepSchedule schedule;
@@ -111,7 +111,7 @@ void check_step_schedule(const Job& config, const std::string& source) {
   if (const auto reason = why_too_short(schedule)) throw UserError(concat(source, ": ", *reason));
 }
 
-// Checks what the schedules of batches need to know of the job.
+// Checks batch schedules against the settings of the job.
 template <class Job>
 void check_batch_schedule(const Job& config, const std::string& source) {
   const AdaptConfig& adapt = config.adapt;
@@ -141,7 +141,8 @@ void check_batch_schedule(const Job& config, const std::string& source) {
   }
 }
 
-// Checks that the workers whose gradients these policies compare are there, and show what the policy is named for.
+// Checks that the layout has the workers whose gradients these policies compare, with gradients of the kind in the
+// policy's name: whole (ddp) or sharded (fsdp).
 void check_workers(const JobConfig& config, const std::string& source) {
   const PolicyKind kind = config.adapt.policy;
   if (kind != PolicyKind::ddp_norm && kind != PolicyKind::fsdp_norm) return;
@@ -195,7 +196,7 @@ void check_adaptation(const Job& config, const std::string& source) {
   }
 }
 
-// Policies that do not weigh step times themselves still log the best candidates by Goodput, which needs step times.
+// Policies that do not compare step times themselves still log the best candidates by Goodput, which needs step times.
 void check_speed_is_known(const RunConfig& config, const std::string& source) {
   const PolicyKind policy = config.adapt.policy;
   if (!compares_step_times(policy) || is_speed_known(config.cluster.as_timed())) return;

@@ -1,5 +1,5 @@
-// The table of a run configuration's fields: section, key, member and range, each written once. Parsing, the detection
-// of unknown keys, range checks and writing walk over it (only this room's sources include this header).
+// The table of a run configuration's fields, with section, key, member and range, each written once. Parsing, detection
+// of unknown keys, range checks and writing all visit this table. Only sources of this room include this header.
 #pragma once
 
 #include <limits>
@@ -22,7 +22,7 @@ inline constexpr Range<int64_t> at_least_zero{0};
 inline constexpr Range<int64_t> sequence_tokens{1, std::numeric_limits<int32_t>::max()};
 inline constexpr Range<int64_t> sequence_tokens_or_zero{0, sequence_tokens.high};
 inline constexpr Range<int64_t> batch_or_zero{0, allowed_batches.high};
-inline constexpr Range<int64_t> micro_batches_or_zero{0, int64_t{1} << 32};  // times a micro-batch, below 2^63
+inline constexpr Range<int64_t> micro_batches_or_zero{0, int64_t{1} << 32};  // times the micro-batch stays below 2^63
 inline constexpr Range<int64_t> devices_of_node{1, int64_t{1} << 16};
 inline constexpr Range<int64_t> devices_of_node_or_zero{0, devices_of_node.high};
 inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};  // in ranks; 0: not given
@@ -37,7 +37,7 @@ inline constexpr Range<double> share{0.0, 1.0};
 inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
 inline constexpr Range<double> blend_weight{1e-300, 1e300};
 inline constexpr Range<double> logarithm_deviation{0.0, 10.0};
-// Of clusters, wide enough for whatever somebody may want to imagine. What any of them are divided by is far from zero.
+// Ranges for clusters, wide enough for imagined ones. Values that are used as divisors stay far from zero.
 inline constexpr Range<double> link_latency{0.0, 1e9};     // microseconds
 inline constexpr Range<double> link_bandwidth{1e-9, 1e9};  // gigabytes per second
 inline constexpr Range<double> compute_rate{1e-9, 1e9};    // teraflops
@@ -46,15 +46,15 @@ inline constexpr Range<double> launch_time{0.0, 1e9};      // microseconds
 inline constexpr Range<double> megabytes{1e-9, 1e9};
 inline constexpr Range<double> split_time{1e-9, 1e9};  // milliseconds
 
-// The keys of [model] that name a description elsewhere, in place of inline fields.
+// The keys of [model] that name a description elsewhere, instead of inline fields.
 inline constexpr const char* model_config_key = "config";
 inline constexpr const char* model_init_from_key = "init_from";
-inline constexpr const char* model_ignore_dropout_key = "ignore_dropout";  // beside any description
-// The key of [cluster] that names a file, in place of inline fields.
+inline constexpr const char* model_ignore_dropout_key = "ignore_dropout";  // allowed with any description
+// The key of [cluster] that names a file, instead of inline fields.
 inline constexpr const char* cluster_config_key = "config";
 
-// A unit of a cluster file, named by the key; the program's own units are seconds, bytes and operations. Each
-// conversion rounds once, so that a value that was read is still the same after it was written and read again.
+// A unit of a cluster file; the key names it. The program itself uses seconds, bytes and operations. Each conversion
+// rounds once, so that reading a value, writing it and reading it again gives the same value.
 struct Unit {
   double multiplier;
   double divisor;
@@ -70,9 +70,9 @@ inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
 inline constexpr const char* tree_key = "tree_microseconds";
-// The points of a curve stand at positive sizes. Their shares relate to a value that was fitted, or measured at one
-// size, so a point may lie above it: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed of
-// one of 16.
+// The points of a curve are at positive sizes. Their values are relative to one value, which was fitted or measured at
+// one size, so a point may be above 1: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed
+// of one of 16.
 inline constexpr Range<double> curve_place{1e-9, 1e18};
 inline constexpr Range<double> curve_share{1e-9, 10.0};
 
@@ -80,8 +80,8 @@ inline constexpr Range<double> curve_share{1e-9, 10.0};
 //
 // A visitor has section(name), field(key, member), field(key, member, range) for numbers, quantity(key, member, unit,
 // range) for numbers in another unit than the program's own, duration(key, member, range) for seconds that may also be
-// given as text, and cluster(member). A visitor may go on with visit_cluster for the member of cluster(), and with
-// visit_device or visit_communicators for a field that is a Device or CommunicatorCosts.
+// given as text, and cluster(member). For the member of cluster() a visitor may call visit_cluster; for fields of type
+// Device or CommunicatorCosts, visit_device or visit_communicators.
 template <class Model, class Visitor>
 void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("architecture", model.architecture);
@@ -120,8 +120,8 @@ void visit_model(Run& run, Visitor& visitor) {
   visit_model_fields(run.model, visitor);
 }
 
-// A visitor that gathers the known keys, so that unknown ones can be detected: as "section.key" where a key is in a
-// section, else as "key".
+// A visitor that collects the known keys, for detecting unknown ones. Keys in a section are collected as "section.key",
+// others as "key".
 class FieldKeys {
  public:
   void section(const std::string& name) {
@@ -179,7 +179,7 @@ void visit_communicators(CostsOrConst& costs, Visitor& visitor) {
   visitor.quantity("split_milliseconds", costs.split_seconds, milliseconds, split_time);
 }
 
-// Visits the fields of a cluster file, which may also stand in [cluster].
+// Visits the fields of a cluster file, which [cluster] may also contain inline.
 template <class Description, class Visitor>
 void visit_cluster(Description& cluster, Visitor& visitor) {
   visitor.field("num_ranks", cluster.num_ranks, cluster_size);
@@ -200,7 +200,7 @@ inline void FieldKeys::cluster(const ClusterDescription& description) {
   visit_cluster(description, *this);
 }
 
-// Visits the fields of the run's initial configuration whose keys stand in this section.
+// Visits the fields of the run's initial configuration whose keys belong to this section.
 template <class Run, class Visitor>
 void visit_configuration_keys(std::string_view section, Run& run, Visitor& visitor) {
   const auto visit = [&]<class Value>(const ConfigurationField& field, Value& value) {
@@ -215,7 +215,7 @@ void visit_configuration_keys(std::string_view section, Run& run, Visitor& visit
   visit_batches(visit, run.train);
 }
 
-// Visits the fields of a JobConfig in [train]; those of a RunConfig alone may follow, in this section too.
+// Visits the fields of a JobConfig in [train]. The caller may add fields of a RunConfig to the same section afterwards.
 template <class Job, class Visitor>
 void visit_train(Job& job, Visitor& visitor) {
   visitor.section("train");
@@ -228,7 +228,7 @@ void visit_train(Job& job, Visitor& visitor) {
   visitor.field("clip_norm", job.train.clip_norm, single_precision_or_zero);
 }
 
-// Visits the fields that the job's optimizer has, which are all fields for the default, AdamW.
+// Visits the fields that the job's optimizer has. The default, AdamW, has all of them.
 template <class Job, class Visitor>
 void visit_optimizer(Job& job, Visitor& visitor) {
   visitor.section("optimizer");
@@ -259,7 +259,7 @@ void visit_noise_scale(Job& job, Visitor& visitor) {
   visitor.field("critical_updates", job.noise_scale.critical_updates, amount_or_zero);
 }
 
-// Likewise in [parallel].
+// Visits the fields of a JobConfig in [parallel].
 template <class Job, class Visitor>
 void visit_parallel(Job& job, Visitor& visitor) {
   visitor.section("parallel");
@@ -300,7 +300,7 @@ void visit_adapt(Job& job, Visitor& visitor) {
   visitor.field("verify", job.adapt.verify);
 }
 
-// Visits all fields of a JobConfig, which are all of an AdvisedConfig.
+// Visits all fields of a JobConfig. An AdvisedConfig has no others.
 template <class Job, class Visitor>
 void visit_job(Job& job, Visitor& visitor) {
   visit_train(job, visitor);
@@ -310,7 +310,7 @@ void visit_job(Job& job, Visitor& visitor) {
   visit_adapt(job, visitor);
 }
 
-// Visits all fields of a RunConfig but [model]'s.
+// Visits all fields of a RunConfig except those of [model].
 template <class Run, class Visitor>
 void visit_sections(Run& run, Visitor& visitor) {
   visitor.section("data");
@@ -374,7 +374,7 @@ struct WrittenField {
 };
 std::vector<WrittenField> write_fields(const RunConfig& config);
 
-// Throw UserError for contradictions between values that are each in range. `source` names the file.
+// Throw UserError if values contradict each other although each is in its range. `source` names the file.
 void check_run_config(const RunConfig& config, const std::string& source);
 void check_advised_config(const AdvisedConfig& config, const std::string& source);
 

@@ -31,9 +31,9 @@ std::vector<Section> sections_of(const std::vector<std::string>& paths) {
   return sections;
 }
 
-// Says what an unknown key may have meant: the same key in another section, what other programs call so, a similar one
-// here, or a similar one elsewhere. Where nothing is similar, it lists the keys of the section. `here` is null for a
-// key outside of any section.
+// Says what an unknown key may have meant: the same key in another section, the key that other programs call so, a
+// similar key here, or a similar key elsewhere. If no key is similar, lists the keys of the section. `here` is null for
+// a key outside of any section.
 std::string hint(const std::vector<Section>& sections, const Section* here, const std::string& key) {
   std::vector<std::string> places;
   for (const std::string& setting : settings_called(key)) {
@@ -102,8 +102,8 @@ void refuse_other_optimizers_keys(const Setting& root, Job& job) {
   }
 }
 
-// Refuses what somebody writes who knows the key and not its section. Only the first override without a section is
-// looked at: read_settings accepts none, and refuses it where its key resembles no other.
+// Refuses an override whose key has no section, with a suggestion. Only the first such override is examined:
+// read_settings refuses all of them, so one whose key resembles no setting is left to it.
 void refuse_key_without_section(const std::vector<std::string>& overrides) {
   for (const std::string& text : overrides) {
     const std::string key = text.substr(0, text.find('='));

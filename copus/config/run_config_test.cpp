@@ -18,7 +18,7 @@ constexpr const char* model_section =
     "num_attention_heads = 4\n";
 constexpr const char* minimal_rest = "[data]\ntrain = 'a.txt'\n[train]\nmax_steps = 5\n";
 
-// Returns the smallest configuration: the model, the data and an end, then `more`, which starts in section [train].
+// Returns the smallest configuration: the model, the data and an end. `more` follows, starting in section [train].
 std::string minimal(const std::string& more = "") { return concat(model_section, minimal_rest, more); }
 constexpr const char* first_line_of_more = "run.toml:11";
 
@@ -38,7 +38,7 @@ TEST(RunConfig, EverythingButTheEssentialsHasADefault) {
   EXPECT_EQ(parse(minimal()), expected);
 }
 
-// Of a job that another program trains.
+// A job that another program trains.
 constexpr const char* advised =
     "[train]\nglobal_batch = 64\nmicro_batch = 8\n[adapt]\npolicy = 'copus'\nadvise = true\n";
 
@@ -278,7 +278,7 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"adapt.zero_stages", "[0, 4]", "at least 0 and at most 3, got 4"},
            BadValue{"adapt.alpha", "1.5", "at least 0 and at most 1, got 1.5"},
            BadValue{"adapt.interval_samples", "0", "at least 1, got 0"},
-           // Numbers beyond what anybody can mean, which computing would carry to infinity or beyond an integer.
+           // Absurdly large numbers, which would turn into infinities or overflow integers.
            BadValue{"train.threads", "2147483648", "at least 0 and at most 4096, got 2147483648"},
            BadValue{"train.sequence_length", "9223372036854775807", "at most 2147483647"},
            BadValue{"train.max_seconds", "1e300", "at most 1e+09"},

@@ -65,9 +65,9 @@ class Writer {
     if (scaling) add(key, write(*scaling));
   }
   void field(const char* key, const Curve& curve) {
-    if (curve != Curve{}) add(key, write(curve));  // a curve without points is 1 everywhere, as if it were not given
+    if (curve != Curve{}) add(key, write(curve));  // a curve without points is 1 everywhere, as if not given
   }
-  // Writes the device as one inline table, since it may stand within another section.
+  // Writes the device as one inline table, because it may be part of another section.
   void field(const char* key, const Device& device) {
     if (device == Device{}) return;
     Writer table;
@@ -97,7 +97,7 @@ class Writer {
     add(key, write(static_cast<int64_t>(value)));
   }
   void quantity(const char* key, double value, const Unit& unit, const Range<double>&) {
-    if (value != 0) add(key, write(unit.to_theirs(value)));  // 0 stands for a value that is not given
+    if (value != 0) add(key, write(unit.to_theirs(value)));  // 0 means not given
   }
   void calibration(const char* key, double value, const Range<double>&) { add(key, write(value)); }
   void duration(const char* key, double seconds, const Range<double>&) { add(key, write(seconds)); }

@@ -1,4 +1,4 @@
-// Tests that a configuration with any values reads back as it was written.
+// Tests that configurations with arbitrary values are read back as they were written.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace copus {
 namespace {
 
-// Draws random configurations in which every field has a value of its own.
+// Draws random configurations in which every field has a random value.
 class RandomConfigs {
  public:
   RunConfig draw() {
@@ -164,7 +164,7 @@ class RandomConfigs {
     return model;
   }
 
-  // Draws until the layout is possible; one rank always is.
+  // Draws until the layout is possible; a layout of one rank always is.
   void draw_layout(RunConfig& config) {
     ParallelStrategy& parallel = config.parallel;
     do {
@@ -182,7 +182,7 @@ class RandomConfigs {
     } while (infeasible_reason(config.model, configuration_of(config), config.train.sequence_length));
   }
 
-  // Draws what the modelled clock is of: sometimes nothing but the run itself.
+  // Draws the job that the modelled clock stands for, which is sometimes the run itself.
   void draw_modelled_job(RunConfig& config) {
     ClusterConfig& cluster = config.cluster;
     cluster.description.flops_per_second = (share() + 1e-3) * 1e12;
@@ -255,7 +255,7 @@ class RandomConfigs {
   ClusterDescription draw_cluster() {
     ClusterDescription cluster;
     cluster.ranks_per_node = whole(1, 16);
-    // Values are drawn in the file's units, as if read from a file: not every double is a multiple of such a unit.
+    // Draws values in the file's units, as if read from a file, because not every double is a multiple of such a unit.
     for (Link* link : {&cluster.within_node, &cluster.between_nodes}) {
       link->latency_seconds = share() * 1000 / 1e6;
       link->bytes_per_second = (share() + 1e-3) * 1e9;
@@ -298,7 +298,7 @@ class RandomConfigs {
     for (int64_t i = whole(0, 3); i > 0; --i) {
       points.push_back({(points.empty() ? 0 : points.back().at) + positive(), share() + 1e-3});
     }
-    // A small increment may vanish beside a large size, so that the points no longer ascend.
+    // Adding a small increment to a large size may not change it, so that the points no longer ascend.
     for (size_t i = 1; i < points.size(); ++i) {
       if (points[i].at <= points[i - 1].at) return points[0].at > 0 ? Curve({points[0]}) : Curve();
     }

@@ -15,7 +15,7 @@ struct NameElsewhere {
   std::string_view name, key;
 };
 
-// What transformers, Megatron-LM and torchtitan call them.
+// Names of our keys in transformers, Megatron-LM and torchtitan.
 constexpr auto names_elsewhere = std::to_array<NameElsewhere>({{"learning_rate", "lr"},
                                                                {"batch_size", "global_batch"},
                                                                {"global_batch_size", "global_batch"},
@@ -28,7 +28,7 @@ constexpr auto names_elsewhere = std::to_array<NameElsewhere>({{"learning_rate",
                                                                {"seq_len", "sequence_length"},
                                                                {"seq_length", "sequence_length"}});
 
-// The key that the name stands for, written as keys are.
+// Returns the key that the name stands for, spelled as a key.
 std::string key_of(std::string_view name) {
   name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
   std::string key(name);
@@ -53,7 +53,7 @@ std::vector<std::string> settings_of_key(std::string_view key) {
 std::vector<std::string> settings_called(std::string_view name) { return settings_of_key(key_of(name)); }
 
 std::vector<std::string> settings_like(std::string_view name) {
-  constexpr size_t fewest_letters = 3;  // fewer are like many a key
+  constexpr size_t fewest_letters = 3;  // shorter names resemble too many keys
   std::vector<std::string> settings = settings_called(name);
   if (!settings.empty() || key_of(name).size() < fewest_letters) return settings;
   std::vector<std::string> keys;

@@ -1,4 +1,4 @@
-// What people mean by the name of a setting that they write without its section, or as an option: for messages.
+// Finds the setting that a user meant by a name without its section or by an option. For messages.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace copus {
 
-// Returns the settings, as "section.key", whose key this is, or which other programs call so: "lr", "--batch-size". A
-// name in several sections means all of them; empty where there is none.
+// Returns the settings, as "section.key", that have this key or that other programs call by this name: "lr",
+// "--batch-size". A key that several sections have gives all of these settings. Empty if there is none.
 std::vector<std::string> settings_called(std::string_view name);
 
-// Returns these, or where there are none, those of the key that is nearest.
+// Returns settings_called(name) or, if that is empty, the settings of the most similar key.
 std::vector<std::string> settings_like(std::string_view name);
 
 }  // namespace copus

@@ -13,19 +13,19 @@ namespace copus {
 
 namespace {
 
-// How many parts, joined by dots, a key may have. The library limits how deeply values nest and not this, and values
-// are converted and deleted by recursion.
+// The most parts, joined by dots, that a key may have. The library limits the nesting of values but not of keys,
+// although it converts and deletes the resulting tables by recursion.
 constexpr int most_parts_of_key = 8;
 
-// Returns where the string that begins at `begin` ends: behind its last quote, or at the end of a line that cuts it
-// off.
+// Returns the end of the string that begins at `begin`: after its last quote, or at the end of a line that leaves it
+// open.
 size_t end_of_string(std::string_view toml, size_t begin) {
   const char quote = toml[begin];
   const std::string three_quotes(3, quote);  // around a string of several lines
   const bool is_long = toml.substr(begin).starts_with(three_quotes);
   for (size_t i = begin + (is_long ? 3 : 1); i < toml.size(); ++i) {
     if (toml[i] == '\\' && quote == '"') {
-      ++i;  // the next character ends nothing
+      ++i;  // the escaped character does not end the string
     } else if (is_long && toml.substr(i).starts_with(three_quotes)) {
       return std::min(toml.find_first_not_of(quote, i), toml.size());  // its last characters may be quotes too
     } else if (!is_long && (toml[i] == quote || toml[i] == '\n')) {
@@ -35,8 +35,8 @@ size_t end_of_string(std::string_view toml, size_t begin) {
   return toml.size();
 }
 
-// Finds the line, from 1, of the first key that has more parts. Looks at the characters alone, since a value that the
-// library had made could not be deleted.
+// Finds the line, counted from 1, of the first key with too many parts. Looks at the characters only, because the
+// library could not delete a parsed value without overflowing the stack.
 std::optional<int64_t> line_of_long_key(std::string_view toml) {
   constexpr std::string_view between_keys = "=,[]{}\n";
   int parts = 1;
@@ -60,8 +60,8 @@ std::optional<int64_t> line_of_long_key(std::string_view toml) {
   return std::nullopt;
 }
 
-// Turns TOML nodes into settings. Their origin is `fixed_origin`, which is an override; where that is empty, their
-// origins are the lines of `source`.
+// Converts TOML nodes to settings. For an override their origin is `fixed_origin`; if that is empty, their origins are
+// the lines of `source`.
 class Converter {
  public:
   Converter(std::string source, std::string fixed_origin)
@@ -101,7 +101,7 @@ class Converter {
   std::string fixed_origin_;
 };
 
-// Reads the value of an override as TOML; returns nothing where it is not TOML.
+// Reads the value of an override as TOML; returns nothing if it is not valid TOML.
 std::optional<Setting> parse_value(const std::string& key, std::string_view value, const std::string& origin) {
   if (line_of_long_key(value)) return std::nullopt;
   try {
@@ -169,7 +169,7 @@ std::string quote(std::string_view text) {
 }
 
 std::string write_number(double number) {
-  std::array<char, 32> buffer;  // the longest, -2.2250738585072014e-308, has 24 characters
+  std::array<char, 32> buffer;  // the longest number, -2.2250738585072014e-308, has 24 characters
   const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
   COPUS_CHECK(error == std::errc(), "a double that needs more than 32 characters");
   std::string text(buffer.data(), end);

@@ -1,5 +1,5 @@
-// Reads and writes TOML. Texts are read, together with overrides, as sections of settings, each of which knows where it
-// was written. Other files decide which sections and keys are allowed.
+// Reads and writes TOML. A text and its overrides become sections of settings, each of which knows where it was
+// written. Other files decide which sections and keys are allowed.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,16 @@ struct Setting {
   const Setting* find(std::string_view key) const;  // the child with that name, or null
 };
 
-// Shows a setting's value as messages do: `the string "8"`, `a list`.
+// Describes a setting's value for messages: `the string "8"`, `a list`.
 std::string describe(const Setting& setting);
 
-// Reads the root table, whose children are the sections. Each override, "section.key=value", replaces one setting or
-// adds it; its value is read as TOML or, where it is not TOML, as a bare string. Throws UserError for malformed TOML
-// (with line and column) and for a malformed override.
+// Reads the root table, whose children are the sections. Each override, "section.key=value", replaces or adds one
+// setting. Its value is read as TOML; values that are not valid TOML are read as bare strings. Throws UserError for
+// malformed TOML (with line and column) and for a malformed override.
 Setting read_settings(std::string_view toml_text, const std::string& source, const std::vector<std::string>& overrides);
 
-// Returns the path that a setting holds. Throws UserError, which calls it `key`, where it is no text or an empty one.
+// Returns the path that a setting holds. Throws UserError, which calls the setting `key`, if it is not a text or is
+// empty.
 std::string path_of(const Setting& setting, const std::string& key);
 
 // Writes a TOML basic string: "C:\\text" for C:\text.

@@ -17,14 +17,14 @@ namespace {
 
 bool is_exactly_whole(double value) { return std::trunc(value) == value && std::abs(value) <= 0x1p53; }
 
-// The whole number that a setting is; empty where it is none. TOML reads 1e9 as a float.
+// Returns the whole number in a setting; empty if it holds none. TOML reads 1e9 as a float.
 std::optional<int64_t> as_whole_number(const Setting& setting) {
   if (setting.kind == Setting::Kind::integer) return std::get<int64_t>(setting.value);
   if (setting.kind != Setting::Kind::number || !is_exactly_whole(std::get<double>(setting.value))) return std::nullopt;
   return static_cast<int64_t>(std::get<double>(setting.value));
 }
 
-// Tells whether a number that is wanted may be written like this in TOML.
+// Tells whether TOML accepts this text as a number, and as a whole one if `is_whole`.
 bool is_number_in_toml(const std::string& text, bool is_whole) {
   try {
     const Setting root = read_settings(concat("number = ", text), "", {});
@@ -36,7 +36,7 @@ bool is_number_in_toml(const std::string& text, bool is_whole) {
   }
 }
 
-// The hint where something follows the number in the text.
+// The hint if more text follows the number.
 std::string hint_behind_number(const std::string& text, std::string_view rest, double value, bool is_whole) {
   const auto begins_with_one_of = [&](std::string_view characters) {
     return !rest.empty() && characters.find(rest.front()) != std::string_view::npos;
@@ -47,16 +47,16 @@ std::string hint_behind_number(const std::string& text, std::string_view rest, d
   }
   rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
   if (rest == "%" && !is_whole) return concat("; a share of ", text, " is written ", value / 100);
-  if (rest.empty() || begins_with_one_of("+-.,:;/*_'=()")) return "";  // a date, a formula, or whatever
+  if (rest.empty() || begins_with_one_of("+-.,:;/*_'=()")) return "";  // a date, a formula, or something else
   return concat("; write the number in full, without \"", rest, "\": there are no units here");
 }
 
-// Says what to write in place of a text that was meant as a number: "; a share of 10% is written 0.1". Empty where the
-// setting does not begin like a number, or nobody knows which one was meant.
+// Says what to write instead of a text that was meant as a number: "; a share of 10% is written 0.1". Empty if the text
+// does not begin like a number, or if it is unclear which number was meant.
 std::string hint_at_number(const Setting& setting, bool is_whole) {
   if (setting.kind != Setting::Kind::text) return "";
   const std::string& text = std::get<std::string>(setting.value);
-  if (text.find_first_of("0123456789") > 1) return "";  // behind a sign or a point, at most
+  if (text.find_first_of("0123456789") > 1) return "";  // a number after at most a sign or a point
   if (is_number_in_toml(text, is_whole)) return concat("; leave the quotes out: ", text);
   if (is_number_in_toml(lower_case(text), is_whole)) return concat("; write ", lower_case(text));
   if (text.starts_with("0x") || text.starts_with("0X")) return "";
@@ -66,7 +66,7 @@ std::string hint_at_number(const Setting& setting, bool is_whole) {
   if (error != std::errc()) return "";
   if (rest != end) return hint_behind_number(text, {rest, end}, value, is_whole);
   if (is_whole && std::abs(value) >= 0x1p63) return "; that is too large";
-  // TOML takes neither 007 nor .5 nor 5. for a number.
+  // TOML accepts none of 007, .5 and 5. as a number.
   const std::string written = is_exactly_whole(value) ? concat(static_cast<int64_t>(value)) : write_number(value);
   return is_number_in_toml(written, is_whole) ? concat("; write ", written) : "";
 }
@@ -249,7 +249,7 @@ void SettingsReader::field(const char* key, std::optional<RopeScaling>&) {
     refuse_other_keys(*setting, keys);
     return;
   }
-  // parse_model_description refuses other types, but for "default", which has no numbers.
+  // parse_model_description refuses all other types except "default", which has no numbers.
   if (type->kind == Setting::Kind::text && std::get<std::string>(type->value) == "default") {
     refuse_other_keys(*setting, {"rope_type"});
   }
@@ -271,7 +271,7 @@ void SettingsReader::field(const char* key, Link& link) {
          copus::describe(*setting));
   }
   std::vector<std::string> keys = {latency_key, bandwidth_key, efficiency_key};
-  if (std::string_view(key) == "between_nodes") keys.emplace_back(tree_key);  // trees are of nodes
+  if (std::string_view(key) == "between_nodes") keys.emplace_back(tree_key);  // trees connect nodes
   refuse_other_keys(*setting, keys);
   link.latency_seconds = microseconds.to_ours(number_in(*setting, latency_key, link_latency));
   link.bytes_per_second = giga.to_ours(number_in(*setting, bandwidth_key, link_bandwidth));
@@ -305,7 +305,7 @@ void SettingsReader::field(const char* key, Curve& value) {
   if (setting) value = curve(*setting);
 }
 
-// Reads a table that `visit` walks over.
+// Reads a table by calling `visit`.
 template <class Visit>
 void SettingsReader::table(const char* key, const char* example, const Visit& visit) {
   const Setting* setting = find(key);

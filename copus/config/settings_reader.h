@@ -1,5 +1,5 @@
-// The visitor that fills a run configuration from settings and checks types and ranges (only this room's sources
-// include this header).
+// The visitor that fills a run configuration from settings and checks types and ranges. Only sources of this room
+// include this header.
 #pragma once
 
 #include <optional>
@@ -16,14 +16,14 @@ namespace copus {
 
 class SettingsReader {
  public:
-  // Keeps a reference to `root` for its whole life.
+  // Keeps a reference to `root`, which must outlive the reader.
   explicit SettingsReader(const Setting& root) : root_(root) {}
 
   // Enters a section; an empty name stands for the root table, as in a file without sections.
   void section(const char* name);
 
-  // Reads one field; `value` stays as it is where the key is absent. Throws UserError for a wrong type and for a value
-  // out of range.
+  // Reads one field; leaves `value` unchanged if the key is absent. Throws UserError for a wrong type or a value out of
+  // range.
   void field(const char* key, int64_t& value, const Range<int64_t>& range);
   void field(const char* key, uint64_t& value, const Range<int64_t>& range);
   void field(const char* key, double& value, const Range<double>& range);
@@ -31,15 +31,15 @@ class SettingsReader {
   void field(const char* key, std::string& value);
   void field(const char* key, std::vector<std::string>& value);
   void field(const char* key, std::vector<DataSource>& value);
-  // Reads a list; a list of one item may be given as that item.
+  // Reads a list; a list of one item may be written as the item alone.
   void field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range);
   void field(const char* key, std::vector<bool>& value);
-  void field(const char* key, std::optional<RopeScaling>& value);  // checks type and keys, nothing more
+  void field(const char* key, std::optional<RopeScaling>& value);  // checks only type and keys
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
   void field(const char* key, Device& device);
   void field(const char* key, CommunicatorCosts& costs);
-  // Read a description that is a table here, or the file or the shipped description that a text names.
+  // Read a description: an inline table, or a text that names a file or a shipped description.
   void field(const char* key, std::optional<ModelDescription>& model);
   void field(const char* key, std::optional<ClusterDescription>& cluster);
   void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
@@ -67,7 +67,7 @@ class SettingsReader {
 
   const Setting* find(const char* key);
 
-  // Throws a UserError that names the key last looked for.
+  // Throws a UserError that names the key that was looked up last.
   template <class... Parts>
   [[noreturn]] void fail(const Setting& setting, const Parts&... parts) const {
     throw UserError(concat(setting.origin, ": ", section_name_, section_name_.empty() ? "" : ".", key_, " ", parts...));
@@ -87,7 +87,7 @@ class SettingsReader {
     fail(setting, "must be one of \"", join(names, "\", \""), "\", got ", describe(setting),
          similar ? concat("; did you mean \"", *similar, "\"?") : "");
   }
-  // Returns the items of a list, or the one value that stands in its place.
+  // Returns the items of a list, or the single value that stands for a list.
   static std::span<const Setting> items_of(const Setting& setting) {
     return setting.kind == Setting::Kind::list ? std::span(setting.children) : std::span(&setting, 1);
   }

@@ -1,5 +1,5 @@
-// The files of configs/clusters and configs/models. They are built into the program, which so finds them wherever it is
-// installed (only this room's sources include this header).
+// The files of configs/clusters and configs/models, built into the program so that it finds them wherever it is
+// installed. Only sources of this room include this header.
 #pragma once
 
 #include <string_view>

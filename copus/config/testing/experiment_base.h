@@ -1,4 +1,4 @@
-// The run that tests' experiments are of, as the text of a file; their arms change its steps, batch and rate.
+// The base run of the tests' experiments, as the text of a file. Their arms change its steps, batch and rate.
 #pragma once
 
 namespace copus {
