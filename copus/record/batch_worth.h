@@ -1,4 +1,4 @@
-// What a batch is worth in a run: critical batch and Goodput, by the run's configuration.
+// What a batch is worth in a run: critical batch and Goodput, according to the run's configuration.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@ class BatchWorth {
  public:
   explicit BatchWorth(const JobConfig& config);
 
-  // The critical batch, in samples, at this noise scale, in samples, after so many samples.
+  // Returns the critical batch, in samples, for a noise scale, in samples, after `consumed_samples`.
   double critical_batch(double noise_scale, double consumed_samples) const;
 
-  // The Goodput, in samples/s that each count as one in a batch of the run's reference batch, at the run's adapt.alpha.
+  // Returns the Goodput at the run's adapt.alpha, in samples/s, where a sample in the run's reference batch counts as
+  // one.
   double goodput(int64_t batch, double step_seconds, double critical_batch, double rate_factor) const;
   // The same for a throughput of one sample/s.
   double goodput_of_a_sample(int64_t batch, double critical_batch, double rate_factor) const;

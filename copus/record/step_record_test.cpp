@@ -26,7 +26,7 @@ TEST(StepRecord, EvaluationIsDueByStepsAndByTokensWhateverTheBatch) {
   config.evaluate.interval_tokens = 100;
   StepRecord record;
   std::vector<int64_t> due;
-  for (const int64_t batch : {5, 4, 1, 2, 25, 3, 5}) {  // ends at 50, 90, 100, 120, 370, 400 and 450 tokens
+  for (const int64_t batch : {5, 4, 1, 2, 25, 3, 5}) {  // the steps end at 50, 90, 100, 120, 370, 400 and 450 tokens
     record.step += 1;
     record.global_batch = batch;
     record.consumed_tokens += 10 * batch;
