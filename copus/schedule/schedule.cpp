@@ -1,6 +1,5 @@
-// Makes the schedules. The four kinds share one pattern: some forward passes to warm up, then one forward and one
-// backward pass in turn, then the remaining backward passes. They differ in the number of warm-up passes and in how far
-// W trails B.
+// Makes the schedules. The four kinds share one pattern: forward passes to warm up, then forward and backward passes in
+// turn, then the remaining backward passes. They differ in the number of warm-up passes and in how far W trails B.
 #include "copus/schedule/schedule.h"
 
 #include <algorithm>
@@ -32,30 +31,30 @@ Pattern pattern_of(PipelineSchedule kind, const Schedule& schedule, int64_t rank
     case PipelineSchedule::one_f_one_b:
       return {.warm_up = to_the_end, .weight_delay = 0};
     case PipelineSchedule::interleaved_1f1b:
-      // Megatron-LM's count: the way to the last rank and back, plus a round of micro-batches for each chunk but the
-      // last.
+      // Megatron-LM's count: twice the distance to the last rank, plus a round of micro-batches for each chunk except
+      // the last.
       return {.warm_up = 2 * to_the_end + (v - 1) * microbatches_per_round(schedule), .weight_delay = 0};
     case PipelineSchedule::zb_h1:
-      // Rank r holds p - r micro-batches until B, so r more can wait for W within the memory of rank 0.
+      // Rank r holds p - r micro-batches until B, so within the memory of rank 0, r more can wait for W.
       return {.warm_up = to_the_end, .weight_delay = rank};
   }
   fail_check("known pipeline schedule", __FILE__, __LINE__, "");
 }
 
-// Returns the chunk and micro-batch of a rank's k-th F: rounds of micro-batches go through one chunk after the other.
+// Returns the chunk and micro-batch of a rank's k-th F. Each round of micro-batches passes through all chunks in turn.
 Action nth_forward(const Schedule& schedule, int64_t k) {
   if (schedule.virtual_stages == 1) return {ActionKind::forward, 0, k};
   const int64_t round = microbatches_per_round(schedule), passes = round * schedule.virtual_stages;
   return {ActionKind::forward, k % passes / round, k / passes * round + k % round};
 }
 
-// Returns the chunk and micro-batch of the k-th B or W: in the same order as F, but with the chunks from last to first.
+// Returns the chunk and micro-batch of the k-th B or W: the order of F with the chunks reversed.
 Action nth_backward(const Schedule& schedule, ActionKind kind, int64_t k) {
   const Action forward = nth_forward(schedule, k);
   return {kind, schedule.virtual_stages - 1 - forward.chunk, forward.micro_batch};
 }
 
-// Writes the list of one rank.
+// Builds the list of actions of one rank.
 class RankList {
  public:
   RankList(const Schedule& schedule, int64_t rank, const Pattern& pattern)
@@ -84,7 +83,7 @@ class RankList {
     if (!is_last_stage(chunk)) actions_.push_back({ActionKind::send_activation, chunk, micro_batch});
   }
 
-  // Adds a B, and the W that is due after it.
+  // Adds a B, and the W that follows it.
   void add_backward(int64_t k) {
     const auto [kind, chunk, micro_batch] = nth_backward(schedule_, ActionKind::backward_input, k);
     if (!is_last_stage(chunk)) actions_.push_back({ActionKind::receive_gradient, chunk, micro_batch});
@@ -130,7 +129,7 @@ std::vector<Action> in_order_of_start(const Schedule& schedule, int64_t rank) {
   const std::vector<Action>& actions = schedule.ranks[rank];
   if (schedule.virtual_stages == 1) return actions;
   std::vector<Action> order;
-  size_t latest_pass = 0;  // where the latest F, or B with its W, begins
+  size_t latest_pass = 0;  // position where the latest F, or B with its W, begins
   for (const Action& action : actions) {
     if (is_receive(action.kind)) {
       order.insert(order.begin() + static_cast<std::ptrdiff_t>(latest_pass++), action);

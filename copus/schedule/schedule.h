@@ -1,4 +1,4 @@
-// Pipeline schedules as data: for every pipeline rank, the list of its actions in one step, in order. Tests check and
+// Pipeline schedules as data: for every pipeline rank, the ordered list of its actions in one step. Tests check and
 // time the same lists that training executes.
 #pragma once
 
@@ -40,37 +40,38 @@ struct Schedule {
   int64_t stage(int64_t rank, int64_t chunk) const { return chunk * pipeline_parallel + rank; }
 };
 
-// Makes the schedule of `kind`. Within a chunk F, B and W each run in the order of the micro-batches, so that gradients
-// are summed in one order whatever the schedule.
+// Makes the schedule of `kind`. Within a chunk, F, B and W each run in the order of the micro-batches, so that
+// gradients are summed in the same order under every schedule.
 //
-// A W that directly follows its own B is one backward pass with it: the executor runs the two layer by layer, and the
-// gradient goes on when both are done (send_gradient follows W). This holds for every W of gpipe, 1f1b and interleaved,
-// whose bubble and memory are defined so, and for those of rank 0 in zb-h1. Every other send directly follows the F or
-// B that made its content. Receives directly precede the F or B that needs them. Where activations and gradients go the
-// same way (interleaved with p = 2), they are received in the order in which they were sent: either is used equally
-// many turns after it was sent.
+// A W that directly follows its own B forms one backward pass with it: the executor runs the two layer by layer and
+// sends the gradient on when both are done (send_gradient follows W). This holds for every W of gpipe, 1f1b and
+// interleaved, whose bubble and memory are defined this way, and for every W on rank 0 in zb-h1. Every other send
+// directly follows the F or B that produced its content. Receives directly precede the F or B that needs them. If
+// activations and gradients travel in the same direction (interleaved with p = 2), they are received in the order in
+// which they were sent: both are used the same number of turns after they were sent.
 //
-// interleaved_1f1b needs virtual_stages > 1, pipeline_parallel > 1 and rounds of equal size (interleaved_rounds); the
-// others need virtual_stages 1 (InternalError otherwise: infeasible_reason refuses such strategies).
+// interleaved_1f1b needs virtual_stages > 1, pipeline_parallel > 1 and rounds of equal size (interleaved_rounds). The
+// other kinds need virtual_stages 1. Otherwise throws InternalError, because infeasible_reason refuses such strategies.
 Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                        int64_t num_microbatches);
 
-// Returns whether `send` and the action after it are one operation where messages wait for their receivers on the
-// device (Route in comm/operation.h): with one chunk a rank, if that is a receive from the same neighbour. Neighbours
-// then have one communicator. With several chunks they have one for each direction, and nothing is joined, since some
-// joined operations would wait for each other. Then no schedule waits in a circle even if a device begins its
-// operations in the order of issue, and has room for one message at a time, or with several chunks for two.
+// Returns whether `send` and the action after it form one operation on devices on which a message waits for its
+// receiver (Route in comm/operation.h). With one chunk per rank, they do if the next action is a receive from the same
+// neighbour; neighbours then share one communicator. With several chunks, neighbours have one communicator per
+// direction and nothing is joined, because some joined operations would wait for each other. No schedule then
+// deadlocks, even if a device begins its operations in the order of issue and has room for only one message at a time,
+// or for two with several chunks.
 bool joins_receive(const Schedule& schedule, const Action& send, const Action& next);
 
-// Returns the actions of a rank in the order in which it starts them. With several chunks a receive is started one F or
-// B before the one that needs it, so that its message travels meanwhile (as with Megatron-LM's overlap_p2p_comm); the
-// list of the schedule says when it is waited for. With one chunk the two orders are the same.
+// Returns the actions of a rank in the order in which it starts them. With several chunks, a receive is started one F
+// or B before the one that needs it, so that its message overlaps computation (as with Megatron-LM's overlap_p2p_comm);
+// its place in the schedule's list is where the rank waits for it. With one chunk the two orders are the same.
 std::vector<Action> in_order_of_start(const Schedule& schedule, int64_t rank);
 
-// Returns the most micro-batches whose activations a rank holds at once (F done, B not finished), summed over its
-// chunks: m for gpipe, p - rank for 1f1b and zb-h1 (at most m), for interleaved its warm-up count + 1 (at most v
-// m). In zb-h1 the inputs and output gradients of the layers of `rank` waiting W's come on top: from F to W no rank has
-// more than p micro-batches, as many as rank 0 of 1f1b holds.
+// Returns the largest number of micro-batches whose activations a rank holds at once (F done, B not finished), summed
+// over its chunks: m for gpipe; p - rank for 1f1b and zb-h1, at most m; the warm-up count + 1 for interleaved, at most
+// v m. zb-h1 additionally holds the inputs and output gradients of the layers for the `rank` W's that wait. Counted
+// from F to W, no rank then holds more than p micro-batches, the number that rank 0 of 1f1b holds.
 int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank);
 
 }  // namespace copus

@@ -36,7 +36,7 @@ TEST(Schedule, EverySchedulePassesItsCheckWithinItsBound) {
   });
 }
 
-// Those of large jobs, which are too many to go through.
+// Schedules of large jobs, drawn at random because there are too many to test all.
 TEST(Schedule, DrawnOnesOfLongPipelinesPassTheirCheckWithinTheirBound) {
   std::mt19937_64 random(3);
   const auto draw = [&](int64_t low, int64_t high) {
@@ -97,7 +97,7 @@ TEST(Schedule, InterleavedReceivesStartOnePassEarly) {
   EXPECT_EQ(in_order_of_start(schedule, 0), expected);
 }
 
-// The figures are those of docs/decisions/comm.md.
+// The figures are given in docs/decisions/comm.md.
 TEST(Schedule, StartingReceivesEarlySavesMessagesOfInterleavedSchedules) {
   using enum PipelineSchedule;
   const auto saved = [](PipelineSchedule kind, int64_t p, int64_t v, int64_t m, double message) {
@@ -203,7 +203,7 @@ TEST(Schedule, TheLastRankOfZeroBubbleSendsBeforeItsDelayedWeightGradients) {
   EXPECT_EQ(make_schedule(PipelineSchedule::zb_h1, 2, 1, 3).ranks[1], expected);
 }
 
-// The expected order is that of Narayanan et al. 2021, figure 4: p = 4, m = 8, two chunks.
+// The expected order is from Narayanan et al. 2021, figure 4: p = 4, m = 8, two chunks.
 TEST(Schedule, InterleavedOrderIsMegatrons) {
   const auto schedule = make_schedule(PipelineSchedule::interleaved_1f1b, 4, 2, 8);
   const auto order_of = [&](int64_t rank, ActionKind kind) {
@@ -225,8 +225,8 @@ TEST(Schedule, InterleavedOrderIsMegatrons) {
   }
 }
 
-// The expected orders are those of PyTorch 2.13's ScheduleInterleaved1F1B: one round of six micro-batches on four
-// ranks, and two rounds of five.
+// The expected orders are from PyTorch 2.13's ScheduleInterleaved1F1B: one round of six micro-batches on four ranks,
+// and two rounds of five.
 TEST(Schedule, LargerRoundsGoInTheOrderOfPyTorch) {
   const auto order_of = [](const Schedule& schedule, int64_t rank) {
     std::string order;
@@ -245,7 +245,7 @@ TEST(Schedule, LargerRoundsGoInTheOrderOfPyTorch) {
             "F15 B15 F16 B16 F17 B17 F18 B18 F19 B19 B05 B06 B07 B08 B09 ");
 }
 
-// Programs other than Copus run them.
+// Copus itself does not run these schedules, but other programs do.
 TEST(Schedule, EqualRoundsOfAnySizePassTheirCheckWithinTheirBound) {
   for (int64_t p = 2; p <= 8; ++p) {
     for (int64_t v = 2; v <= 3; ++v) {
@@ -279,7 +279,7 @@ TEST(Schedule, ImpossibleOnesAreOurMistake) {
   EXPECT_THROW(make_schedule(PipelineSchedule::gpipe, 2, 1, 0), InternalError);
 }
 
-// Schedules that are broken in one place each; the check has to find the fault.
+// Schedules with one fault each, which the check has to find.
 class BrokenSchedule : public testing::Test {
  protected:
   std::string finding() const { return copus::check_schedule(schedule_, bounds_).value_or("nothing is wrong"); }
@@ -344,7 +344,7 @@ TEST_F(BrokenSchedule, SwapsTheMessagesOfAPair) {
 }
 
 TEST_F(BrokenSchedule, WaitsInACircle) {
-  auto& actions = schedule_.ranks[1];  // rank 1 waits for a gradient whose activation it has not sent on
+  auto& actions = schedule_.ranks[1];  // rank 1 waits for a gradient before it sends the activation
   actions.erase(find_action(actions, {receive_gradient, 0, 0}));
   actions.insert(actions.begin(), {receive_gradient, 0, 0});
   EXPECT_EQ(finding(),
@@ -363,12 +363,12 @@ TEST_F(BrokenSchedule, WorksOnWhatDoesNotExist) {
   EXPECT_EQ(finding(), "rank 2 does F of chunk 0, micro-batch 4, which does not exist");
 }
 
-// Activations and gradients go the same way with two ranks and several chunks.
+// With two ranks and several chunks, activations and gradients travel in the same direction.
 TEST_F(BrokenSchedule, TakesAGradientForAnActivation) {
   constexpr auto kind = PipelineSchedule::interleaved_1f1b;
   schedule_ = make_schedule(kind, 2, 2, 4);
   bounds_ = bounds_of(kind, schedule_);
-  auto& actions = schedule_.ranks[0];  // the activation is made first
+  auto& actions = schedule_.ranks[0];  // the activation is produced first
   actions.erase(find_action(actions, {send_activation, 0, 3}));
   actions.insert(find_action(actions, {send_gradient, 1, 1}) + 1, {send_activation, 0, 3});
   EXPECT_THAT(finding(), AllOf(HasSubstr("receive_activation of chunk 0, micro-batch 3 where"),

@@ -1,4 +1,4 @@
-// Runs, for tests, the messages of a schedule on devices that hold a message until it is received.
+// Simulates, for tests, the messages of a schedule on devices that hold a message until it is received.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@ namespace copus {
 // Devices that begin operations in the order of issue.
 struct NarrowDevices {
   int64_t messages_at_once = 1;
-  bool joins = true;  // whether sends and receives are one operation where they may be
+  bool joins = true;  // whether a send and the receive after it form one operation (joins_receive)
 };
 
-// Returns whether the step ends. Operations of one link end in the order of issue. A pass that needs a message waits
-// for its receive, and what is issued after the pass begins after it.
+// Returns whether the step ends. Operations on one link end in the order of issue. A pass that needs a message waits
+// for its receive, and operations issued after the pass begin after it.
 inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices) {
   struct Operation {
     int64_t link;
-    int64_t sends = 0, receives = 0;                          // that are not done
-    int64_t held_from = std::numeric_limits<int64_t>::max();  // the first operation behind a pass that needs it
+    int64_t sends = 0, receives = 0;                          // not done yet
+    int64_t held_from = std::numeric_limits<int64_t>::max();  // index of the first operation after a pass that needs it
     bool begun = false;
     bool done() const { return begun && sends == 0 && receives == 0; }
   };
@@ -34,7 +34,7 @@ inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices)
   std::vector<std::vector<Operation>> operations(ranks);
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const std::vector<Action> actions = in_order_of_start(schedule, rank);
-    std::map<std::tuple<ActionKind, int64_t, int64_t>, size_t> receives;  // by action: its operation
+    std::map<std::tuple<ActionKind, int64_t, int64_t>, size_t> receives;  // action -> index of its operation
     for (size_t i = 0; i < actions.size(); ++i) {
       const auto [kind, chunk, micro_batch] = actions[i];
       const bool sends = kind == ActionKind::send_activation || kind == ActionKind::send_gradient;
@@ -55,7 +55,7 @@ inline bool messages_end(const Schedule& schedule, const NarrowDevices& devices)
       if (!sends) receives[{kind, chunk, micro_batch}] = operations[rank].size() - 1;
     }
   }
-  // The first operation of the link on a rank that is not done, if it has begun.
+  // The first unfinished operation of the link on a rank, or null if it has not begun.
   const auto current = [&](int64_t rank, int64_t link) -> Operation* {
     for (Operation& operation : operations[rank]) {
       if (operation.link == link && !operation.done()) return operation.begun ? &operation : nullptr;

@@ -1,5 +1,5 @@
-// A checker for tests: proves a schedule complete, ordered, free of deadlock and within its memory, or says what is
-// wrong with it.
+// A checker for tests. It proves that a schedule is complete, ordered, free of deadlock and within its memory bounds,
+// or reports a fault.
 #pragma once
 
 #include <algorithm>
@@ -82,7 +82,7 @@ class Checker {
     return {};
   }
 
-  // Finds fault where `second` comes before `first`; the list must hold either.
+  // Reports a fault if `second` comes before `first`. Both must be in the list.
   Finding require_after(int64_t rank, const Action& first, const Action& second) const {
     const Positions& positions = positions_[rank];
     if (positions[second] < positions[first]) {
@@ -111,8 +111,8 @@ class Checker {
     return {};
   }
 
-  // Checks that a needed message exists, on the right side of the F or B that makes or uses it, and that no other
-  // exists.
+  // Checks that a message exists if and only if it is needed, and that it is on the right side of the F or B that
+  // produces or uses it.
   Finding check_message(int64_t rank, const Action& message, ActionKind owner_kind, bool needed) const {
     const Positions& positions = positions_[rank];
     const Action owner{owner_kind, message.chunk, message.micro_batch};
@@ -153,8 +153,8 @@ class Checker {
     return {};
   }
 
-  // Checks that two ranks send and receive their messages in one order. Every message has both ends by now, so the two
-  // lists can only differ in their order.
+  // Checks that two ranks send and receive their messages in the same order. Earlier checks ensure that every message
+  // has both ends, so the two lists can differ only in their order.
   Finding check_message_order() const {
     std::map<std::pair<int64_t, int64_t>, std::vector<Action>> sent;
     for (int64_t rank = 0; rank < schedule_.pipeline_parallel; ++rank) {
@@ -180,7 +180,7 @@ class Checker {
     return {};
   }
 
-  // Runs the lists: a receive waits until the other end has sent; nothing else waits.
+  // Executes the lists: a receive waits for its send; nothing else waits.
   Finding check_progress() const {
     std::vector<size_t> next(schedule_.ranks.size(), 0);
     const auto can_run = [&](int64_t rank, const Action& action) {
@@ -217,11 +217,11 @@ class Checker {
 
 }  // namespace schedule_checks
 
-// Returns the fault of a schedule, or nothing where it has: every F, B and W of every chunk and micro-batch exactly
-// once, in the order F, B, W, and each kind in the order of the micro-batches within its chunk; every needed message
-// sent after it was made and received before it is used; receives in the order of the sends on each directed pair
-// (messages between two ranks arrive in the order in which they were sent); a run to its end without deadlock; on no
-// rank more activations than bounds[rank].
+// Returns the fault of a schedule, or nothing for a valid one. In a valid schedule every F, B and W of every chunk and
+// micro-batch occurs exactly once, in the order F, B, W, and each kind in the order of the micro-batches within its
+// chunk. Every needed message is sent after it is produced and received before it is used. On each directed pair of
+// ranks, receives are in the order of the sends, which is the order of arrival. The lists run to their end without
+// deadlock. No rank holds more activations than bounds[rank].
 inline std::optional<std::string> check_schedule(const Schedule& schedule, const std::vector<int64_t>& bounds) {
   COPUS_CHECK(std::ssize(schedule.ranks) == schedule.pipeline_parallel);
   COPUS_CHECK(bounds.size() == schedule.ranks.size());

@@ -1,4 +1,4 @@
-// Finds, for tests, the send that belongs to each receive of a schedule.
+// Finds, for tests, the send that matches each receive of a schedule.
 #pragma once
 
 #include <string_view>
@@ -29,8 +29,8 @@ inline std::string_view to_string(ActionKind kind) {
   return {};
 }
 
-// The link that carries a message of `rank` (Route in comm/operation.h): neighbours have one, or with several chunks
-// one for each direction.
+// The link that carries a message of `rank` (Route in comm/operation.h). Two neighbours share one link, or with several
+// chunks have one link per direction.
 inline int64_t link_of(const Schedule& schedule, int64_t rank, ActionKind message) {
   const int64_t ranks = schedule.pipeline_parallel;
   const bool to_next = message == ActionKind::send_activation || message == ActionKind::receive_gradient;
@@ -38,7 +38,7 @@ inline int64_t link_of(const Schedule& schedule, int64_t rank, ActionKind messag
   return (to_next ? rank : (rank + ranks - 1) % ranks) + (schedule.virtual_stages > 1 && is_backward ? ranks : 0);
 }
 
-// The other end of a message: the receive that a send on `rank` belongs to, or the send of a receive.
+// The other end of a message: the receive for a send on `rank`, or the send for a receive.
 struct MessageEnd {
   int64_t rank;
   Action action;

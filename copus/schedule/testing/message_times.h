@@ -1,4 +1,4 @@
-// Times, for tests, a schedule on devices whose messages begin when both ends have posted them.
+// Computes, for tests, the time of a schedule on devices whose messages begin when both ends have posted them.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 
 namespace copus {
 
-using ActionLists = std::vector<std::vector<Action>>;  // by rank, in the order in which a rank starts them
+using ActionLists = std::vector<std::vector<Action>>;  // by rank, in the order in which the rank starts them
 
-// Starts each receive one F or B before the one that needs it, unless it is joined with the send before it.
+// Starts each receive one F or B before the one that needs it, unless it is joined with the preceding send.
 inline ActionLists start_receives_early(const Schedule& schedule) {
   ActionLists early;
   for (const std::vector<Action>& actions : schedule.ranks) {
@@ -40,13 +40,14 @@ inline ActionLists start_receives_early(const Schedule& schedule) {
   return early;
 }
 
-// Returns the time of a step in which an F, B or W of a stage takes 1 / virtual_stages and a message `message`. Ranks
-// start actions in the order of `lists`. A pass begins when the one before it and the message that it needs are done; a
-// message when the passes started before it on both ranks are, and the messages before it on its link.
+// Returns the time of a step in which an F, B or W of a stage takes 1 / virtual_stages and a message takes `message`.
+// Ranks start actions in the order of `lists`. A pass begins when the previous pass and the message that it needs are
+// done. A message begins when the passes that both ranks started before it are done, and the earlier messages on its
+// link.
 inline double step_time(const Schedule& schedule, const ActionLists& lists, double message) {
   struct Operation {
     Action action;
-    std::vector<std::pair<int64_t, size_t>> after;  // rank and place of what it waits for
+    std::vector<std::pair<int64_t, size_t>> after;  // rank and index of what it waits for
     double seconds = 0;
     std::optional<double> end;
   };
@@ -71,7 +72,7 @@ inline double step_time(const Schedule& schedule, const ActionLists& lists, doub
         const int64_t link = link_of(schedule, rank, kind);
         const bool is_joined = i > 0 && joins_receive(schedule, lists[rank][i - 1], action);
         const auto before = on_link.find(link);
-        if (is_joined) {  // begins like its send
+        if (is_joined) {  // begins when its send begins
           operation.after = all[rank].back().after;
         } else if (before != on_link.end()) {
           operation.after.emplace_back(rank, before->second);

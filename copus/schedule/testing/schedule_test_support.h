@@ -1,4 +1,4 @@
-// Enumerates the schedules that the tests of this room go through.
+// Enumerates the schedules that the tests of this room cover.
 #pragma once
 
 #include <gtest/gtest.h>
