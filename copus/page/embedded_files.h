@@ -1,4 +1,4 @@
-// The files that every page holds, built into the program.
+// The files embedded in every page, built into the program.
 #pragma once
 
 namespace copus {

@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// Fills in the parts in one pass, so that inserted text is never taken for a name.
+// Fills in all parts in one pass, so that inserted text is never parsed for placeholders.
 std::string fill_in(std::string_view page, const std::map<std::string_view, std::string_view>& parts) {
   std::string out;
   for (size_t open = 0; (open = page.find("{{")) != std::string_view::npos;) {
@@ -23,8 +23,7 @@ std::string fill_in(std::string_view page, const std::map<std::string_view, std:
   return out.append(page);
 }
 
-// Escapes the end of a script element, which the browser sees at the next "</script", and the comment that would hide
-// it, wherever they are.
+// Escapes every "<", because a browser would end the script element at "</script" and hide text after "<!--".
 std::string escape_json_in_html(std::string_view json) {
   std::string out;
   for (const char c : json) out += c == '<' ? "\\u003c" : std::string(1, c);

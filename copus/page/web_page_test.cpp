@@ -1,4 +1,4 @@
-// The page around a body: escaped, whole, and with nothing from elsewhere.
+// The page around a body: escaped, complete and self-contained.
 #include "copus/page/web_page.h"
 
 #include <gmock/gmock.h>
