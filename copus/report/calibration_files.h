@@ -1,6 +1,5 @@
-// The files of a calibration (copus calibrate): branches.jsonl, a line for each branch that has ended, so that an
-// interrupted calibration goes on where it was; and calibration.json, what they come to, which
-// noise_scale.calibration names.
+// The files of a calibration (copus calibrate). branches.jsonl has a line for each finished branch, so that an
+// interrupted calibration can be resumed. calibration.json has the result, to which noise_scale.calibration can refer.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +15,31 @@ namespace copus {
 
 class BranchLog {
  public:
-  // Opens the log, to go on behind what is there. Throws UserError where it cannot be opened or is damaged, and where
-  // another process works on it.
+  // Opens the log for appending. Throws UserError if it cannot be opened or is damaged, and if another process works on
+  // it.
   explicit BranchLog(const std::filesystem::path& path);
 
-  // Throws UserError where the line cannot be written.
+  // Throws UserError if the line cannot be written.
   void append(const BranchOutcome& outcome);
 
  private:
   LineLog lines_;
 };
 
-// Reads the branches that have ended; none where there is no such file. Throws UserError for a damaged line.
+// Reads the finished branches; none if the file does not exist. Throws UserError for a damaged line.
 std::vector<BranchOutcome> read_branch_log(const std::filesystem::path& path);
 
 struct CalibrationReport {
-  int64_t step = 0;              // of the checkpoint that the branches left
-  int64_t consumed_samples = 0;  // there
-  double noise_scale = 0;        // phi there, in samples, with its 95 % interval
+  int64_t step = 0;              // of the checkpoint where the branches start
+  int64_t consumed_samples = 0;  // at that checkpoint
+  double noise_scale = 0;        // phi at that checkpoint, in samples, with its 95 % interval
   double noise_scale_low = 0, noise_scale_high = 0;
   double reference_batch = 0;
   double learning_rate = 0;  // of the reference batch
-  int64_t branches = 0;      // that ended
-  int64_t outside = 0;       // of these, beyond the ladder of the reference batch
+  int64_t branches = 0;      // finished ones
+  int64_t outside = 0;       // finished branches beyond the ladder of the reference batch
   double alpha = 0;          // the exponent with which c was fitted
-  double updates = 0;        // k of the critical batch's rule (critical_batch) with which it was
+  double updates = 0;        // k of the critical batch's rule (critical_batch) with which c was fitted
   BranchCalibration fit;
   std::optional<Estimate> rate_exponent;  // best e of the rate's factor (B / B_ref)^e; empty: not compared
 };

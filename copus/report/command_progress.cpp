@@ -41,7 +41,7 @@ void CommandProgress::show(int64_t done) {
     next_ = now + std::chrono::duration_cast<Clock::duration>(std::min(so_far, longest_silence));
     return;
   }
-  // Leaves one column free: a character in the last one makes some terminals start a new line.
+  // Leaves one column free, because a character in the last column makes some terminals start a new line.
   const auto columns = static_cast<size_t>(std::max(terminal_size(place_.descriptor).columns - 1, 1));
   write_all(place_.descriptor, concat(new_live_line, text.substr(0, columns)));
   is_live_ = true;

@@ -1,5 +1,5 @@
-// How far a command is that computes for long without printing: a line on standard error, which leaves its output as it
-// is.
+// The progress of a command that computes for a long time without printing: a line on standard error, so that the
+// output itself is unchanged.
 #pragma once
 
 #include <chrono>
@@ -11,23 +11,24 @@ namespace copus {
 // Where the lines go, and how often.
 struct ProgressPlace {
   int descriptor = 2;
-  bool is_terminal = false;  // one line is written over then; elsewhere lines follow one another
-  // Elsewhere the first line comes after so long, and every next one after twice the time of the last, or a minute.
+  bool is_terminal = false;  // if so, one line is overwritten; elsewhere lines are appended
+  // Without a terminal, the first line appears after this time, each further one after twice the time of the previous
+  // line or after a minute, whichever comes first.
   std::chrono::duration<double> first_line{5};
 };
-// Standard error as this process has it.
+// This process's standard error.
 ProgressPlace standard_error();
 
-// Not for several threads.
+// Not thread-safe.
 class CommandProgress {
  public:
-  // `unit`: what is counted, "batches"; `total`: how many there are.
+  // `unit`: what is counted, such as "batches"; `total`: how many there are.
   CommandProgress(std::string unit, int64_t total, const ProgressPlace& place = standard_error());
-  ~CommandProgress();  // takes the line off a terminal
+  ~CommandProgress();  // erases the line on a terminal
   CommandProgress(const CommandProgress&) = delete;
   CommandProgress& operator=(const CommandProgress&) = delete;
 
-  // Call often, with how many are done; it shows them when it is time.
+  // Call often, with the number done so far. Prints only when it is time to.
   void show(int64_t done);
 
  private:
@@ -37,10 +38,10 @@ class CommandProgress {
   int64_t total_;
   ProgressPlace place_;
   Clock::time_point begin_, next_;
-  bool is_live_ = false;  // there is a line on the terminal
+  bool is_live_ = false;  // whether there is a line on the terminal
 };
 
-// "12 of 32 batches, 40 s left"; without a time where nothing is done yet.
+// "12 of 32 batches, 40 s left"; without a time if nothing is done yet.
 std::string command_progress_text(const std::string& unit, int64_t done, int64_t total, double seconds_so_far);
 
 }  // namespace copus

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// What a command that does three of four pieces of work shows in this place.
+// The output of a command that finishes three of four pieces of work.
 std::string shown(bool is_terminal, double first_line) {
   std::array<int, 2> ends{};
   EXPECT_EQ(pipe2(ends.data(), O_NONBLOCK), 0);

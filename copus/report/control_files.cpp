@@ -41,13 +41,13 @@ void reply_fields(Reply& reply, Visitor&& visit) {
 
 nlohmann::json parse(const fs::path& path) { return parse_json(read_text_file(path, most_bytes)); }
 
-// Tells whether an entry is a file itself, and no folder, pipe, socket, device or symbolic link.
+// Tells whether an entry is a regular file itself, not a folder, pipe, socket, device or symbolic link.
 bool is_file(const fs::directory_entry& entry) {
   std::error_code gone;
   return entry.symlink_status(gone).type() == fs::file_type::regular;
 }
 
-// Calls visit(entry) for everything in a folder, of which there is nothing to see where it cannot be read.
+// Calls visit(entry) for every entry of a folder; a folder that cannot be read counts as empty.
 template <class Visit>
 void for_each_entry(const fs::path& directory, const Visit& visit) {
   std::error_code unreadable;
@@ -57,7 +57,7 @@ void for_each_entry(const fs::path& directory, const Visit& visit) {
   }
 }
 
-// Makes a name; names sort in the order of time, and no two processes make the same.
+// Makes a name that no other process makes. Names sort by time.
 std::string new_name() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return concat(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), "-", getpid());
@@ -151,7 +151,7 @@ ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std
 
   const auto until = std::chrono::steady_clock::now() + patience;
   while (true) {
-    const bool alive = is_alive();  // asked before looking, since a run replies before it ends
+    const bool alive = is_alive();  // asked before looking for the reply, which a run writes before it ends
     if (fs::exists(reply_path)) {
       ControlReply reply;
       const nlohmann::json object = parse(reply_path);

@@ -1,6 +1,7 @@
-// RUN/control: files that carry a user's commands to a running job (`copus ctl`), which may run on another machine. The
-// asking process writes <name>.json, whole or not at all; the run takes it by renaming it to <name>.taken and answers
-// in <name>.reply, which the asking process removes. Whatever else is found there neither stops the run nor is touched.
+// RUN/control: files that carry a user's commands (`copus ctl`) to a running job, which may run on another machine. The
+// asking process writes <name>.json, whole or not at all. The run takes the request by renaming it to <name>.taken and
+// answers in <name>.reply, which the asking process removes. Other files in the folder are left alone and do not stop
+// the run.
 #pragma once
 
 #include <chrono>
@@ -18,29 +19,30 @@ struct ControlRequest {
 };
 
 struct ControlReply {
-  bool done = false;    // true: everything that was asked
+  bool done = false;    // true: everything requested was done
   std::string message;  // what was done, or why not
   bool operator==(const ControlReply&) const = default;
 };
 
-// The run's side: takes requests and replies to them. No function throws: a run goes on where it cannot be asked.
+// The run's side: takes requests and replies to them. No function throws, because a run must not end if it cannot be
+// reached.
 class ControlFiles {
  public:
   using Note = std::function<void(const std::string& line)>;
 
-  // Creates the folder and deletes requests and replies from it: nobody waits any longer for an answer of an earlier
-  // process. `note` tells the user, once, of what is odd about the folder.
+  // Creates the folder. Deletes requests and replies that an earlier process left, because nobody waits for them any
+  // more. `note` reports, once each, anything odd about the folder.
   ControlFiles(const std::filesystem::path& run_dir, Note note);
 
-  // Creates the folder again, where somebody has deleted it.
+  // Creates the folder again if it was deleted.
   void make_folder();
 
   struct Received {
     std::string name;  // to reply to
     ControlRequest request;
   };
-  // Takes the requests that have come since the last call, in the order in which they were made. Damaged files are
-  // answered at once. Cheap enough to be called after every step.
+  // Takes the requests that arrived since the last call, in the order in which they were made. Answers damaged files at
+  // once. Cheap enough to be called after every step.
   std::vector<Received> take();
   void reply(const std::string& name, const ControlReply& reply);
 
@@ -52,9 +54,9 @@ class ControlFiles {
   bool has_told_ = false;
 };
 
-// The asking side: writes the request and waits for the reply, calling `is_alive` now and then to see whether there is
-// still a run to wait for. Throws UserError when there is none any more, and after `patience`: the request is withdrawn
-// then, unless the run has begun with it, which the message says.
+// The asking side: writes the request and waits for the reply, calling `is_alive` regularly to check that the run still
+// exists. Throws UserError if the run has ended, or after `patience`. On timeout the request is withdrawn unless the
+// run has already taken it, and the message says which.
 ControlReply ask_run(const std::filesystem::path& run_dir, const ControlRequest& request,
                      std::chrono::duration<double> patience, const std::function<bool()>& is_alive);
 

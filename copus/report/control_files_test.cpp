@@ -24,7 +24,7 @@ constexpr std::chrono::seconds long_enough(60);
 
 class ControlFilesTest : public TestDirectory {
  protected:
-  // Serves requests until one has been answered.
+  // Serves requests until one is answered.
   template <class Answer>
   ControlReply ask(const ControlRequest& request, const Answer& answer) {
     ControlFiles run(directory_, note());
@@ -129,7 +129,7 @@ TEST_F(ControlFilesTest, AreTakenInTheirOrderAndDamagedOnesAnswered) {
   EXPECT_TRUE(std::filesystem::exists(directory_ / "control" / "3.reply"));
 }
 
-// An open or a read that waited for the pipe's other end would end the test by its time limit.
+// An open or a read that waits for the pipe's other end would make the test fail by its time limit.
 TEST_F(ControlFilesTest, WhatIsNoRequestIsLeftAloneAndToldOnce) {
   ControlFiles run(directory_, note());
   const std::filesystem::path control = directory_ / "control";
@@ -153,8 +153,8 @@ TEST_F(ControlFilesTest, FilesThatCannotBeReadOrAnsweredDoNotEndTheRun) {
   put("large.json", pin_);
   std::filesystem::resize_file(directory_ / "control" / "large.json", uint64_t{100} << 30);
   put("\xff.json", "{");
-  put(std::string(249, 'x') + ".json", pin_);  // too long a name for the answer's temporary one
-  put(std::string(250, 'y') + ".json", pin_);  // and for having been taken
+  put(std::string(249, 'x') + ".json", pin_);  // too long a name for the temporary file of the answer
+  put(std::string(250, 'y') + ".json", pin_);  // too long a name for the renamed request
   EXPECT_THAT(run.take(), SizeIs(1));
   run.reply(std::string(249, 'x'), {true, "pinned"});
   EXPECT_THAT(files(), UnorderedElementsAre("large.reply", "\xff.reply", std::string(250, 'y') + ".json"));

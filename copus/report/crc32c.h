@@ -8,7 +8,7 @@ namespace copus {
 
 uint32_t crc32c(std::string_view bytes);
 
-// The checksum as TFRecord masks it, so that checksums of bytes that hold checksums stay useful.
+// The masked checksum of TFRecord. Masking keeps checksums meaningful for data that contain checksums.
 uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// The events of decisions.jsonl as JSON. Each event lists its fields once, in fields(event, visitor); writing and
-// reading both use that list.
+// The events of decisions.jsonl as JSON. fields(event, visitor) lists the fields of each event once, for both writing
+// and reading.
 #include <array>
 #include <charconv>
 #include <map>
@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// A hash as text, since not every reader of JSON has integers of 64 bits.
+// A hash, written as text because some JSON readers lack 64-bit integers.
 struct HashField {
   uint64_t& value;
 };
@@ -68,7 +68,8 @@ class Writer : public JsonFieldWriter {
     (*this)(name, list);
   }
 
-  // Writes the values of a state behind their checksum: whoever edits one cannot know what follows from it.
+  // Writes the values of a state after their checksum, so that manual edits are detected: their consequences are
+  // unpredictable.
   void operator()(const char* name, const std::vector<std::string>& values) {
     if (values.empty()) {
       (*this)(name, nullptr);
@@ -262,7 +263,7 @@ struct Fields<Unmeasured> {
   }
 };
 
-// Throws UserError where what the fields say together cannot have happened.
+// Throws UserError if the fields together describe an impossible event.
 void check_ranks(const RanksChanged& change) {
   if (change.to.global_batch != change.from.global_batch) {
     throw UserError(
@@ -274,7 +275,7 @@ void check_ranks(const RanksChanged& change) {
   }
 }
 
-// Reads the event that the line names: one of the alternatives of DecisionEvent from `Index` on.
+// Reads the event that the line names. Tries the alternatives of DecisionEvent from `Index` on.
 template <size_t Index = 0>
 DecisionEvent read_event(const std::string& name, const Json& json) {
   if constexpr (Index < std::variant_size_v<DecisionEvent>) {

@@ -18,8 +18,8 @@ DecisionEvent event_from_line(const std::string& line) {
   }
 }
 
-// Tells a decision to hold from the text of its line. One that is written otherwise than by Copus counts as another
-// event.
+// Recognizes a decision to hold by the text of its line. A line that Copus did not write in its own form counts as
+// another event.
 bool is_held(std::string_view line) {
   return line.starts_with(R"({"event":"decision",)") && line.find(R"(,"moves":false,)") != std::string_view::npos;
 }
@@ -28,7 +28,7 @@ bool is_state(std::string_view line) { return line.starts_with(R"({"event":"stat
 
 bool is_begin(std::string_view line) { return line.starts_with(R"({"event":"begin",)"); }
 
-// Empty where the line is damaged, which whoever reads all lines says.
+// Empty if the line is damaged. A reader of all lines reports the damage.
 std::optional<ControllerState> whole_state_in(const std::string& line) {
   try {
     return std::get<ControllerState>(event_from_line(line));
@@ -37,7 +37,7 @@ std::optional<ControllerState> whole_state_in(const std::string& line) {
   }
 }
 
-// The step boundary of an event, from the text of its line; empty where it is written otherwise than by Copus.
+// The step boundary of an event, from the text of its line. Empty if the line is not in the form that Copus writes.
 std::optional<int64_t> boundary_in(std::string_view line) {
   const auto step = number_in(line, "step");
   return step ? step : number_in(line, "after_step");
@@ -61,7 +61,7 @@ int64_t step_of(const DecisionEvent& event) {
       event);
 }
 
-// Opens the log without a lock of its own: the process that writes it holds that of run.jsonl.
+// Opens the log without its own lock: the process that writes it holds the lock on run.jsonl.
 DecisionLog::DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step)
     : lines_(
           run_dir / "decisions.jsonl", resume_after_step,
@@ -91,7 +91,7 @@ std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path, 
 }
 
 std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step) {
-  constexpr int64_t places_looked_at = 4;  // a run that was resumed or that lost ranks there may lack a state
+  constexpr int64_t places_looked_at = 4;  // a place lacks a state if the run was resumed or lost ranks there
   if (!std::filesystem::exists(path)) return {};
   LineSearch search(path);
   const auto latest_at = [&](int64_t boundary, const auto& is_wanted) {
@@ -133,7 +133,8 @@ std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& p
     std::string text;
     bool is_held = false;
   };
-  // Keeps every stride-th line that holds. Where there come to be twice as many as are wanted, every other one goes.
+  // Keeps every stride-th decision to hold. When these become twice as many as wanted, drops every other one and
+  // doubles the stride.
   std::vector<Line> lines;
   size_t seen = 0, kept = 0, stride = 1;
   for_each_line(path, [&](const std::string& text) {

@@ -119,7 +119,7 @@ std::vector<DecisionEvent> every_event() {
           Unmeasured{.step = 511, .reason = "the norm was None"}};
 }
 
-// Compares every member, spelled out: a field that writing and reading both forgot would otherwise not be noticed.
+// Compares the members one by one. Otherwise a field that both writing and reading omit would go unnoticed.
 void expect_equal(const Decision& a, const Decision& b) {
   EXPECT_EQ(a.step, b.step);
   EXPECT_EQ(a.consumed_samples, b.consumed_samples);

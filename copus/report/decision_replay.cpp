@@ -15,7 +15,7 @@ namespace {
 using Events = std::vector<DecisionEvent>;
 using EventIterator = Events::const_iterator;
 
-// Names the first field in which the two lines of an event differ, for the user.
+// Names, for the user, the first field in which the two lines of an event differ.
 std::string first_difference(const DecisionEvent& logged, const DecisionEvent& replayed) {
   const auto ours = nlohmann::ordered_json::parse(to_line(replayed)),
              theirs = nlohmann::ordered_json::parse(to_line(logged));
@@ -42,7 +42,7 @@ EventIterator latest_begin(const Events& events, int64_t until_step) {
   return found;
 }
 
-// Throws UserError where the run cannot have been in this configuration. `event` says where in the log it stands.
+// Throws UserError if the run cannot have been in this configuration. `event` is named in the message.
 void check_possible(const AnyConfig& config, const Configuration& configuration, const DecisionEvent& event) {
   const auto reason = std::visit([&](const auto& job) { return infeasible_reason(job, configuration); }, config);
   if (!reason) return;
@@ -60,7 +60,8 @@ void check_possible(const AnyConfig& config, const DecisionEvent& event) {
   if (const auto* change = std::get_if<RanksChanged>(&event)) check_possible(config, change->to, event);
 }
 
-// The observation of a step that the run has made in a batch of so many. Throws UserError where there is no such step.
+// The observation of a step that the run made with this global batch. Throws UserError if the record is of no such
+// step.
 Observation observation_in(int64_t global_batch, const StepRecord& record, const AnyConfig& config) {
   const auto refuse = [&](const char* field, double value, const std::string& expected) {
     throw UserError(concat("run.jsonl, the line of step ", record.step, ": \"", field, "\" is ", value, ", expected ",
@@ -92,7 +93,7 @@ Controller controller_of(const ControllerBegin& begin, const AnyConfig& config) 
   return controller;
 }
 
-// The events behind a beginning, up to a step boundary.
+// The events after a controller's beginning, up to a step boundary.
 struct Segment {
   EventIterator begin, end;
   int64_t after_step, until_step;
@@ -114,7 +115,7 @@ class Follower {
       decision_ = reaction.decision;
       realised_ = reaction.realised;
       events_after(record.step, replay);
-      // The log of a run that was killed may lack the decision of its last step.
+      // The log of a killed run may lack the decision of its last step.
       const bool may_be_cut = event_ == segment_.end && &record == &records.back();
       if (replay.difference || may_be_cut) continue;
       if (decision_) replay.difference = {record.step, "the replay decides, and the log has no decision"};
@@ -139,7 +140,7 @@ class Follower {
     }
   }
 
-  // Compare an event with the log's and apply it: return the difference, or nothing.
+  // Each compares an event with the log's and applies it. Returns the difference, or nothing.
   std::optional<std::string> apply(const Decision& logged) {
     if (!decision_) return "the log has a decision, and the replay makes none";
     Decision replayed = *std::exchange(decision_, std::nullopt);
@@ -181,7 +182,7 @@ class Follower {
     }
   }
 
-  // What was not measured has left no observation.
+  // Unmeasured steps left no observations.
   std::optional<std::string> apply(const Unmeasured&) { return std::nullopt; }
 
   std::optional<std::string> apply(const ControllerResumed&) {
@@ -194,11 +195,11 @@ class Follower {
     return "the log's state of what decides is not the replay's";
   }
 
-  // What was decided at this boundary may lack in the log: the process that wrote it may be the one that was lost. The
-  // run has gone on with a controller that was brought up to date, and so knew it.
+  // The log may lack what was decided at this boundary, because the process that wrote it may be the one that was lost.
+  // The run continued with a controller that was brought up to date, so that controller knew the decision.
   std::optional<std::string> apply(const RanksChanged& change) {
     const std::optional<SwitchIntent>& intent = controller_.under_way();
-    const bool is_unseen_switch = intent && intent->configuration == change.from;  // made, and not told of
+    const bool is_unseen_switch = intent && intent->configuration == change.from;  // made, but not logged
     if (change.from != controller_.current() && !is_unseen_switch) {
       return concat("the log has other ranks after ", to_string(change.from), ", and the replay is in ",
                     to_string(controller_.current()));
@@ -210,7 +211,7 @@ class Follower {
     return std::nullopt;
   }
 
-  // A job that is only advised is moved by whoever trains it.
+  // A job that Copus only advises is moved by whoever trains it.
   bool is_of_somebody_else(const SwitchReport& report) const {
     return job_of(config_).adapt.advise && report.outcome == SwitchReport::Outcome::moved &&
            report.from == controller_.current();
@@ -234,7 +235,7 @@ Segment segment_from(EventIterator begin, const Events& events, int64_t until_st
   return {begin + 1, end, step_of(*begin), until_step};
 }
 
-// The steps at whose boundaries there are events, and which none of the records, which are in order, is of.
+// The steps at whose boundaries there are events but that have no record. The records are in order.
 std::vector<StepSpan> missing_steps_of_events(const std::vector<StepRecord>& records, const Segment& segment) {
   std::vector<StepSpan> missing;
   for (auto event = segment.begin; event != segment.end; ++event) {
@@ -245,7 +246,7 @@ std::vector<StepSpan> missing_steps_of_events(const std::vector<StepRecord>& rec
   return missing;
 }
 
-// Brings a controller to the latest state in the segment, if there is one, and leaves what follows.
+// Restores a controller to the latest state in the segment, if there is one, and returns the rest of the segment.
 Segment after_latest_state(Controller& controller, const Segment& segment, const AnyConfig& config) {
   const auto is_state = [](const DecisionEvent& event) { return std::holds_alternative<ControllerState>(event); };
   const auto from_end = std::make_reverse_iterator(segment.end), to_begin = std::make_reverse_iterator(segment.begin);

@@ -44,7 +44,7 @@ StepRecord record_of(const Observation& observation, const SyntheticJob& job, co
 
 class DecisionReplayTest : public TestDirectory {
  protected:
-  // Leaves the logs of a run as `copus train` does.
+  // Writes the logs of a run as `copus train` does.
   void train(int64_t steps) {
     SyntheticJob job(config_);
     Controller controller(config_, configuration_of(config_), Knowledge(), file_);
@@ -63,7 +63,7 @@ class DecisionReplayTest : public TestDirectory {
                                .file = file_});
   }
 
-  // Makes the steps from..until of a run whose logs end before them, with a user's commands in between.
+  // Continues a run whose logs end before `from`, until `until`, with a user's commands in between.
   void go_on(SyntheticJob& job, Controller& controller, int64_t from, int64_t until) {
     RunLog steps(directory_, from - 1);
     DecisionLog events(directory_, from - 1);
@@ -123,9 +123,9 @@ class DecisionReplayTest : public TestDirectory {
   RunConfig config_ = adapting_run();
   std::string file_;
   std::vector<std::pair<int64_t, Command>> commands_;
-  std::vector<std::pair<int64_t, int64_t>> ranks_;  // that there are after these steps
-  int64_t steps_between_states_ = 0;                // 0: none are logged
-  bool is_short_of_memory_ = false;                 // so that every switch is vetoed
+  std::vector<std::pair<int64_t, int64_t>> ranks_;  // number of ranks after these steps
+  int64_t steps_between_states_ = 0;                // 0: no states are logged
+  bool is_short_of_memory_ = false;                 // if so, every switch is vetoed
 };
 
 TEST_F(DecisionReplayTest, ARunReplaysToTheSameDecisions) {
@@ -152,7 +152,7 @@ TEST_F(DecisionReplayTest, WhatARunCannotHaveBeenInNamesTheOtherJobThatItMayHave
   EXPECT_THAT(refusal(), HasSubstr("cluster.stands_for"));
 }
 
-// Nobody decides, and nothing says how fast the cluster computes.
+// Without a policy and without a cluster's speed.
 TEST_F(DecisionReplayTest, WhatWasForcedInARunWithoutAPolicyReplaysAndGoesOn) {
   SyntheticJob job(config_);
   config_.adapt.policy = PolicyKind::none;
@@ -186,7 +186,7 @@ TEST_F(DecisionReplayTest, WhatWasForcedInARunWithoutAPolicyReplaysAndGoesOn) {
 
 TEST_F(DecisionReplayTest, ASchedulesRatesReplayBitwise) {
   config_.adapt.policy = PolicyKind::seesaw;
-  config_.train.max_tokens = int64_t{64} * 6000;  // so that the cosine has fallen within the steps below
+  config_.train.max_tokens = int64_t{64} * 6000;  // so that the cosine falls within the steps below
   train(400);
   const Replay result = replay(config_, records(), events());
   EXPECT_FALSE(result.difference) << result.difference->what;
@@ -199,7 +199,7 @@ TEST_F(DecisionReplayTest, WhatMemoryRuledOutIsRuledOutAgain) {
   const Replay result = replay(config_, records(), events());
   EXPECT_FALSE(result.difference) << result.difference->what;
   EXPECT_GT(result.switches, 0);
-  // Had the log not said that it was for memory, other configurations would have been tried.
+  // If the log did not say that memory was lacking, the controller would try other configurations.
   std::vector<DecisionEvent> forgetful = events();
   for (DecisionEvent& event : forgetful) {
     if (auto* report = std::get_if<SwitchReport>(&event)) report->is_lack_of_memory.reset();
@@ -246,7 +246,7 @@ TEST_F(DecisionReplayTest, FindsDecisionsThatAreMissingTooManyOrOthers) {
   EXPECT_THAT(replay(config_, records(), unannounced).difference->what, HasSubstr("has not announced"));
 }
 
-// The words are for people, and another version may choose others.
+// Reasons are texts for people, and another version may phrase them differently.
 TEST_F(DecisionReplayTest, TheWordsOfAReasonDecideNothing) {
   train(300);
   std::vector<DecisionEvent> all = events();
@@ -273,7 +273,7 @@ TEST_F(DecisionReplayTest, FilesThatDoNotBelongTogether) {
   EXPECT_THAT(user_error([&] { replay(config_, records(), {}); }), HasSubstr("nothing to replay"));
 }
 
-// The run was killed after its last step was logged and before the decision of that step was.
+// The run was killed after logging its last step but before logging the decision of that step.
 TEST_F(DecisionReplayTest, TheLogOfAKilledRunMayEndEarly) {
   train(300);
   std::vector<StepRecord> steps = records();
@@ -313,7 +313,7 @@ TEST_F(DecisionReplayTest, AResumedRunGoesOnAsIfItHadNotBeenInterrupted) {
   }
 }
 
-// The controller of a resumed run needs only the events since its latest state, whatever it had learned before.
+// The controller of a resumed run needs only the events since its latest state, whatever it learned before.
 TEST_F(DecisionReplayTest, AResumedRunGoesOnFromItsLatestState) {
   steps_between_states_ = 40;
   Configuration target = configuration_of(config_);
@@ -392,7 +392,7 @@ TEST_F(DecisionReplayTest, AStateIsReadOnlyWhole) {
   }
   EXPECT_THAT(user_error([&] { bring_up_to_date(config_, records(), all, 100); }),
               HasSubstr("decisions.jsonl, the state after step 80: it has only"));
-  // Under a policy that remembers something else it has no use.
+  // A policy that keeps other state cannot use it.
   config_.adapt.policy = PolicyKind::cona;
   EXPECT_THAT(user_error([&] { bring_up_to_date(config_, records(), events(), 100); }),
               HasSubstr("settings that do not fit"));
@@ -442,11 +442,11 @@ TEST_F(DecisionReplayTest, ARunThatLosesAndGainsRanksReplays) {
   }
   EXPECT_GT(fewer, 0);
   EXPECT_GT(more, 0);
-  // Another policy goes along the same way.
+  // Another policy follows the same path of configurations.
   RunConfig other = config_;
   other.adapt.policy = PolicyKind::fixed;
   EXPECT_EQ(replay_open_loop(other, "", records(), all).back().current.strategy.world_size(), 8);
-  // A log that has the ranks change from elsewhere is not of this run.
+  // A log in which the ranks change from another configuration is not of this run.
   std::vector<DecisionEvent> elsewhere = all;
   for (DecisionEvent& event : elsewhere) {
     if (auto* change = std::get_if<RanksChanged>(&event)) change->from.micro_batch *= 2;
@@ -478,7 +478,7 @@ TEST_F(DecisionReplayTest, AResumedRunComesThroughAChangeOfRanks) {
   }
 }
 
-// The process that writes the log was lost after it had logged a step, and before it logged what it decided then.
+// The process that writes the log was lost after logging a step but before logging the decision of that step.
 TEST_F(DecisionReplayTest, WhatALostProcessDecidedLastMayLackInTheLog) {
   train(150);
   std::vector<DecisionEvent> all = events();
@@ -539,12 +539,12 @@ TEST_F(DecisionReplayTest, ARunThatGoesOnWithOtherSettingsBeginsAnew) {
   EXPECT_GT(result.decisions, 0);
 }
 
-// What was left of the run when it decided is in its log, and more of it now changes no decision of before.
+// The log has the remaining time at each decision, so making the run longer changes no earlier decision.
 TEST_F(DecisionReplayTest, ARunThatIsMadeLongerKeepsWhatItHasLearned) {
   constexpr int64_t steps = 400;
   SyntheticJob job(config_);
   for (int64_t step = 0; step < steps / 4; ++step) job.next_step();
-  config_.train.max_seconds = job.next_step().elapsed_seconds;  // so that nothing pays in most of the steps
+  config_.train.max_seconds = job.next_step().elapsed_seconds;  // so that nothing pays off in most of the steps
   train(steps);
   const RunConfig shorter = config_;
   config_.train.max_seconds *= 100;
@@ -602,14 +602,14 @@ TEST_F(DecisionReplayTest, OpenLoopAsksAnotherPolicyAlongTheSameWay) {
     EXPECT_FALSE(decision.choice.target);
     EXPECT_FALSE(decision.moves);
   }
-  // The replay goes the way of the run, not the policy's own.
+  // The replay follows the path of the run, not that of its own policy.
   std::vector<Configuration> visited;
   for (const DecisionEvent& event : events()) {
     if (const auto* report = std::get_if<SwitchReport>(&event)) visited.push_back(report->to);
   }
   ASSERT_FALSE(visited.empty());
   EXPECT_EQ(held.back().current, visited.back());
-  // The same policy would have chosen the same at first.
+  // The same policy makes the same decisions at first.
   const std::vector<Decision> same = replay_open_loop(config_, "", records(), events());
   const std::vector<DecisionEvent> all = events();
   const auto first = std::find_if(all.begin(), all.end(),
@@ -627,7 +627,7 @@ TEST_F(DecisionReplayTest, WhereStepsAreMissingNobodyCanTell) {
     EXPECT_THAT(user_error(judge),
                 AllOf(HasSubstr("run.jsonl has no line of steps 120 to 122"), HasSubstr("nobody can tell")));
   }
-  // A run that goes on does not wait for them: it is told, and decides afresh.
+  // A resumed run does not fail because of them: it gets a difference and begins a new controller.
   const auto resumed = bring_up_to_date(config_, holey, events(), 300);
   ASSERT_TRUE(resumed && resumed->difference);
   EXPECT_EQ(resumed->difference->step, 120);
@@ -658,8 +658,8 @@ TEST_F(DecisionReplayTest, StepsThatAreMissingBeforeTheLatestBeginningDoNotMatte
   EXPECT_FALSE(result.difference) << result.difference->what;
 }
 
-// Somebody, or a disk, has changed a value of either log: that is told as a difference or as the user's mistake, and is
-// never a bug of ours.
+// A user or a disk has changed a value in one of the logs. Copus reports this as a difference or as the user's mistake,
+// never as an internal error.
 TEST_F(DecisionReplayTest, OddValuesInTheLogsAreNoBugOfOurs) {
   ranks_ = {{30, 2}};
   train(60);
@@ -679,7 +679,7 @@ TEST_F(DecisionReplayTest, OddValuesInTheLogsAreNoBugOfOurs) {
     for (std::string line; std::getline(stream, line);) lines.push_back(line);
     std::set<std::string> seen;
     for (size_t i = 0; i < lines.size(); ++i) {
-      // Of steps one, before something is decided; of events the first of each kind.
+      // Changes one step, before the first decision, and the first event of each kind.
       const auto object = nlohmann::json::parse(lines[i]);
       const std::string kind = object.value("event", "step");
       if (kind == "step" ? i != 25 : !seen.insert(kind).second) continue;

@@ -1,6 +1,7 @@
-// Writes and reads the members of a record as the fields of a JSON object. A record lists its fields once, in a
-// function fields(record, visitor) that calls visitor(name, member) for each; both directions use that list.
-// Private to .cpp files of this room and of the adviser's: nlohmann/json stays out of every header that others include.
+// Writes and reads the members of a record as the fields of a JSON object. Each record lists its fields once, in a
+// function fields(record, visitor) that calls visitor(name, member) for each field. Writing and reading both use that
+// list. Private to .cpp files of this room and of the adviser's: nlohmann/json stays out of every header that others
+// include.
 #pragma once
 
 #include <cmath>
@@ -22,26 +23,26 @@
 
 namespace copus {
 
-// What the numbers of a log are that its readers rely on. An edited log may hold anything.
+// Ranges of a log's numbers on which its readers rely. An edited log may hold anything.
 inline constexpr Range<int64_t> json_count{0, int64_t{1} << 62};
 inline constexpr Range<int64_t> json_count_from_one{1, int64_t{1} << 62};
 inline constexpr Range<double> json_not_negative{0.0};
 inline constexpr Range<double> json_positive{.low = 0.0, .above_low = true};
 inline constexpr Range<double> json_seconds{0.0, longest_duration};
 
-// The range of a number that may be null instead, a NaN.
+// The range of a number that may also be null, which means NaN.
 struct OrNull {
   Range<double> range;
 };
 
-// The member of an object that has this name. Throws UserError where there is none.
+// The member of an object with this name. Throws UserError if there is none.
 inline const nlohmann::json& json_member(const nlohmann::json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   if (found == object.end()) throw UserError(concat("it has no \"", name, "\""));
   return *found;
 }
 
-// Writes the fields, in the order of the list. JSON has no NaN and no infinity: the library writes them as null.
+// Writes the fields in the order of the list. JSON has no NaN or infinity; the library writes null for both.
 class JsonFieldWriter {
  public:
   template <class Value>
@@ -62,14 +63,14 @@ class JsonFieldWriter {
   }
   void operator()(const char* name, const ParallelStrategy& value) { append(name, to_string(value)); }
   void operator()(const char* name, const Configuration& value) { append(name, to_string(value)); }
-  // Writes a number whose range is the reader's concern.
+  // Writes a number. Only the reader checks its range.
   template <class Value, class Number>
   void operator()(const char* name, const Value& value, const Range<Number>&) {
     (*this)(name, value);
   }
   void operator()(const char* name, double value, const OrNull&) { (*this)(name, value); }
 
-  // Writes losses as an object by source; null where there are none.
+  // Writes losses as an object with a field per source; null if there are none.
   void operator()(const char* name, const std::vector<SourceLoss>& losses) {
     nlohmann::ordered_json& field = object_[name];
     for (const SourceLoss& one : losses) field[one.source] = one.loss;
@@ -78,7 +79,8 @@ class JsonFieldWriter {
   const nlohmann::ordered_json& object() const { return object_; }
 
  private:
-  // A list names each field once. object_[name] would search all fields before it, in every line of a log.
+  // Appends without a search, because a list names each field once. object_[name] would search all fields, in every
+  // line of a log.
   template <class Value>
   void append(const char* name, const Value& value) {
     object_.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(name, value);
@@ -87,8 +89,8 @@ class JsonFieldWriter {
   nlohmann::ordered_json object_ = nlohmann::ordered_json::object();
 };
 
-// Reads the fields. Other fields of the object are ignored; one that is missing or of another type is a UserError that
-// names it. A null is a NaN, or an empty optional; an optional field may be missing.
+// Reads the fields and ignores others of the object. Throws UserError that names a field that is missing or of another
+// type. A null means NaN or an empty optional. An optional field may be missing.
 class JsonFieldReader {
  public:
   explicit JsonFieldReader(const nlohmann::json& object) : object_(object) {
@@ -127,7 +129,7 @@ class JsonFieldReader {
       (*this)(name, value.emplace());
     }
   }
-  // Reads a number that has to be in this range, and so is no null; an optional one may be empty.
+  // Reads a number that must be in this range and must not be null. An optional one may be empty.
   template <class Number>
   void operator()(const char* name, Number& value, const Range<Number>& range) const {
     (*this)(name, value);

@@ -13,8 +13,8 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// Limit of the spread of a cell's step times. Nothing can be learned from steps that vary by more orders of magnitude,
-// and below it squares stay finite.
+// Upper limit of the relative spread of a cell's step times. Steps that vary by more orders of magnitude teach nothing,
+// and below this limit squares stay finite.
 constexpr double most_relative_spread = 1e3;
 
 template <class AMeasurement, class Visitor>

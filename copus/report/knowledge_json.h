@@ -8,9 +8,9 @@
 
 namespace copus {
 
-// Writes a list of cells; corrections are not in it, since they follow from the cells.
+// Writes a list of cells. Corrections are omitted, because they follow from the cells.
 nlohmann::ordered_json to_json(const Knowledge& knowledge);
-// Reads it back. Throws UserError that names what is wrong.
+// Reads it back. Throws UserError that says what is wrong.
 Knowledge knowledge_from_json(const nlohmann::json& json);
 
 }  // namespace copus

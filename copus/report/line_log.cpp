@@ -63,7 +63,7 @@ std::vector<StepSpan> StepOrder::missing_until(int64_t step) const {
 LineLog::LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
                  Lock lock, const LineSearch::NumberOfLine& number_of)
     : path_(std::move(path)), lock_(lock) {
-  // It is read, too, when it is put back.
+  // Opens for reading too, because put_back() copies the content.
   const OpenedFile file = open_regular_file(path_, O_RDWR | O_APPEND | O_CREAT | (resume_after_step ? 0 : O_EXCL));
   if (file.descriptor < 0) {
     if (file.error_number == EEXIST) {
@@ -85,8 +85,8 @@ LineLog::LineLog(std::filesystem::path path, std::optional<int64_t> resume_after
 
 LineLog::~LineLog() { close(descriptor_); }
 
-// Locks the file, since two processes in one run directory would mix their lines. Network file systems that cannot lock
-// are used without.
+// Locks the file, because two processes in one run directory would mix their lines. On network file systems without
+// locks, the log is used unlocked.
 void LineLog::lock_file(int descriptor) const {
   if (lock_ == Lock::none || lock_as_writer(descriptor)) return;
   throw UserError(concat(path_.string(), ": another process is writing this run. Wait for it, or stop it first."));
@@ -147,7 +147,7 @@ void LineLog::append(const std::string& line, const std::string& what) {
   const std::string whole_line = line + '\n';
   if (write_all(descriptor_, whole_line) < whole_line.size()) {
     const int error = errno;
-    // Restores whole lines; if even this fails, resuming cuts the half line.
+    // Restores whole lines. If even this fails, resuming the run cuts the half line.
     [[maybe_unused]] const int ignored = ftruncate(descriptor_, size_);
     throw WriteError(concat(path_.string(), ": ", what,
                             " cannot be written: ", write_error_text(error, size_ + whole_line.size(), path_)));
@@ -156,7 +156,7 @@ void LineLog::append(const std::string& line, const std::string& what) {
 }
 
 void LineLog::sync() {
-  // Some file systems have nothing to sync, and say so by EINVAL.
+  // File systems that have nothing to sync may return EINVAL.
   if (fdatasync(descriptor_) != 0 && errno != EINVAL) {
     throw WriteError(
         concat(path_.string(), ": cannot be synced to the disk: ", std::strerror(errno), "; look after the disk"));
@@ -165,7 +165,7 @@ void LineLog::sync() {
 
 namespace {
 
-// Calls visit(line) for every whole line behind `begin` until it returns false, all but the first where that is cut.
+// Calls visit(line) for every whole line after `begin` until it returns false. Skips the first line if `in_cut_line`.
 // `where` follows the number of a line in a message.
 void read_lines(InputFile& file, uint64_t begin, bool in_cut_line, const std::filesystem::path& path,
                 const std::string& where, const std::function<bool(const std::string& line)>& visit) {
@@ -180,7 +180,7 @@ void read_lines(InputFile& file, uint64_t begin, bool in_cut_line, const std::fi
       throw UserError(concat(path.string(), ", line ", line_number, where, ": damaged: ", error.what()));
     }
   };
-  std::string line;  // as far as it has been read
+  std::string line;  // the part read so far
   std::vector<char> piece(size_t{64} << 10);
   while (const size_t count = file.read(piece)) {
     std::string_view rest(piece.data(), count);

@@ -39,7 +39,7 @@ LineSearch::~LineSearch() { close(descriptor_); }
 
 std::optional<LineSearch::Line> LineSearch::line_from(uint64_t offset) {
   std::array<char, size_t{4} << 10> piece;
-  // The byte before tells whether a line begins at the offset.
+  // The byte before the offset tells whether a line begins there.
   bool is_inside = offset > 0;
   uint64_t at = is_inside ? offset - 1 : 0;
   Line line{.begin = offset, .text = {}};
@@ -69,7 +69,7 @@ std::optional<LineSearch::Line> LineSearch::line_from(uint64_t offset) {
 }
 
 uint64_t LineSearch::first_at_least(int64_t least, const NumberOfLine& number_of) {
-  // Every line that begins before `low` has a smaller number, and none that begins at `high` or later has.
+  // Every line that begins before `low` has a smaller number than `least`; no line that begins at `high` or later has.
   uint64_t low = 0, high = size_;
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;

@@ -1,4 +1,4 @@
-// Finds lines of a file whose lines are in the order of a number, such as a log of steps, without reading all of it.
+// Finds lines in a file that is sorted by a number, such as a log of steps, without reading all of it.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace copus {
 
-// The number of the first field of this name in a line of JSON, which is not parsed for it; empty where there is none.
+// The number in the first field of this name in a line of JSON, found without parsing; empty if there is none.
 std::optional<int64_t> number_in(std::string_view line, std::string_view field);
 
 class LineSearch {
  public:
-  // Returns the number that a line, given without its line end, is in the order of; empty where it has none.
+  // Returns the number by which a line, given without its line end, is sorted; empty if it has none.
   using NumberOfLine = std::function<std::optional<int64_t>(std::string_view line)>;
 
   struct Line {
@@ -24,7 +24,7 @@ class LineSearch {
     uint64_t end() const { return begin + text.size() + 1; }
   };
 
-  // Throws UserError where the file is missing, cannot be read, or is none.
+  // Throws UserError if the file is missing, cannot be read, or is not a regular file.
   explicit LineSearch(std::filesystem::path path);
   ~LineSearch();
   LineSearch(const LineSearch&) = delete;
@@ -33,12 +33,11 @@ class LineSearch {
   uint64_t size() const { return size_; }  // bytes of the file when it was opened
   uint64_t bytes_read() const { return bytes_read_; }
 
-  // The first whole line that begins `offset` bytes behind the beginning of the file, or later; empty where none does.
+  // The first whole line that begins at byte `offset` of the file or later; empty if there is none.
   std::optional<Line> line_from(uint64_t offset);
 
-  // The place of the first line whose number is at least `least`; the end of the file where there is none. Lines
-  // without a number are passed over: they stand behind the place where they follow a smaller number. Reads a number of
-  // lines that grows as the logarithm of the size.
+  // The beginning of the first line whose number is at least `least`; the end of the file if there is none. Lines
+  // without a number count as part of the line before them. Reads a number of lines that is logarithmic in the size.
   uint64_t first_at_least(int64_t least, const NumberOfLine& number_of);
 
  private:

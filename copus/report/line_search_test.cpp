@@ -24,7 +24,7 @@ TEST_F(LineSearchTest, FindsWhatALookAtEveryLineFinds) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 200; ++round) {
     std::string text;
-    std::vector<std::pair<int64_t, uint64_t>> places;  // number and where its line begins
+    std::vector<std::pair<int64_t, uint64_t>> places;  // number, and the offset of its line
     int64_t number = 0;
     for (uint64_t lines = random() % 20; lines > 0; --lines) {
       if (random() % 8 == 0) text += "no number\n";
@@ -32,7 +32,7 @@ TEST_F(LineSearchTest, FindsWhatALookAtEveryLineFinds) {
       places.emplace_back(number, text.size());
       text += std::to_string(number) + std::string(random() % 3 == 0 ? random() % 9000 : random() % 9, 'x') + "\n";
     }
-    if (random() % 2 == 0) text += std::to_string(number + 1);  // its line end is not written yet
+    if (random() % 2 == 0) text += std::to_string(number + 1);  // a line whose end is not written yet
     write_file_durably(path_, text);
     LineSearch search(path_);
     for (int64_t least = 0; least <= number + 2; ++least) {

@@ -21,8 +21,8 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr const char* format_name = "copus-profile";
 constexpr int64_t format_version = 1;
 
-// Fingerprint of a cluster, the curves' points bit by bit. A member that is added and not listed here does not compile:
-// it may change what a step takes.
+// Fingerprint of a cluster, with all bits of the curves' points. If a member is added and not listed here, this does
+// not compile, because the member may affect step times.
 std::string fingerprint(const ClusterDescription& cluster) {
   const auto curve = [](const Curve& points) {
     OrderedJson list = OrderedJson::array();
@@ -35,13 +35,13 @@ std::string fingerprint(const ClusterDescription& cluster) {
   };
   const auto& [num_ranks, ranks_per_node, devices_per_node, within_node, between_nodes, rails, network_by_nodes,
                measured_nodes, flops_per_second, device, communicators] = cluster;
-  static_cast<void>(num_ranks);      // more nodes of the same kind change no configuration's time
-  static_cast<void>(communicators);  // they are opened between steps
+  static_cast<void>(num_ranks);      // more nodes of the same kind change no step time
+  static_cast<void>(communicators);  // communicators are opened between steps
   static_cast<void>(measured_nodes);
   const auto& [name, memory, memory_speed, peak, matmul, by_rows, by_columns, by_depth, attention_forward,
                attention_backward, launch] = device;
-  static_cast<void>(memory);  // nor does the amount of memory
-  static_cast<void>(peak);    // nor the peak of the data sheet
+  static_cast<void>(memory);  // the amount of memory changes no step time
+  static_cast<void>(peak);    // nor does the peak of the data sheet
   const std::string text = OrderedJson{ranks_per_node,
                                        devices_per_node,
                                        link(within_node),

@@ -1,5 +1,5 @@
-// profile.json: measured step times of a model on a cluster, with the predictions that they correct. Written by
-// training and by `copus profile`; read by both and by `copus plan`.
+// profile.json: measured step times of a model on a cluster, with the predictions that they correct. Training and
+// `copus profile` write and read it; `copus plan` reads it.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct ProfileSubject {
   int64_t sequence_length = 0;
   std::string precision;             // "fp32" or "bf16"
   std::string device;                // name of the device
-  std::string cluster;               // a fingerprint of its description, without the number of ranks
-  std::optional<std::string> clock;  // clock that measured the steps; empty in a query: any
+  std::string cluster;               // a fingerprint of its description without the number of ranks
+  std::optional<std::string> clock;  // the clock that measured the steps; empty in a query: any
   bool operator==(const ProfileSubject&) const = default;
 };
 
@@ -42,17 +42,17 @@ struct PerformanceProfile {
   bool operator==(const PerformanceProfile&) const = default;
 };
 
-// Writes the file whole or not at all. Throws UserError if it cannot be written.
+// Writes the file whole or not at all. Throws UserError if that fails.
 void write_profile(const std::filesystem::path& path, const PerformanceProfile& profile);
 
-// Reads a profile. Throws UserError when the file cannot be read, is damaged, or has another version.
+// Reads a profile. Throws UserError if the file cannot be read, is damaged, or has another version.
 PerformanceProfile read_profile(const std::filesystem::path& path);
 
-// Describes for the user how the two differ: "hidden_size is 512 there and 768 here". Empty where they do not.
+// Describes how the two differ, for the user: "hidden_size is 512 there and 768 here". Empty if they are equal.
 std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here);
 
-// Knowledge of `subject` in a file that a user has named. Throws UserError as read_profile does, and when the profile
-// is of another subject.
+// Returns the knowledge of `subject` in a file that a user named. Throws UserError as read_profile does, and if the
+// profile has another subject.
 Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject);
 
 // Knowledge of a run's step times from earlier measurements.
@@ -61,10 +61,10 @@ struct StepTimeKnowledge {
   std::string grounds;  // its sources in words, for the user
 };
 
-// Knowledge for a run whose precision is not automatic; empty where nothing says how fast the cluster computes. Comes
-// from `own_profile`, the run's own where it goes on (a path without a file: it has none), or else from
-// cluster.profile. Throws UserError when either is damaged, and when cluster.profile is of another subject or there is
-// no prediction to correct; an own profile of another subject is ignored, since a run may go on with another cluster.
+// Returns knowledge for a run whose precision is not automatic; empty if the cluster's speed is unknown. Takes it from
+// `own_profile`, which a resumed run has (a path without a file: it has none), or else from cluster.profile. Throws
+// UserError if either is damaged, if cluster.profile has another subject, or if it exists without a prediction to
+// correct. Ignores an own profile of another subject, because a run may be resumed on another cluster.
 std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const std::filesystem::path& own_profile);
 
 }  // namespace copus

@@ -60,7 +60,7 @@ class PerformanceProfileTest : public TestDirectory {
     return nlohmann::json::parse(read_text_file(path_));
   }
 
-  // Message about a file in which `change` has damaged something.
+  // The message about a file that `change` has damaged.
   std::string message_after(const std::function<void(nlohmann::json&)>& change) {
     nlohmann::json json = written();
     change(json);

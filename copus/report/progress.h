@@ -1,5 +1,4 @@
-// The progress that the user watches while a run trains: one live line, rewritten in place, on a terminal; plain lines
-// elsewhere.
+// The progress of a run, for the user: on a terminal one live line, rewritten in place; elsewhere plain lines.
 #pragma once
 
 #include <chrono>
@@ -12,11 +11,11 @@
 
 namespace copus {
 
-// An exponential moving average, corrected for its start: after one value it is that value. Values that are not finite
-// (of skipped steps) are left out.
+// An exponential moving average with bias correction: after one value it equals that value. Ignores values that are not
+// finite (of skipped steps).
 class SmoothedValue {
  public:
-  // `window`: the number of values that the average looks back on, roughly; >= 1.
+  // `window`: the approximate number of values that the average covers; >= 1.
   explicit SmoothedValue(double window);
 
   void add(double value);
@@ -28,27 +27,27 @@ class SmoothedValue {
   double weight_ = 0;
 };
 
-// Shows the progress. Output that cannot be written is dropped: a run does not end because nobody watches it. Not for
-// several threads.
+// Shows the progress. Output that cannot be written is dropped, so that a run does not end because its terminal is
+// gone. Not thread-safe.
 class Progress {
  public:
-  // Writes to `descriptor`, which stays open and the caller's. `terminal`: isatty(descriptor). `plain_interval`: steps
-  // between plain lines.
+  // Writes to `descriptor`, which the caller owns and keeps open. `terminal`: isatty(descriptor). `plain_interval`:
+  // steps between plain lines.
   Progress(int descriptor, bool terminal, int64_t plain_interval);
   ~Progress();  // calls finish()
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Call after every step. The live line is rewritten at most ten times a second. `eta_seconds` < 0: not known.
-  // `total_steps`: steps of the whole run, shown behind the step; 0: not known beforehand. `has_line`: another process
-  // has printed the step's plain line already.
+  // Call after every step. Rewrites the live line at most ten times per second. `eta_seconds` < 0: unknown.
+  // `total_steps`: steps of the whole run, shown after the step; 0: unknown. `has_line`: another process has already
+  // printed the step's plain line.
   void step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps = 0,
             bool has_line = false);
 
-  // Prints a line of its own, above the live line.
+  // Prints a separate line above the live line.
   void note(std::string_view text);
 
-  // Shows the last step and leaves the cursor on a new line. Later steps start a new live line.
+  // Shows the last step and moves the cursor to a new line. Later steps start a new live line.
   void finish();
 
  private:
@@ -62,7 +61,7 @@ class Progress {
   SmoothedValue loss_;
   SmoothedValue tokens_per_second_;
   LiveLine line_;
-  bool pending_ = false;  // the last step is not shown yet
+  bool pending_ = false;  // the last step has not been shown yet
   bool live_ = false;     // the cursor is on the live line, at its beginning
   std::chrono::steady_clock::time_point next_draw_;
 };

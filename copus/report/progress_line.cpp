@@ -22,25 +22,25 @@ double fraction(const ProgressState& state) {
   return std::isfinite(state.fraction_done) ? std::clamp(state.fraction_done, 0.0, 1.0) : 0.0;
 }
 
-// Percentage of the run that is done, rounded down: 100% means done.
+// The finished percentage of the run, rounded down: 100% means done.
 std::string percent_text(const ProgressState& state) {
   return format_number("%3.0f%%", std::floor(100 * fraction(state)));
 }
 
-// The columns that the step takes until the end of the run or, where that is not known, for some time.
+// The columns that step numbers need until the end of the run or, if that is unknown, for some time.
 size_t step_columns(const ProgressState& state) {
   ProgressState last = state;
   last.record.step = state.total_steps > 0 ? state.total_steps : 1000;
   return step_text(last).size();
 }
 
-// As many columns for a loss from 10 on, with which large vocabularies begin.
+// A loss from 10 on, as at the beginning with a large vocabulary, takes as many columns as a smaller one.
 std::string loss_text(const char* name, const std::optional<double>& loss) {
   if (!loss) return concat(name, " -");
   return name + format_number(*loss < 9.9995 ? " %.3f" : " %.2f", *loss);
 }
 
-// The batch and the degrees of parallelism; empty where the step does not tell.
+// The batch and the degrees of parallelism; empty if the step does not report them.
 std::string configuration_text(const StepRecord& record) {
   return record.global_batch > 0 ? concat(to_string(record.strategy), ",B=", record.global_batch) : "";
 }
@@ -96,16 +96,16 @@ std::string samples_text(double samples) {
 }
 
 std::string LiveLine::text(const ProgressState& state, int width) {
-  // Step of the bar's size, which is coarse so that the bar does not jump when a number gets a digit longer.
+  // The bar's size is a multiple of this, so that the bar does not jump when a number gets a digit longer.
   constexpr size_t bar_step = 10;
   constexpr size_t largest_bar = 30;
   constexpr size_t rate_columns = 15;  // "45.3 k tokens/s"
   struct Part {
-    int importance;  // 1: gets room first
+    int importance;  // 1: gets space first
     std::string text;
     size_t least_columns = 0;
   };
-  // Parts in the order in which they are shown.
+  // Parts in their order on the line.
   const std::vector<Part> parts{
       {6, percent_text(state)},
       {1, step_text(state), step_columns(state)},

@@ -1,4 +1,4 @@
-// Text of the progress lines, apart from where and how often they are shown.
+// The text of progress lines, independent of where and how often they are shown.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,29 @@
 namespace copus {
 
 struct ProgressState {
-  StepRecord record;           // of the latest step; on a live line with the latest held-out loss there was
-  std::optional<double> loss;  // smoothed, as is tokens_per_second
+  StepRecord record;           // of the latest step; on a live line with the latest held-out loss
+  std::optional<double> loss;  // smoothed, like tokens_per_second
   double tokens_per_second = 0;
-  int64_t total_steps = 0;  // 0: not known
+  int64_t total_steps = 0;  // 0: unknown
   double fraction_done = 0;
-  double eta_seconds = -1;  // < 0: not known
+  double eta_seconds = -1;  // < 0: unknown
 };
 
-// Makes the lines of a run that are shown one in place of the other. They do not jump: a number has its place, which
-// grows with it and never shrinks.
+// Makes the successive contents of a run's live line. The line does not jump: each number has its place, which grows
+// with the number and never shrinks.
 class LiveLine {
  public:
-  // Makes one line of at most `width` columns, all ASCII: a bar if there is room for it, and as many of the numbers as
-  // fit, the most important first.
+  // Makes one line of at most `width` columns, all ASCII: as many of the numbers as fit, the most important first, and
+  // a bar if there is room for it.
   std::string text(const ProgressState& state, int width);
 
  private:
   std::vector<size_t> widths_;  // by part of the line
 };
 
-// Parts of these lines, for other views of a run: a bar of this many columns, at least 3; "118 (97-142)", with the ends
-// of the interval, or ">97", empty where the noise scale is not known; "1 min 20 s"; a number of samples with two
-// digits where format_count would round a small one away.
+// Parts of these lines, for other views of a run: a bar of this many columns, at least 3; the noise scale, "118
+// (97-142)" with the ends of its interval or ">97", empty if unknown; "1 min 20 s"; a number of samples, with two
+// digits if format_count would round a small number too much.
 std::string progress_bar(double done, size_t width);
 std::string noise_scale_text(const StepRecord& record);
 std::string time_left_text(double seconds);

@@ -198,8 +198,8 @@ TEST(LiveProgress, NotesStandAboveTheLiveLine) {
   EXPECT_THAT(output, testing::EndsWith("\x1b[J\r"));
 }
 
-// The screen of a terminal that breaks its lines anew when it is resized, or cuts them off, and the cursor on the last
-// line.
+// The screen of a terminal that, when it is resized, either rewraps its lines or truncates them. The cursor is on the
+// last line.
 class Screen {
  public:
   Screen(size_t columns, bool breaks_lines) : columns_(columns), breaks_lines_(breaks_lines) {}

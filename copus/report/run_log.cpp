@@ -16,9 +16,9 @@
 namespace copus {
 namespace {
 
-constexpr int64_t run_log_version = 1;  // of every line, since a log may be cut anywhere
+constexpr int64_t run_log_version = 1;  // in every line, because a log may be cut anywhere
 
-// What is chosen of a long log: more than a page has points for.
+// The number of lines chosen from a long log, more than a page has points for.
 constexpr int64_t evenly_chosen = 8000;
 constexpr int64_t evaluations_chosen = 2000;
 
@@ -60,12 +60,12 @@ void record_fields(Record& record, Visitor&& visit) {
 
 std::optional<int64_t> step_in(std::string_view line) { return number_in(line, "step"); }
 
-// Takes lines of a log by their places in it, each once and in order.
+// Selects lines of a log by their offsets, each once and in order.
 class LineChoice {
  public:
   explicit LineChoice(LineSearch& search) : search_(search) {}
 
-  // Takes a second line of the same step, too.
+  // Selects all lines of the same step.
   void add(uint64_t place) {
     auto line = search_.line_from(place);
     while (line) {
@@ -75,11 +75,11 @@ class LineChoice {
       line = std::move(next);
     }
   }
-  // The first line at which a field has reached a number.
+  // Selects the first line where a field has reached `least`.
   void add(std::string_view field, int64_t least) {
     add(search_.first_at_least(least, [&](std::string_view line) { return number_in(line, field); }));
   }
-  // Lines at which a field passes multiples of `interval`, evenly spread ones where there are more than `most`.
+  // Selects lines where a field passes multiples of `interval`; if there are more than `most`, evenly spread ones.
   void add_multiples(std::string_view field, int64_t interval, int64_t until, int64_t most) {
     if (interval <= 0) return;
     const int64_t multiples = until / interval;
@@ -119,7 +119,7 @@ bool completes(const StepRecord& before, const StepRecord& record) {
   return record.step == before.step && !before.held_out_loss && record.held_out_loss;
 }
 
-// The record of a line that completes the one before. Empty for any other line, a damaged one too.
+// The record of a line that completes the previous one. Empty for any other line, including damaged ones.
 static std::optional<StepRecord> completion_of(const StepRecord& before, const std::string& line) {
   if (step_in(line) != before.step) return std::nullopt;
   try {

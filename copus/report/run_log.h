@@ -14,46 +14,45 @@
 
 namespace copus {
 
-// Converts a step into its line of the file, without the line end, and back. Throws UserError that names what is wrong.
+// Convert a step to its line of the file, without the line end, and back. Throw UserError that says what is wrong.
 std::string to_line(const StepRecord& record);
 StepRecord step_record_from_line(const std::string& line);
 
-// Tells whether a line of the log takes the place of the line before: it adds the held-out loss to the same step
+// Tells whether a line of the log replaces the line before it, because it adds the held-out loss to the same step
 // (RunLog::add_to_resumed_step).
 bool completes(const StepRecord& before, const StepRecord& record);
 
-// A longer run.jsonl is read in part where that is enough.
+// A run.jsonl longer than this is read in part where that is enough.
 inline constexpr uint64_t most_bytes_read_whole = uint64_t{16} << 20;
 
 class RunLog {
  public:
-  // Opens <run_dir>/run.jsonl. A new run starts an empty log and throws UserError if there is one already. A resumed
-  // run keeps the lines up to and including `resume_after_step` (the step of the checkpoint) and cuts the rest: later
-  // steps are done again, and the last line may be half-written. What stands behind the line of that step is not read,
-  // nor is what stands more than LineLog::bytes_to_check before it.
-  // Throws UserError: the file cannot be opened or cut, or holds a damaged line among those to keep, or one that is
-  // repeated or out of its place.
+  // Opens <run_dir>/run.jsonl. A new run starts an empty log, and throws UserError if the log already exists. A resumed
+  // run keeps the lines up to and including `resume_after_step` (the step of the checkpoint) and cuts the rest, because
+  // later steps are repeated and the last line may be half-written. It reads neither lines after that step nor lines
+  // more than LineLog::bytes_to_check before it. Throws UserError if the file cannot be opened or cut, or if a kept
+  // line is damaged, repeated or out of place.
   explicit RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
 
-  // Appends a step. Throws UserError if the line cannot be written (full disk); the log then still ends with a whole
+  // Appends a step. Throws UserError if the line cannot be written (full disk). The log then still ends with a whole
   // line.
   void append(const StepRecord& record);
 
-  // The step that the run was resumed after, as the log has it; empty in a new run and where its line is missing.
+  // The logged record of the step after which the run was resumed; empty in a new run and if its line is missing.
   const std::optional<StepRecord>& resumed_step() const { return resumed_step_; }
-  // Appends that step's line again with the held-out loss, before any other step: no moment lacks one of the two lines,
-  // and whoever reads the log takes the later one. Throws UserError as append().
+  // Appends that step's line again with the held-out loss, before any other step. The log never lacks both lines, and
+  // readers take the later one. Throws UserError as append() does.
   void add_to_resumed_step(const HeldOutLoss& loss);
 
-  // As of LineLog.
+  // As in LineLog.
   bool is_in_place() const { return lines_.is_in_place(); }
   void put_back() { lines_.put_back(); }
-  // Returns when the disk has all that was appended. Throws UserError as LineLog::sync.
+  // Returns when everything appended is on the disk. Throws UserError as LineLog::sync does.
   void sync() { lines_.sync(); }
   int64_t bytes() const { return lines_.bytes(); }
 
-  // The steps up to the one that the run was resumed after whose lines were not there, among those that were read:
-  // empty in a new run.
+  // The steps without a line, up to the step after which the run was resumed and within the part of the log that was
+  // read. Empty in a new run.
   const std::vector<StepSpan>& missing() const { return missing_; }
 
  private:
@@ -64,32 +63,32 @@ class RunLog {
   std::vector<StepSpan> missing_;
 };
 
-// Reads a run.jsonl, behind the line of step `after_step` and up to that of step `last_step`. A last line without its
-// line end is left out: its writer is busy or was killed. Steps may be missing. Throws UserError: no such file, or a
-// line that is damaged, repeated or out of its place (the message names it).
+// Reads the lines of a run.jsonl after step `after_step`, up to and including `last_step`. Ignores a last line without
+// line end, whose writer is busy or was killed. Steps may be missing. Throws UserError if there is no such file, or if
+// a line is damaged, repeated or out of place (the message names the line).
 std::vector<StepRecord> read_run_log(const std::filesystem::path& path,
                                      int64_t last_step = std::numeric_limits<int64_t>::max(), int64_t after_step = 0);
 
-// Reads the lines of these steps alone, which are in order; steps without a line are left out.
+// Reads only the lines of these steps, which are in order. Omits steps without a line.
 std::vector<StepRecord> read_steps(const std::filesystem::path& path, const std::vector<int64_t>& steps);
 
-// The records that show how a run went.
+// Records that show the course of a run.
 struct ChosenRecords {
   std::vector<StepRecord> records;
   bool is_all = false;
 };
 
-// Reads all of a run.jsonl of most_bytes_read_whole at most. Of a longer one it reads so many records that the work
-// hardly grows with the log: 8000 that lie evenly in it, the last one, up to 2000 of steps that were evaluated, and
-// those of `steps` or the next ones after these. Throws UserError as read_run_log.
+// Reads all of a run.jsonl of at most most_bytes_read_whole. From a longer one it reads a number of records that hardly
+// depends on the length: 8000 evenly spread ones, the last one, up to 2000 of evaluated steps, and those of `steps` or
+// of the next steps with a record. Throws UserError as read_run_log does.
 ChosenRecords choose_records(const std::filesystem::path& path, const std::vector<int64_t>& steps,
                              const EvaluateConfig& evaluate);
 
-// The latest step of a run.jsonl, as the lines at its end say; 0 where there is no such file or no line. Damaged lines
-// are passed over, since a resumed run cuts them.
+// The latest step in the lines at the end of a run.jsonl; 0 if there is no file or no line. Ignores damaged lines,
+// because a resumed run cuts them.
 int64_t latest_logged_step(const std::filesystem::path& path);
 
-// The steps from `after` + 1 to `until` that none of the records, which are in order, is of.
+// The steps from `after` + 1 to `until` without a record. The records are in order.
 std::vector<StepSpan> missing_steps(const std::vector<StepRecord>& records, int64_t after, int64_t until);
 
 }  // namespace copus

@@ -192,7 +192,7 @@ TEST_F(RunLogTest, AKillWhileAHeldOutLossIsAddedLeavesAWholeLineOfTheStep) {
     log.append(record_of(4));
     EXPECT_THAT(steps(), testing::ElementsAre(1, 2, 3, 4));
   }
-  // Later resumptions find the two lines before their own step.
+  // A later resumption, after step 4, finds both lines of step 3 before it.
   RunLog later(directory_, 4);
   EXPECT_TRUE(later.missing().empty());
   EXPECT_THAT(steps(), testing::ElementsAre(1, 2, 3, 4));
@@ -220,7 +220,7 @@ TEST_F(RunLogTest, ResumingCutsAHalfWrittenLastLine) {
   }
 }
 
-// Writes a log of so many steps of which each seventh is evaluated. Lines are made of one, since that is quicker.
+// Writes a log of `count` steps, every seventh of them evaluated. All lines are made from one, which is faster.
 void write_long_log(const std::filesystem::path& path, int64_t count) {
   StepRecord record;
   record.step = 1;
@@ -246,7 +246,7 @@ TEST_F(RunLogTest, ResumingReadsTheEndOfALongLogAlone) {
   std::string text = read_text_file(path_);
   ASSERT_GT(text.size(), 3 * LineLog::bytes_to_check);
   const size_t kept = text.find("{\"version\":1,\"step\":5001,");
-  text[text.find("\"step\":9,") + 1] = 'S';  // damage that is not read
+  text[text.find("\"step\":9,") + 1] = 'S';  // damage in a part that is not read
   write_file_durably(path_, text);
   {
     RunLog log(directory_, last);
@@ -258,7 +258,7 @@ TEST_F(RunLogTest, ResumingReadsTheEndOfALongLogAlone) {
   }
   EXPECT_EQ(read_text_file(path_), text.substr(0, kept) + to_line(record_of(last + 1)) + "\n");
 
-  // What is wrong near the cut is found.
+  // Errors near the cut are found.
   const size_t begin = text.find("{\"version\":1,\"step\":4990,"), end = text.find("{\"version\":1,\"step\":4992,");
   write_file_durably(path_, std::string(text).erase(begin, end - begin));
   EXPECT_EQ(RunLog(directory_, last).missing(), (std::vector<StepSpan>{{4990, 4991}}));
@@ -419,7 +419,7 @@ TEST_F(RunLogTest, ARepeatedLineOrOneOutOfItsPlaceIsNamed) {
     EXPECT_THAT(user_error([&] { RunLog log(directory_, 4); }), names_line);
     EXPECT_EQ(read_text_file(path_), log_of(steps)) << "nothing is cut that may be of worth";
   }
-  // What is going to be cut need not be in order, and need not be lines of a log at all.
+  // Lines that will be cut need not be in order, nor be lines of a log at all.
   const std::string kept = log_of({1, 2}), doubtful = kept + log_of({2, 4, 3}) + "garbage\n";
   write_file_durably(path_, doubtful);
   EXPECT_EQ(std::ssize(read_run_log(path_, 2)), 2);
@@ -496,7 +496,7 @@ TEST_F(RunLogTest, AStepWithoutLossIsNoneThatFailed) {
   EXPECT_FALSE(back.skipped());
   record.loss_tokens = 5;
   EXPECT_TRUE(record.skipped());
-  record.loss_tokens.reset();  // an advised job need not tell
+  record.loss_tokens.reset();  // an advised job need not report it
   EXPECT_TRUE(record.skipped());
 }
 

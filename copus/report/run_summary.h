@@ -1,4 +1,4 @@
-// summary.json: one run in a few numbers, written when it ends. The members' names are the JSON field names.
+// summary.json: a run in a few numbers, written when it ends. The members' names are the JSON field names.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@ struct RunSummary {
   int64_t steps = 0;
   int64_t consumed_samples = 0;
   int64_t consumed_tokens = 0;
-  double train_seconds = 0;  // evaluation and checkpoints not counted
+  double train_seconds = 0;  // without evaluation and checkpoints
   double tokens_per_second = 0;
   int64_t relayouts = 0;
   int64_t batch_changes = 0;
   std::vector<double> relayout_pause_seconds;
   int64_t skipped_steps = 0;
-  int64_t missing_steps = 0;  // that are not in run.jsonl
+  int64_t missing_steps = 0;  // steps without a line in run.jsonl
   int64_t parameters = 0;
   std::string ended = "done";  // "done", "interrupted" or "time limit"
 };
 
-// Counts the switches that moved among these events, and adds them.
+// Adds the number of completed switches among these events.
 void count_switches(const std::vector<DecisionEvent>& events, RunSummary& summary);
 
-// Writes <run_dir>/summary.json, whole or not at all. Throws UserError if it cannot be written.
+// Writes <run_dir>/summary.json, whole or not at all. Throws UserError if that fails.
 void write_summary(const std::filesystem::path& run_dir, const RunSummary& summary);
 
-// Reads it back; empty if there is none (the run has not ended). Throws UserError if it is damaged.
+// Reads the summary; empty if there is none (the run has not ended). Throws UserError if it is damaged.
 std::optional<RunSummary> read_summary(const std::filesystem::path& run_dir);
 
 }  // namespace copus

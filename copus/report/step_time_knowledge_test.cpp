@@ -16,7 +16,7 @@ class StepTimeKnowledgeTest : public testing::Test {
  protected:
   StepTimeKnowledge known() const { return *knowledge_of_run(config_, own_); }
 
-  // Profile of a run that has begun with `known` and made so many steps.
+  // The profile of a run that begins with known() and makes `steps` steps.
   PerformanceProfile profile_after(int64_t steps, double seconds) const {
     StepTimeLearner learner(config_, configuration_of(config_), known().profile.knowledge);
     for (int64_t i = 0; i < steps; ++i) learner.add(seconds);
@@ -50,7 +50,7 @@ TEST_F(StepTimeKnowledgeTest, BeginsWithTheProfileThatTheConfigurationNames) {
   config_.cluster.profile = folder_.path() / "earlier.json";
   write_profile(config_.cluster.profile, earlier);
   EXPECT_EQ(known().profile, earlier);
-  // A profile that the run has measured itself is preferred.
+  // A profile that the run itself measured is preferred.
   const PerformanceProfile own = profile_after(200, 50);
   write_profile(own_, own);
   EXPECT_EQ(known().profile, own);
@@ -59,10 +59,10 @@ TEST_F(StepTimeKnowledgeTest, BeginsWithTheProfileThatTheConfigurationNames) {
 TEST_F(StepTimeKnowledgeTest, AProfileOfSomethingElse) {
   write_profile(own_, profile_after(22, 3));
   config_.cluster.description.flops_per_second = 2e9;
-  // A run that goes on with another cluster measures anew, and says so.
+  // A run that is resumed on another cluster measures again, and says so.
   EXPECT_EQ(known().profile.knowledge, Knowledge());
   EXPECT_THAT(known().grounds, HasSubstr("does not count: the description of the cluster is another one"));
-  // A profile of another cluster is a mistake if the user has named it.
+  // A profile of another cluster is a mistake if the user named it.
   config_.cluster.profile = own_;
   EXPECT_THAT(user_error([&] { known(); }), HasSubstr("measured for something else"));
   write_file_durably(own_, "{");

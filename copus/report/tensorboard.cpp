@@ -32,7 +32,7 @@ void append_little_endian(std::string& out, Value value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Protobuf's wire format (protobuf.dev/programming-guides/encoding), as far as events need it.
+// The part of Protobuf's wire format (protobuf.dev/programming-guides/encoding) that events need.
 enum class WireType : uint64_t { varint = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5 };
 
 void append_varint(std::string& out, uint64_t value) {
@@ -106,8 +106,8 @@ std::string scalar_event(std::string_view tag, int64_t step, double value, doubl
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 // Chooses a second that sorts last. TensorBoard reads the files of a directory in the order of their names, which start
-// with the second they were opened at: a file that is opened in the same second as an earlier one, or after the clock
-// was set back, must still sort last.
+// with the second in which they were opened. A file must sort last even if it is opened in the same second as an
+// earlier one, or after the clock was set back.
 int64_t next_file_second(const std::filesystem::path& dir) {
   auto second = static_cast<int64_t>(now());
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {

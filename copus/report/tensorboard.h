@@ -11,15 +11,15 @@ namespace copus {
 
 class TensorBoardWriter {
  public:
-  // Starts a new event file in `dir`, which is created if need be. For a resumed run TensorBoard is told to forget the
-  // events after `resume_after_step` that earlier files hold. Throws UserError if the file cannot be written.
+  // Starts a new event file in `dir`, and creates `dir` if necessary. For a resumed run it makes TensorBoard ignore
+  // events after `resume_after_step` in earlier files. Throws UserError if the file cannot be written.
   explicit TensorBoardWriter(const std::filesystem::path& dir, std::optional<int64_t> resume_after_step = std::nullopt);
   ~TensorBoardWriter();  // flushes; bytes that cannot be written are dropped
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
-  // Adds a point of the curve `tag` ("train/loss"). `wall_time`: seconds since 1970. Buffered: TensorBoard sees it
-  // after flush() or once 64 KiB have come together. Throws UserError if that write fails.
+  // Adds a point to the curve `tag` ("train/loss"). `wall_time`: seconds since 1970. Points are buffered until flush()
+  // or until 64 KiB are collected. Throws UserError if that write fails.
   void scalar(std::string_view tag, int64_t step, double value, double wall_time);
   void flush();
 

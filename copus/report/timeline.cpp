@@ -20,7 +20,7 @@ struct Span {
   double end;
 };
 
-// Spans of the steps: from a step's begin on the first rank to its end on the last.
+// The span of each step, from its begin on the first rank to its end on the last one.
 std::map<int64_t, Span> find_steps(const std::vector<RankTimeline>& ranks) {
   std::map<int64_t, Span> steps;
   for (const RankTimeline& rank : ranks) {
@@ -33,8 +33,8 @@ std::map<int64_t, Span> find_steps(const std::vector<RankTimeline>& ranks) {
   return steps;
 }
 
-// Events for the gaps between a rank's computations, each within one step; where steps of different ranks overlap, the
-// rank is still in the earlier one.
+// Events for the gaps between a rank's computations, each within one step. While steps of different ranks overlap, the
+// rank counts as still in the earlier step.
 std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<int64_t, Span>& steps) {
   std::vector<TimelineEvent> computing;
   for (const TimelineEvent& event : rank.events) {
@@ -59,13 +59,13 @@ std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<
   return idle;
 }
 
-// Rounds to nanoseconds. The format counts in microseconds; whole nanoseconds keep neighbours from overlapping by a
+// Rounds to nanoseconds. The format uses microseconds; whole nanoseconds keep neighbouring events from overlapping by
 // rounding.
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 double microseconds(int64_t whole_nanoseconds) { return static_cast<double>(whole_nanoseconds) / 1e3; }
 
-// Numbers of processes and threads in the file. Perfetto takes process and thread 0 for the idle task, a thread with
-// its process's number for the main one, and is safest with thread numbers that no two processes share.
+// Process and thread numbers in the file. Perfetto takes process and thread 0 for the idle task, and a thread with the
+// number of its process for the main thread. It works best if no two processes share a thread number.
 int64_t process_number(int64_t rank) { return rank + 1; }
 int64_t thread_number(int64_t rank, int64_t lane) { return process_number(rank) * 1000 + lane; }
 
@@ -92,8 +92,8 @@ class TraceWriter {
                       {"args", arguments}});
   }
 
-  // Adds the lanes of a track. Boxes of one thread must not overlap: an event goes to the first lane that is free when
-  // it begins.
+  // Adds the lanes of a track. Boxes of one thread must not overlap, so an event goes to the first lane that is free
+  // when it begins.
   void add_track(int64_t rank, const std::string& name, TimelineTrack track, int64_t first_lane,
                  const std::vector<TimelineEvent>& events) {
     std::vector<double> free_at;

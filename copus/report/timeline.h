@@ -1,5 +1,5 @@
-// A timeline of the ranks' work in a few steps, as one file that Perfetto (ui.perfetto.dev) and chrome://tracing open:
-// the Trace Event Format, one process per rank, with a track for computing and one for communication.
+// A timeline of the ranks' work in a few steps, as a file for Perfetto (ui.perfetto.dev) or chrome://tracing. It uses
+// the Trace Event Format, with one process per rank and tracks for computing and communication.
 #pragma once
 
 #include <cstdint>
@@ -25,22 +25,22 @@ struct TimelineEvent {
   bool operator==(const TimelineEvent&) const = default;
 };
 
-// The timeline of one rank, in the order in which the events began on each track. Events on the compute track do not
-// overlap.
+// The timeline of one rank. On each track, events are in the order of their beginnings. Events on the compute track do
+// not overlap.
 struct RankTimeline {
   std::string name;  // "rank 3 (dp 0, tp 1, pp 1)"
   std::vector<TimelineEvent> events;
   bool operator==(const RankTimeline&) const = default;
 };
 
-// Converts a timeline to bytes and back, to gather all ranks' timelines on one. Reading throws InternalError for other
-// bytes.
+// Convert a timeline to bytes and back, to gather all ranks' timelines on one rank. from_bytes throws InternalError for
+// invalid bytes.
 std::string to_bytes(const RankTimeline& timeline);
 RankTimeline timeline_from_bytes(std::string_view bytes);
 
-// Writes the timelines, by rank, durably. Where a rank computes nothing between the first begin and the last end of a
-// step (of all ranks), an event "idle" is added. Communication that overlaps other communication of its rank goes to a
-// track of its own. Throws UserError when the file cannot be written.
+// Writes the timelines, by rank, durably. Adds an event "idle" wherever a rank computes nothing between the first begin
+// and the last end of a step (over all ranks). Communication that overlaps other communication of its rank gets a
+// separate track. Throws UserError if the file cannot be written.
 void write_timeline(const std::filesystem::path& path, const std::vector<RankTimeline>& ranks);
 
 }  // namespace copus

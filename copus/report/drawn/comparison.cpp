@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// Names the seeds of runs that lack something: "seed 3", "seeds 1 and 3", "seeds 1, 2 and 3".
+// Names seeds in a message: "seed 3", "seeds 1 and 3", "seeds 1, 2 and 3".
 std::string name_seeds(const std::vector<int64_t>& seeds) {
   std::string text = seeds.size() == 1 ? "seed" : "seeds";
   for (size_t i = 0; i < seeds.size(); ++i) {
@@ -115,7 +115,7 @@ ArmResult measure_arm(const Experiment& experiment, const std::string& name, con
   return result;
 }
 
-// The result of a group of which no arm could be chosen.
+// The result of a group in which no arm could be chosen.
 ArmResult not_measured(const Experiment& experiment, const std::string& group) {
   ArmResult result{group, "", {}};
   ArmMeasure nothing;
@@ -129,7 +129,7 @@ ArmResult not_measured(const Experiment& experiment, const std::string& group) {
   return result;
 }
 
-// Finds the first arm whose `mean` is the least; null where none has one.
+// Finds the first arm with the smallest `mean`; null if no arm has a mean.
 template <class Mean>
 const std::string* find_least(const std::vector<ExperimentArm>& arms, const Mean& mean) {
   const std::string* best = nullptr;
@@ -175,7 +175,7 @@ GroupChoice choose_arm(const Experiment& experiment, const std::string& group,
   std::vector<double> targets = experiment.targets;
   std::sort(targets.begin(), targets.end());
   for (const double target : targets) {
-    // An arm that was there before the first evaluation may be the fastest, and nobody knows.
+    // An arm that reached the target before its first evaluation may be the fastest, but this is unknown.
     const auto too_early = [&](const ExperimentArm& arm) {
       const auto runs = runs_of(outcomes, arm.name, experiment.screening_seeds);
       return std::any_of(runs.begin(), runs.end(), [&](const RunOutcome& run) {

@@ -1,5 +1,5 @@
-// What the runs of an experiment have shown, per arm: times to held-out losses and losses at the end, compared seed by
-// seed with the reference. Knows outcomes of runs, and not how they came about.
+// What the runs of an experiment showed for each arm: times to held-out losses, and losses at the end, compared seed by
+// seed with the reference. Knows the outcomes of runs, not how they were produced.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@ struct RunOutcome {
 
   std::string arm;
   int64_t seed;
-  bool failed;  // it ended before its time, as a run does that diverges; nothing else is then known
+  bool failed;  // it ended early, for example because it diverged; nothing else is then known
   std::vector<Evaluation> evaluations;
-  std::optional<double> final_loss;  // held-out loss of the final weights; empty where it is not finite
+  std::optional<double> final_loss;  // held-out loss of the final weights; empty if not finite
 };
 
-// Reads the outcome of a run that is done, from its log and summary. Throws UserError where these are damaged.
+// Reads the outcome of a finished run from its log and summary. Throws UserError if these are damaged.
 RunOutcome read_outcome(const std::filesystem::path& run_directory, const std::string& arm, int64_t seed);
 
-// What one arm has brought by one measure: the time to a target, or the loss at the end. Where a single run lacks it,
-// `refusal` says which, and no mean is given: one over the other runs would be of the lucky ones.
+// The result of one arm by one measure: the time to a target, or the loss at the end. If any run lacks the measure,
+// `refusal` names it and no mean is given, because a mean over the other runs would cover only the lucky ones.
 struct ArmMeasure {
   std::optional<double> target;                        // empty: the loss at the end
   std::string refusal;                                 // empty: it is reported
-  std::vector<int64_t> seeds;                          // one item a run, here and in the lists below
+  std::vector<int64_t> seeds;                          // one item per run, here and in the lists below
   std::vector<std::optional<double>> seconds, tokens;  // to the target
   std::vector<std::optional<double>> losses;           // at the end
   std::optional<double> mean_seconds, mean_tokens;     // geometric means
@@ -45,7 +45,7 @@ struct ArmMeasure {
 
 struct ArmResult {
   std::string name;                      // of the arm or group
-  std::string arm;                       // the arm that ran: of a group the one that was chosen; empty: none could be
+  std::string arm;                       // the arm that ran; for a group, the chosen one; empty: none could be chosen
   std::vector<ArmMeasure> measurements;  // the targets in the order of the experiment, then the loss at the end
 };
 
@@ -62,10 +62,10 @@ struct Comparison {
   std::vector<ArmResult> results;  // in the order of Experiment::contenders
 };
 
-// Chooses the arm of a group that is fastest on the screening seeds, whose outcomes must all be there: the one with the
-// least mean of log seconds to the lowest target that any arm has reached with every seed; of equals the first. Targets
-// that some run had reached before its first evaluation are passed over, since nobody knows which arm was faster. Where
-// no target is left, it is the one with the least mean of losses at the end.
+// Chooses the arm of a group that is fastest on the screening seeds, whose outcomes must all be given. The fastest arm
+// has the smallest mean of log seconds to the lowest target that any arm reached with every seed; the first of equals
+// wins. Targets that some run reached before its first evaluation are skipped, because it is unknown which arm was
+// faster. If no target remains, chooses the arm with the smallest mean loss at the end.
 GroupChoice choose_arm(const Experiment& experiment, const std::string& group, const std::vector<RunOutcome>& outcomes);
 
 // Compares the contenders. `outcomes` holds all screening runs, and all runs of the arms to compare.

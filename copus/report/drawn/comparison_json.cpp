@@ -1,5 +1,5 @@
-// Writes a comparison as results.json. Nothing in it depends on when or where the runs ran, so that repeating them on a
-// clock that counts gives the same bytes.
+// Writes a comparison as results.json. The file does not depend on when or where the runs took place, so on a virtual
+// or modelled clock a repetition gives the same bytes.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -12,8 +12,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// The loss of a run falls from 4 by 1 in each `pace` seconds; so it reaches a loss of 3 after `pace` seconds and 100
-// tokens, and 2 after twice as many.
+// The loss of a run falls from 4 by 1 every `pace` seconds. It reaches 3 after `pace` seconds and 100 tokens, and 2
+// after twice as many.
 RunOutcome falling(const std::string& arm, int64_t seed, double pace, double last = 2) {
   RunOutcome outcome(arm, seed);
   outcome.evaluations = {{0, 0, 4}, {pace * (4 - last), 100 * (4 - last), last}};
@@ -48,7 +48,7 @@ TEST(Comparison, TimesAreComparedSeedBySeedInTheirLogarithms) {
   const PairedDifference difference = comparison.results[1].measurements.at(0).against_reference.value();
   EXPECT_EQ(difference.pairs, 2);
   EXPECT_DOUBLE_EQ(difference.mean, std::log(0.5 * 0.25) / 2);
-  // Of two pairs the standard error is half of their distance; t(0.975) of one degree of freedom is tan(0.475 pi).
+  // The standard error of two pairs is half of their distance; t(0.975) for one degree of freedom is tan(0.475 pi).
   const double half_width = std::tan(0.475 * std::numbers::pi) * std::numbers::ln2 / 2;
   EXPECT_NEAR(difference.low.value(), difference.mean - half_width, 1e-5);
   EXPECT_NEAR(difference.high.value(), difference.mean + half_width, 1e-5);
@@ -61,7 +61,7 @@ TEST(Comparison, ATargetThatOneSeedNeverReachedIsNotReportedAndTheSeedNamed) {
   const std::vector<ArmMeasure>& fast = comparison.results[1].measurements;
   EXPECT_EQ(fast.at(0).refusal, "");
   EXPECT_EQ(fast.at(1).refusal, "seed 2 never reached it");
-  EXPECT_EQ(fast.at(1).seconds.at(0), 10);  // the run that did is shown, and no mean
+  EXPECT_EQ(fast.at(1).seconds.at(0), 10);  // the run that reached it is shown, but no mean
   EXPECT_FALSE(fast.at(1).mean_seconds || fast.at(1).against_reference);
   const std::string text = to_text(two_arms, comparison);
   EXPECT_THAT(text, HasSubstr("fast  not reported: seed 2 never reached it"));
@@ -108,7 +108,7 @@ Experiment screened_experiment() {
 }
 
 TEST(Comparison, TheFastestOfAGroupIsChosenOnTheScreeningSeedsAlone) {
-  // On seeds 1 and 2 the arm "a" would be the better one, but it was not chosen, and so need not have run there.
+  // On seeds 1 and 2 the arm "a" would win, but it was not chosen, so it need not have run with them.
   const std::vector<RunOutcome> outcomes = {falling("a", 11, 10), falling("a", 12, 20),   falling("b", 11, 9),
                                             falling("b", 12, 10), falling("a", 1, 1),     falling("b", 1, 30),
                                             falling("b", 2, 30),  falling("ours", 1, 15), falling("ours", 2, 15)};
@@ -116,7 +116,7 @@ TEST(Comparison, TheFastestOfAGroupIsChosenOnTheScreeningSeedsAlone) {
   const Comparison comparison = compare(experiment, outcomes);
   ASSERT_EQ(comparison.groups.size(), 1);
   EXPECT_EQ(comparison.groups[0].chosen, "b");
-  EXPECT_EQ(comparison.groups[0].arms.size(), 2);  // the one that lost is listed too
+  EXPECT_EQ(comparison.groups[0].arms.size(), 2);  // the arm that lost is listed too
   EXPECT_DOUBLE_EQ(comparison.results[0].measurements[0].mean_seconds.value(), 30);
   EXPECT_DOUBLE_EQ(comparison.results[1].measurements[0].against_reference.value().mean, std::log(0.5));
   const std::string text = to_text(experiment, comparison);
@@ -127,13 +127,13 @@ TEST(Comparison, TheFastestOfAGroupIsChosenOnTheScreeningSeedsAlone) {
 
 TEST(Comparison, TheLowestTargetThatAnArmReachedDecides) {
   const Experiment experiment = screened_experiment();
-  // Nobody reaches 2 with both seeds; to 3 the arm "a" is faster.
+  // No arm reaches 2 with both seeds; arm "a" reaches 3 faster.
   EXPECT_EQ(
       choose_arm(experiment, "fixed",
                  {falling("a", 11, 1), falling("a", 12, 1, 2.5), falling("b", 11, 2, 2.1), falling("b", 12, 2, 2.1)})
           .chosen,
       "a");
-  // Nobody reaches any: the loss at the end decides.
+  // No arm reaches any target: the loss at the end decides.
   EXPECT_EQ(choose_arm(experiment, "fixed",
                        {falling("a", 11, 1, 3.3), falling("a", 12, 1, 3.5), falling("b", 11, 2, 3.2),
                         falling("b", 12, 2, 3.5)})

@@ -1,4 +1,4 @@
-// Writes a comparison as tables for people: one for each target, and one of the losses at the end.
+// Writes a comparison as tables for people: one per target, and one of the losses at the end.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-// Writes rows in columns as wide as their widest cell. The last cell of a row may be longer than its column.
+// Aligns rows in columns as wide as their widest cell. The last cell of a row may exceed its column.
 std::string align(const std::vector<Row>& rows) {
   std::vector<size_t> widths;
   for (const Row& row : rows) {
@@ -86,7 +86,7 @@ std::string title_of(const ArmMeasure& measurement) {
                             : "Held-out loss at the end, nats/token";
 }
 
-// What the screening seeds have shown of the arms of a group, by every measure.
+// The results of a group's arms on the screening seeds, by every measure.
 std::string screening_of(const GroupChoice& choice) {
   std::string text =
       concat("Group ", choice.group, ": ",

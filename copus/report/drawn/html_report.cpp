@@ -32,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t most_runs = 24;             // as many as there are pairs of a colour and a dash
+constexpr size_t most_runs = 24;             // the number of pairs of a colour and a dash
 constexpr size_t most_held_decisions = 500;  // in the tables of a page
 
 // A run as its page shows it.
@@ -87,8 +87,8 @@ std::vector<int64_t> steps_of_changes(const std::vector<DecisionEvent>& events) 
   return steps;
 }
 
-// When a run is evaluated. A page can be drawn without a config.toml, or with a damaged one; a job that another program
-// trains has no evaluation.
+// When a run is evaluated. config.toml may be missing or damaged, and a job that another program trains has no
+// evaluation.
 EvaluateConfig evaluation_of(const fs::path& directory) {
   const fs::path config = directory / "config.toml";
   try {
@@ -103,7 +103,7 @@ ReportedRun read_run(const fs::path& directory, std::string name, std::vector<De
   ReportedRun run{std::move(name), directory, std::move(chosen.records), chosen.is_all, std::move(events), {}, {}};
   run.switches = switches_of(run.events);
   const std::optional<RunSummary> summary = read_summary(directory);
-  // A run that goes on leaves the summary of its stop until it ends again.
+  // A resumed run keeps the summary of its earlier end until it ends again.
   const bool is_current = summary && (run.records.empty() || run.records.back().step == summary->steps);
   run.summary = is_current ? *summary : summary_so_far(run);
   return run;
@@ -157,7 +157,7 @@ std::string tile(std::string_view name, std::string_view value, std::string_view
                 escape_html(value), "</div><div class=\"detail\">", escape_html(detail), "</div></div>\n");
 }
 
-// What was skipped: steps, or sequences where the steps have not been counted, since not all records were read.
+// The number of skipped steps, or of skipped sequences if not all records were read and steps were not counted.
 std::string skipped_in(const ReportedRun& run) {
   if (run.summary.skipped_steps > 0 || run.records.empty()) return std::to_string(run.summary.skipped_steps);
   const int64_t sequences = run.records.back().skipped_samples;
@@ -227,7 +227,7 @@ std::string details(std::string_view title, bool open, std::string_view content)
                 "</details>\n");
 }
 
-// A configuration's text, without its middle where it lists many thousands of files.
+// A configuration's text, without its middle if it lists many thousands of files.
 std::string without_middle(const std::string& text) {
   constexpr size_t most_bytes = size_t{128} << 10;
   if (text.size() <= most_bytes) return text;
@@ -239,7 +239,7 @@ std::string without_middle(const std::string& text) {
                 text.substr(tail + 1));
 }
 
-// The tables below the charts. `of`: which run, where there are several.
+// The tables below the charts. `of`: names the run, if there are several.
 std::string history_of(const ReportedRun& run, const std::string& of, size_t runs) {
   std::string html;
   if (!run.switches.empty()) html += details(concat("Switches", of), true, to_html(switch_table(run.switches)));
@@ -266,7 +266,7 @@ std::string body_of(const std::vector<ReportedRun>& runs, const std::string& hea
 }
 
 void write_page(const fs::path& file, const std::string& title, const std::string& body, const nlohmann::json& data) {
-  // The name of a directory may be no UTF-8.
+  // The name of a directory may be invalid UTF-8.
   const std::string text = json_text(data);
   write_file_durably(file, to_html({.title = title, .body = body, .data = text, .script = run_page_js}));
 }
@@ -278,7 +278,7 @@ void write_run_page(ReportedRun run, const fs::path& file) {
   write_page(file, title, body_of(runs, head), data_of(runs));
 }
 
-// The shortest ends of the paths that are all different, as the runs' names.
+// The shortest endings of the paths that are all different, as names for the runs.
 std::vector<std::string> names_of(const std::vector<fs::path>& directories) {
   for (int parts = 1;; ++parts) {
     std::vector<std::string> names;
@@ -297,12 +297,12 @@ std::vector<std::string> names_of(const std::vector<fs::path>& directories) {
 fs::path directory_of(const fs::path& path) {
   std::error_code error;
   const fs::path canonical = fs::canonical(path, error);
-  return error ? path : canonical;  // whoever opens the files then says what is wrong
+  return error ? path : canonical;  // opening the files then reports the error
 }
 
 // ---- experiments ----
 
-// The run of an arm to show: that with the first of these seeds that has begun.
+// The run to show for an arm: with the first of these seeds for which a run has begun.
 std::optional<fs::path> run_of(const fs::path& experiment, const std::string& arm, const std::vector<int64_t>& seeds) {
   for (const int64_t seed : seeds) {
     fs::path directory = experiment / "runs" / arm / concat("seed-", seed);

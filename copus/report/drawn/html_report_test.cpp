@@ -74,7 +74,7 @@ TEST_F(HtmlReportTest, OneStep) {
   EXPECT_EQ(loss.at("value"), loss.at("smoothed"));
 }
 
-// A writer that was killed leaves such a line.
+// A killed writer leaves such a line.
 TEST_F(HtmlReportTest, AHalfWrittenLastLineIsLeftOut) {
   write_steps(2);
   const std::string log = read_text_file(run_dir_ / "run.jsonl");
@@ -246,7 +246,7 @@ TEST_F(HtmlReportTest, ARunThatGoesOnAfterItsStopShowsWhereItIsNow) {
   EXPECT_THAT(html, Not(HasSubstr("interrupted")));
 }
 
-// A file system's names are any bytes.
+// File names may be any bytes.
 TEST_F(HtmlReportTest, ANameThatIsNotUtf8IsReplacedWhereItIsNot) {
   run_dir_ = directory_ / "caf\xe9";
   write_steps(1);

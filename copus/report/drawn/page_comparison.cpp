@@ -18,14 +18,14 @@ namespace {
 
 using PageJson = nlohmann::json;
 
-// How one measure of results.json is written: the time to a target, or the loss at the end.
+// Describes how results.json stores one measure: the time to a target, or the loss at the end.
 struct Measure {
   bool is_target;
   std::string title;
 
   double of_seed(const PageJson& run) const { return run.at(is_target ? "seconds" : "held_out_loss").get<double>(); }
   bool knows(const PageJson& run) const { return !run.at(is_target ? "seconds" : "held_out_loss").is_null(); }
-  // The mean over seeds against the reference and the ends of its interval.
+  // The mean over seeds relative to the reference, or an end of its interval.
   const PageJson& against_reference(const PageJson& measured, const char* end) const {
     static const PageJson unknown;
     if (is_target) return measured.at(concat("time_ratio", *end == '\0' ? "" : "_", end));
@@ -42,7 +42,7 @@ int64_t seed_of(const PageJson& value) {
   return *seed;
 }
 
-// The measures of an experiment, in the order of their tables, as functions from a result to its part.
+// The measures of an experiment, in the order of their tables, each with a function that finds its part of a result.
 std::vector<Measure> measures_of(const PageJson& result) {
   std::vector<Measure> measures;
   for (const PageJson& target : result.at("targets")) {
@@ -87,7 +87,7 @@ std::string detectable(const Measure& measure, const PageJson& part) {
   return measure.is_target ? format_number("%.1f %%", 100 * std::expm1(value)) : format_number("%.4f", value);
 }
 
-// The columns that every table of a measure begins with.
+// The first columns, which all tables of measures have.
 WebTable table_of(const Measure& measure) {
   WebTable table{{{"arm"}}, {}};
   if (measure.is_target) {
@@ -98,7 +98,7 @@ WebTable table_of(const Measure& measure) {
   return table;
 }
 
-// The name and means of a result, or why there are none, with empty cells up to the table's width.
+// The name and means of a result, or why there are none, padded with empty cells to the table's width.
 std::vector<std::string> row_of(const Measure& measure, const PageJson& result, const PageJson& part, bool& reported) {
   std::vector<std::string> row{escape_html(full_name_of(result))};
   reported = part.at("refusal").is_null();

@@ -1,5 +1,5 @@
-// What results.json tells the page of an experiment: its tables, and the intervals to draw. Only .cpp files of this
-// room include this header, since it names JSON.
+// What the page of an experiment shows of results.json: tables, and intervals to draw. Only .cpp files of this room
+// include this header, since it names JSON.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@ namespace copus {
 struct ReportedComparison {
   struct Contender {
     std::string name;  // of the arm or group
-    std::string arm;   // that ran; empty where none could be chosen
+    std::string arm;   // the arm that ran; empty if none could be chosen
   };
   std::vector<Contender> contenders;
   std::vector<int64_t> seeds;
   std::string tables;  // HTML
-  // A list of {"title", "axis", "reference", "rows"}, one for each measure with an interval: `reference` is the value
-  // of the arm that the others are compared with (1 for ratios, 0 for differences), and a row is {"name", "value",
-  // "low", "high", "seeds"}: the mean and its 95 % interval, null where not known, and the values seed by seed.
+  // A list of {"title", "axis", "reference", "rows"}, one for each measure with an interval. `reference` is the value
+  // of the reference arm (1 for ratios, 0 for differences). A row is {"name", "value", "low", "high", "seeds"}: the
+  // mean and its 95 % interval, null if unknown, and the values of the seeds.
   nlohmann::json intervals;
 };
 
-// Reads a results.json. Throws UserError: not to be read, damaged, or of another format or version.
+// Reads a results.json. Throws UserError if it cannot be read, is damaged, or has another format or version.
 ReportedComparison read_comparison(const std::filesystem::path& path);
 
 }  // namespace copus

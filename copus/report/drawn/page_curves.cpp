@@ -14,7 +14,7 @@ namespace copus {
 
 namespace {
 
-constexpr double smoothed_share = 0.01;  // of the run: reach of a smoothed curve to either side
+constexpr double smoothed_share = 0.01;  // as a fraction of the run: how far a smoothed curve averages to either side
 
 struct Point {
   const StepRecord* record;
@@ -24,7 +24,7 @@ struct Point {
 
 using ValueOfStep = std::function<std::optional<double>(const StepRecord&)>;
 
-// Points of the steps with a known value, not smoothed yet.
+// Points of the steps whose value is known, not yet smoothed.
 std::vector<Point> points_of(const std::vector<StepRecord>& records, const ValueOfStep& value_of) {
   std::vector<Point> points;
   for (const StepRecord& record : records) {
@@ -33,7 +33,8 @@ std::vector<Point> points_of(const std::vector<StepRecord>& records, const Value
   return points;
 }
 
-// Reduces the points to most_points: the first, the last, and the lowest and highest of equally many steps each.
+// Reduces the points to most_points: the first, the last, and the lowest and highest of each of many equal ranges of
+// steps.
 std::vector<Point> decimate(std::vector<Point> points, size_t most_points) {
   if (points.size() <= most_points) return points;
   std::vector<Point> kept{points.front()};
@@ -51,8 +52,8 @@ std::vector<Point> decimate(std::vector<Point> points, size_t most_points) {
   return kept;
 }
 
-// Smooths by averages with weights that fall off exponentially to both sides: unlike an average over earlier steps
-// alone it does not lag behind a falling curve.
+// Smooths with weights that fall off exponentially to both sides. Unlike an average over earlier steps only, it does
+// not lag behind a falling curve.
 void smooth_stretch(std::vector<Point>& points, size_t begin, size_t end, double window) {
   const double decay = 1 - 1 / window;
   std::vector<double> weights(end - begin, 0);
@@ -77,7 +78,8 @@ bool same_configuration(const StepRecord& a, const StepRecord& b) {
   return a.global_batch == b.global_batch && a.micro_batch == b.micro_batch && a.strategy == b.strategy;
 }
 
-// What a step costs jumps where the configuration changes: averages over both sides would show a ramp that never was.
+// The cost of a step jumps when the configuration changes. An average over both sides would show a ramp that did not
+// exist.
 enum class Smoothing { none, over_all, between_switches };
 
 void smooth(std::vector<Point>& points, Smoothing smoothing) {
@@ -117,7 +119,7 @@ class CurveList {
     curves_[name] = std::move(curve);
   }
 
-  // Adds a curve that stays where it is for many steps. `to_json` turns a record into its value.
+  // Adds a curve whose value is constant for many steps.
   template <class ToJson>
   void add_steps(const char* name, const ToJson& to_json) {
     std::vector<Point> points;
@@ -128,14 +130,14 @@ class CurveList {
       }
     }
     if (points.empty()) return;
-    // A run that changes all the time keeps as many of its changes as there is room for.
+    // For a run that changes very often, keeps as many changes as there is room for.
     points = decimate(std::move(points), most_points_);
     nlohmann::json curve = positions_of(points);
     for (const Point& point : points) curve["value"].push_back(to_json(*point.record));
     curves_[name] = std::move(curve);
   }
 
-  // Adds the noise scale with its interval. Bounds of zero carry no information and are left out.
+  // Adds the noise scale with its interval. Bounds of zero carry no information and are omitted.
   void add_noise_scale() {
     const auto value_or_bound = [](const StepRecord& record) -> std::optional<double> {
       if (record.noise_scale) return record.noise_scale;
@@ -153,7 +155,7 @@ class CurveList {
     curves_["noise_scale"] = std::move(curve);
   }
 
-  // Adds a list of curves, one for each of the first sources of the latest evaluation. They share a curve's points.
+  // Adds a list of curves, one for each of the first sources of the latest evaluation. They have the same points.
   void add_sources() {
     constexpr size_t most_sources = 8;
     const auto evaluated = [](const StepRecord& record) { return !record.held_out_losses.empty(); };
@@ -193,7 +195,7 @@ nlohmann::json shortened(double value) {
 }
 
 nlohmann::json position_of(const StepRecord& record) {
-  // Six digits would put neighbouring steps of a run of days upon each other.
+  // With six digits, neighbouring steps of a run of several days would coincide.
   const double seconds = record.elapsed_seconds;
   return {{"step", record.step},
           {"tokens", record.consumed_tokens},

@@ -1,4 +1,4 @@
-// Curves of a page: what is selected and how it is thinned.
+// Curves of a page: which points are selected, and how they are thinned.
 #include "copus/report/drawn/page_curves.h"
 
 #include <gmock/gmock.h>
@@ -83,13 +83,13 @@ TEST(PageCurves, TheSmoothedCurveDoesNotLag) {
       2000);
   const auto& loss = curves.at("loss");
   for (size_t i = 0; i < loss.at("step").size(); ++i) {
-    // The smoothed line follows a straight one, except near the ends, which have neighbours on one side alone.
+    // The smoothed curve follows a straight line, except near the ends, which have neighbours on only one side.
     const double tolerance = i > 100 && i < 400 ? 1e-5 : 0.06;
     EXPECT_NEAR(loss.at("smoothed")[i].get<double>(), loss.at("value")[i].get<double>(), tolerance) << i;
   }
 }
 
-// An average over both sides of a switch would show a ramp of throughput that never was.
+// An average over both sides of a switch would show a ramp of throughput that did not exist.
 TEST(PageCurves, RatesAreNotSmoothedAcrossASwitch) {
   const auto curves = curves_of(recorded_steps(1000,
                                                [](StepRecord& record) {

@@ -33,7 +33,7 @@ const Decision* held(const DecisionEvent& event) {
   return decision != nullptr && !decision->moves ? decision : nullptr;
 }
 
-// Takes every event that is no decision to hold, and of those `most` at most, evenly.
+// Takes all events except decisions to hold, and at most `most` of those, evenly spread.
 std::vector<const DecisionEvent*> thinned(const std::vector<DecisionEvent>& events, size_t most) {
   const auto count = static_cast<size_t>(std::count_if(events.begin(), events.end(), held));
   std::vector<const DecisionEvent*> kept;
@@ -71,8 +71,8 @@ std::string command_text(const Command& command) {
   fail_check("known command", __FILE__, __LINE__, "");
 }
 
-// The cells of an event's row: after which step, what, the gain, the noise scale, why. Empty for what other tables
-// show.
+// The cells of an event's row: after which step, what, the gain, the noise scale, why. Empty for events that other
+// tables show.
 struct EventRow {
   std::vector<std::string> operator()(const Decision& decision) const {
     const std::string what = decision.moves ? "moves" : decision.choice.target ? "advises" : "holds";

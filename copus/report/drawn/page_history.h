@@ -1,5 +1,5 @@
-// What a run's log of decisions tells its page: the switches with their reasons, and what happened besides. Only
-// .cpp files of this room include this header, since it names JSON.
+// What a run's page shows of its decision log: the switches with their reasons, and all other events. Only .cpp files
+// of this room include this header, since it names JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,8 +16,8 @@ namespace copus {
 // A switch and what led to it.
 struct ReportedSwitch {
   SwitchReport report;
-  std::string reason;                    // for which it was tried
-  std::optional<double> predicted_gain;  // empty where a user asked for the switch
+  std::string reason;                    // why it was tried
+  std::optional<double> predicted_gain;  // empty if a user requested the switch
   std::optional<Realised> realised;      // set once enough steps have run
 };
 
@@ -30,20 +30,20 @@ std::string outcome_of(const SwitchReport& report);
 std::string change_of_ranks(const RanksChanged& change);
 
 // The switches for the chart: a list of {"label", "step", "tokens", "seconds", "change", "outcome", "reason"}. Switches
-// are numbered from 1 on, as in their table.
+// are numbered from 1, as in their table.
 nlohmann::json switch_marks(const std::vector<ReportedSwitch>& switches, const std::vector<StepRecord>& records);
 
-// Likewise the changes of a job's ranks, which have no numbers.
+// The changes of a job's ranks for the chart, in the same form, without numbers.
 nlohmann::json rank_marks(const std::vector<DecisionEvent>& events, const std::vector<StepRecord>& records);
 
-// The moments of decisions that held: positions as lists, as a curve has them, `most_points` of them at most.
+// The moments of decisions to hold: lists of positions as a curve has them, at most `most_points`.
 nlohmann::json held_decisions(const std::vector<DecisionEvent>& events, const std::vector<StepRecord>& records,
                               size_t most_points);
 
 WebTable switch_table(const std::vector<ReportedSwitch>& switches);
 
-// Everything else that was decided or asked for, and the changes of ranks, in order. Of more than `most_rows` decisions
-// that held, so many are shown, evenly over the run.
+// All other decisions and requests, and the changes of ranks, in order. Of more than `most_rows` decisions to hold,
+// shows `most_rows`, evenly spread over the run.
 WebTable decision_table(const std::vector<DecisionEvent>& events, size_t most_rows);
 
 }  // namespace copus

@@ -27,16 +27,16 @@ namespace fs = std::filesystem;
 constexpr size_t label_columns = 10;
 constexpr size_t most_events = 4;
 constexpr size_t most_lines_of_a_reason = 3;
-constexpr double seconds_worth_telling = 10;  // without a step
+constexpr double seconds_worth_telling = 10;  // show the time since the last step only from here on
 
 bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 
-// Columns of text in UTF-8, each character counted as one.
+// Width of UTF-8 text in columns, counting one per character.
 size_t columns_of(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins_character));
 }
 
-// The beginning of the text that has at most this many columns.
+// The beginning of the text, at most this many columns.
 std::string_view first_columns(std::string_view text, size_t columns) {
   size_t bytes = 0;
   for (size_t seen = 0; bytes < text.size(); ++bytes) {
@@ -58,14 +58,14 @@ std::string on_one_line(std::string_view text) {
   return line;
 }
 
-// Whether this space parts a number from its unit, such as "4.2 %".
+// Whether this space separates a number from its unit, as in "4.2 %".
 bool is_before_unit(std::string_view text, size_t space) {
   constexpr size_t longest_unit = 2;
   const bool after_digit = space > 0 && text[space - 1] >= '0' && text[space - 1] <= '9';
   return after_digit && std::min(text.find(' ', space + 1), text.size()) - space - 1 <= longest_unit;
 }
 
-// Breaks text at its spaces into lines of at most this many columns; what does not fit into the last is cut off.
+// Breaks text at spaces into lines of at most this many columns. Truncates what does not fit into the last line.
 std::vector<std::string> wrapped(std::string_view text, size_t columns, size_t most_lines) {
   std::vector<std::string> lines;
   while (columns_of(text) > columns && lines.size() + 1 < most_lines) {
@@ -80,7 +80,7 @@ std::vector<std::string> wrapped(std::string_view text, size_t columns, size_t m
   return lines;
 }
 
-// The frame as it grows: labels on the left, values beside them.
+// The frame under construction: labels on the left, values next to them.
 class Frame {
  public:
   explicit Frame(int width) : width_(static_cast<size_t>(std::max(width, 1))) {}
@@ -128,7 +128,7 @@ void add_progress(const WatchedRun& run, Frame& frame) {
 }
 
 void add_losses(const std::vector<StepRecord>& records, Frame& frame) {
-  constexpr double steps_of_mean = 20;  // as the progress line of the run
+  constexpr double steps_of_mean = 20;  // as in the run's progress line
   SmoothedValue mean(steps_of_mean);
   std::vector<double> losses;
   std::optional<StepRecord> evaluated;
@@ -189,7 +189,7 @@ void add_decision(const std::vector<DecisionEvent>& events, Frame& frame) {
   const auto& decision = std::get<Decision>(*found);
   const std::string change =
       decision.choice.target ? concat(" ", describe_change(decision.current, *decision.choice.target)) : "";
-  // The reason to hold says so itself.
+  // The reason of a decision to hold already says that it holds.
   const std::string what = decision.moves           ? concat("moves", change, ": ")
                            : decision.choice.target ? concat("advises", change, ": ")
                                                     : "";
@@ -197,7 +197,7 @@ void add_decision(const std::vector<DecisionEvent>& events, Frame& frame) {
               most_lines_of_a_reason);
 }
 
-// The last switches, and changes of the job's ranks: some were lost, or others have come.
+// The latest switches and changes of the job's ranks: lost ones or additional ones.
 void add_events(const std::vector<DecisionEvent>& events, Frame& frame) {
   std::vector<std::pair<int64_t, std::string>> lines;
   for (const DecisionEvent& event : events) {

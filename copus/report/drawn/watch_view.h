@@ -1,5 +1,5 @@
-// What `copus watch` shows of a run: the end of its logs, and the lines of text that become of it. However long a run
-// is, a frame costs the same.
+// What `copus watch` shows of a run: reads the end of its logs and makes lines of text. A frame costs the same however
+// long the run is.
 #pragma once
 
 #include <filesystem>
@@ -17,21 +17,21 @@ namespace copus {
 struct WatchedRun {
   std::string name;  // its directory, as the user gave it
   TrainConfig limits;
-  std::vector<StepRecord> records;    // of the last steps, as many as end_of_log_bytes hold
-  std::vector<DecisionEvent> events;  // likewise
-  std::optional<RunSummary> summary;  // of a run that goes on: of where it ended before
+  std::vector<StepRecord> records;    // of the last steps, as many as fit into end_of_log_bytes
+  std::vector<DecisionEvent> events;  // the last ones, as for records
+  std::optional<RunSummary> summary;  // of a resumed run: from its earlier end
   bool is_running = false;
-  double seconds_since_step = 0;  // since its log was written
+  double seconds_since_step = 0;  // since its log was last written
 };
 
 inline constexpr uint64_t end_of_log_bytes = uint64_t{512} << 10;
 
-// Reads the files of a run, which another process may be writing. Throws UserError where there is no run, and for a
-// file that is damaged where it was read.
+// Reads the files of a run, which another process may be writing. Throws UserError if there is no run, and if the part
+// of a file that it reads is damaged.
 WatchedRun read_watched_run(const std::filesystem::path& directory);
 
-// Draws these numbers, of which there is at least one, as a line of blocks of eight heights, from the smallest to the
-// largest: one column each or, where they are more, the mean of neighbours.
+// Draws numbers as a line of blocks of eight heights, from the smallest to the largest value: one column per number or,
+// if there are more numbers than columns, per mean of neighbours. `values` must not be empty.
 std::string sparkline(const std::vector<double>& values, size_t columns);
 
 // Makes the lines of a frame, each at most `width` columns.

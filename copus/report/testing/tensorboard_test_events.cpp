@@ -1,5 +1,5 @@
-// Writes the event files that tensorboard_read_test.py reads back: a run that is killed in the middle of a record at
-// step 10 and resumed after its checkpoint of step 6.
+// Writes the event files that tensorboard_read_test.py reads: those of a run that is killed in the middle of a record
+// at step 10 and resumed from its checkpoint of step 6.
 #include <filesystem>
 #include <fstream>
 
