@@ -1,5 +1,5 @@
-"""Tests runs that adapt as processes: batches and layouts that change while training, scripts, advice, resuming, and
-`copus ctl`. On the virtual clock, so that step times, and with them decisions, are the same everywhere.
+"""Tests runs that adapt, as processes: batches and layouts that change during training, scripts, advice, resuming, and
+`copus ctl`. They use the virtual clock, so step times, and with them decisions, are the same on every machine.
 
 Usage: adaptation_test.py PATH_TO_COPUS [unittest options].
 """
@@ -32,7 +32,7 @@ class AdaptationTest(ProgramTest):
                        more=(layout or parallel()) + adapt(**settings) + VIRTUAL_CLUSTER)
 
     def write_script(self, *decisions):
-        """Writes a script of these decisions: (step after which, configuration)."""
+        """Writes a script with these decisions, each as (after_step, configuration)."""
         lines = (json.dumps({"after_step": step, "configuration": target, "rate_factor": 1.25})
                  for step, target in decisions)
         self.write("script.jsonl", "".join(line + "\n" for line in lines))
@@ -80,7 +80,7 @@ class Mistakes(AdaptationTest):
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Batches(AdaptationTest):
-    """Changes of the batch and micro-batch alone, on one rank."""
+    """Changes of only the batch and micro-batch, on one rank."""
 
     def train_script(self, run="r", *more):
         self.write_script((5, configuration(batch=16)), (10, configuration(batch=32, micro=8)))
@@ -122,7 +122,7 @@ class Batches(AdaptationTest):
     def test_a_schedule_by_samples(self):
         self.write_adapting_run(policy="steps", schedule="0:8 64:16", steps=20)
         self.assert_done("train", "run.toml", "--run-dir", "r")
-        self.assertEqual(self.batches("r"), [8] * 8 + [16] * 6)  # as many samples as 20 steps of 8
+        self.assertEqual(self.batches("r"), [8] * 8 + [16] * 6)  # as many samples as 20 steps of 8 have
 
     def test_a_schedule_by_hand_is_carried_out_exactly_also_without_a_known_speed(self):
         self.write_adapting_run(policy="steps", schedule="0:8 24:12", steps=8)
@@ -147,7 +147,7 @@ class Batches(AdaptationTest):
         self.assert_done("train", "--resume", "--run-dir", "r", *to_schedule, "adapt.schedule=0:8 24:12")
         self.assertEqual(self.batches("r"), [8] * 4 + [12] * 3)
 
-    # A rate for batches of one: in a larger batch the critical batch caps it from the start.
+    # A rate given for batches of one: in a larger batch the critical batch caps it from the start.
     RATE = ("--set", "optimizer.reference_batch=1")
 
     def outcomes(self, run):
@@ -325,7 +325,7 @@ class Control(AdaptationTest):
         self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{steps:08}").exists())
 
     def steady_steps(self):
-        """Returns the steps of a run that has paused; status is answered while it stands still."""
+        """Returns the steps of a paused run, which answers `status` during the pause."""
         while True:
             before = len(self.records("r"))
             self.assert_done("ctl", "r", "status")
@@ -334,7 +334,7 @@ class Control(AdaptationTest):
                 return before
 
     def start_plain_run(self, *arguments, layout=""):
-        """Starts a run without a policy, of whose cluster nothing is known."""
+        """Starts a run without a policy and without a description of its cluster."""
         shutil.rmtree(self.folder / "r", ignore_errors=True)
         self.write_run("run.toml", steps=100000, more=layout + adapt(verify=True))
         process = self.start("train", "run.toml", "--run-dir", "r", *arguments)
@@ -343,7 +343,7 @@ class Control(AdaptationTest):
         return process
 
     def go_on(self, steps):
-        """Resumes the run for so many steps of its first batch."""
+        """Resumes the run for `steps` more steps of its first batch."""
         limit = self.records("r")[-1]["consumed_samples"] // 8 + steps
         return self.assert_done("train", "--resume", "--run-dir", "r", "--set", f"train.max_steps={limit}").stdout
 
@@ -369,7 +369,7 @@ class Control(AdaptationTest):
         self.assertEqual(json.loads(self.assert_done("replay", "r", "--json").stdout)["switches"], 1)
 
     def test_a_run_without_a_policy_is_moved_to_other_layouts(self):
-        for heals in ("true", "false"):  # where it does, the ranks read each other's state; else they send it
+        for heals in ("true", "false"):  # if so, ranks read each other's state; otherwise they send it
             with self.subTest(heal=heals):
                 process = self.start_plain_run("--set", f"heal.enabled={heals}", layout=parallel(data=2, pipeline=2))
                 told = self.assert_done("ctl", "r", "force", "d=1,t=2,p=2,B=16").stdout

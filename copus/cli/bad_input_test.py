@@ -1,4 +1,4 @@
-"""Tests what `copus` says of mistakes in configurations, corpora, layouts and run directories, as a process.
+"""Tests the messages of `copus` about mistakes in configurations, corpora, layouts and run directories, as a process.
 
 Usage: bad_input_test.py PATH_TO_COPUS [unittest options].
 """
@@ -140,7 +140,7 @@ class BadInput(ProgramTest):
         (self.folder / "manifest.json").rename(manifest)
         self.assert_done(*arguments)
 
-    # A folder with a checkpoint's name was whole once, so a manifest that cannot be read is damage.
+    # A folder with a checkpoint's name was complete once, so an unreadable manifest means damage.
     def test_a_damaged_checkpoint_is_never_taken_for_none(self):
         self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=4",
                          "--set", "checkpoint.interval=2")
@@ -209,7 +209,7 @@ class BadInput(ProgramTest):
         self.assert_epochs(output, samples=32)
 
     def assert_epochs(self, output, samples):
-        """Checks the printed epochs of the first source, whose weight is a quarter, for a run of `samples` samples."""
+        """Checks the printed epochs of the first source, whose weight is 1/4, for a run of `samples` samples."""
         sequences, epochs = re.search(r"corpus.txt: (\d+) sequences, 25 % of the samples, (\S+) epochs", output).groups()
         self.assertEqual(epochs, f"{samples / 4 / int(sequences):.3g}")
 

@@ -1,5 +1,5 @@
-// `copus calibrate`: finds, by short branches from a run's checkpoint, what a batch is worth to this model with these
-// data at this rate, for noise_scale.calibration.
+// `copus calibrate`: finds what a batch is worth to a model on its data and at its learning rate, by training short
+// branches from a run's checkpoint. The result is for noise_scale.calibration.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -39,13 +39,13 @@ namespace fs = std::filesystem;
 
 constexpr int64_t most_repetitions = 8;
 
-// Batches of sequences in which the noise scale is measured at the checkpoint.
+// The number of batches, and their sequences, for measuring the noise scale at the checkpoint.
 constexpr int64_t noise_batches = 16, noise_batch = 64;
 
 struct CalibrateOptions {
   std::string run;
   std::string time = "10m";
-  double learning_rate = 0;  // 0: the run's highest
+  double learning_rate = 0;  // 0: the highest of the run
   bool json = false;
 };
 
@@ -61,7 +61,7 @@ Checkpoint newest_checkpoint(const fs::path& run) {
   return std::move(*checkpoint);
 }
 
-// One calibration: what it runs on, how far it is, and what it says.
+// One calibration: its inputs, progress and messages.
 class Calibration {
  public:
   explicit Calibration(const CalibrateOptions& options)
@@ -94,19 +94,19 @@ class Calibration {
     const fs::path file = run_ / "calibration" / checkpoint_.directory().filename() /
                           concat("branches-", format_number("%g", learning_rate_), ".jsonl");
     done_ = read_branch_log(file);
-    DurableFile{run_ / "calibration.json"};  // refused now if the file cannot be written in the end
+    DurableFile{run_ / "calibration.json"};  // fails now if the file cannot be written at the end
     const double end = monotonic_seconds() + read_duration("--time", options_.time);
     std::cerr << "copus: measuring the noise scale, and how fast branches are here\n";
     const NoiseScale noise = measure_noise();
     if (stop_.reason(0) != StopReason::none) return interrupted();
     measure_speed();
-    // Measures again before it refuses: the machine may only have been busy for a moment.
+    // Measures again before refusing, because the machine may have been busy only for a moment.
     for (int again = 0; again < 2 && needs_more_than(end - monotonic_seconds()); ++again) measure_speed();
     if (stop_.reason(0) != StopReason::none) return interrupted();
     announce(end - monotonic_seconds());
     create_directories_durably(file.parent_path());
     BranchLog log(file);
-    done_ = read_branch_log(file);  // nobody else adds to it any more
+    done_ = read_branch_log(file);  // the log is locked now
     for (const BranchOutcome& planned : plan_.branches) {
       if (is_done(planned)) continue;
       const double seconds = predicted_seconds(planned.samples);
@@ -146,7 +146,7 @@ class Calibration {
     return train_branch(config_, checkpoint_, branch, dataset_, device_, [this] { return stop_.reason(0); });
   }
 
-  // Times two short branches; the difference is training, the rest what every branch costs.
+  // Times two short branches. The difference is the time of training; the rest is the overhead of each branch.
   void measure_speed() {
     const auto seconds_of = [&](int64_t updates) {
       const double start = monotonic_seconds();
@@ -164,7 +164,7 @@ class Calibration {
   }
   double predicted_seconds(double samples) const { return seconds_per_branch_ + samples * seconds_per_sample_; }
 
-  // Of those of the first `count` branches that have not run.
+  // The predicted time of those among the first `count` branches that have not run.
   double predicted_seconds_of_first(int64_t count) const {
     double seconds = 0;
     for (int64_t i = 0; i < count; ++i) {

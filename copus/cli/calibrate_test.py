@@ -1,4 +1,4 @@
-"""Tests `copus calibrate` as a process: what it writes, that it goes on where it was stopped, and mistakes.
+"""Tests `copus calibrate` as a process: its files, resuming after a stop, and mistakes.
 
 Usage: calibrate_test.py PATH_TO_COPUS [unittest options].
 """
@@ -11,7 +11,7 @@ import unittest
 
 from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest
 
-NEEDED = 16  # branches that an interval needs
+NEEDED = 16  # branches needed for an interval
 
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")

@@ -12,16 +12,16 @@ namespace {
 constexpr std::array<int64_t, 3> multiples = {2, 4, 8};
 constexpr int64_t fewest_updates = 32;
 
-// Rungs of the ladder in eighths of a branch of the largest batch: where smaller ones end too, there is a rung. The
-// highest is longer, so that the noise of a batch which is worth nearly as much as the reference does not leave the
+// Rungs of the ladder, in eighths of a branch of the largest batch. Branches of smaller batches also end at rungs. The
+// highest rung is longer, so that noise does not push a batch that is worth nearly as much as the reference off the
 // ladder.
 constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
 
 constexpr int64_t needed_repetitions = 2;
 
-// The samples of a branch. Those of smaller batches are half as long as those of the largest: they have as many updates
-// or more, and time is what a calibration lacks.
+// The samples of a branch. Branches of smaller batches have half the samples of those of the largest batch: they still
+// have at least as many updates, and a calibration is short of time.
 int64_t samples_at(int64_t multiple, int64_t reference_batch) {
   return fewest_updates * std::max(multiple, multiples.back() / 2) * reference_batch;
 }

@@ -1,5 +1,5 @@
-// The branches of `copus calibrate`, in the order in which they run: whenever it is stopped, those that have run say as
-// much as their number can.
+// The branches of `copus calibrate`, in an order in which any first part of them is as informative as its length
+// allows.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 namespace copus {
 
 struct CalibrationPlan {
-  std::vector<BranchOutcome> branches;  // without their losses
-  int64_t needed = 0;                   // so many are the least that an interval can be had from
+  std::vector<BranchOutcome> branches;  // with no losses yet
+  int64_t needed = 0;                   // number of branches below which there is no interval
   int64_t largest_batch_samples = 0;    // samples of a branch of the largest batch
 
-  // Samples that the branches first .. first + count read, all together.
+  // The total samples of the branches first .. first + count.
   double samples_of(int64_t first, int64_t count) const;
 };
 
-// Batches up to 8 times the reference batch, in branches of 32 updates at least, which is as few as an optimizer's
-// averages allow; up to `repetitions` of the ladder with a branch of each batch at the rate kappa^(1/2),
-// kappa = batch / reference batch, and as many of the rates 1 and kappa^(1/4). The first two repetitions of the former
-// are needed.
+// Plans branches for batches up to 8 times the reference batch. Each has at least 32 updates, the minimum for an
+// optimizer's averages. With kappa = batch / reference batch, there are `repetitions` repetitions of the ladder
+// together with a branch of each batch at the rate kappa^(1/2), and as many repetitions of the branches at the rates 1
+// and kappa^(1/4). The first two repetitions of the ladder are needed.
 CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions);
 
-// The samples between a checkpoint's and the first of a repetition's branches, so that repetitions share
-// none as long as an epoch has enough.
+// The number of samples between a checkpoint's position and a repetition's first sample. Repetitions share no samples
+// while an epoch has enough of them.
 int64_t skipped_samples(const CalibrationPlan& plan, int64_t repetition);
 
 }  // namespace copus

@@ -20,7 +20,7 @@ TEST(CalibrationPlan, NoBranchHasFewerThan32UpdatesAndEachRunsOnce) {
   EXPECT_EQ(std::ssize(plan.branches), 4 * (5 + 3 + 6));
 }
 
-// Wherever the list is cut after the needed branches, every branch has the ladder of its repetition before it.
+// Wherever the list is cut after the needed branches, the ladder of each branch's repetition comes before the branch.
 TEST(CalibrationPlan, TheLadderComesFirst) {
   const CalibrationPlan plan = plan_calibration(8, 3);
   std::map<int64_t, int> rungs;

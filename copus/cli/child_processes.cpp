@@ -25,12 +25,12 @@ constexpr int cannot_execute = 127;
 [[noreturn]] void become_run(pid_t parent, int log, const char* program, char* const* arguments, const sigset_t& mask) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(cannot_execute);  // the parent died before this process would have been told
+  if (::getppid() != parent) ::_exit(cannot_execute);  // the parent died before prctl
   ::close(STDIN_FILENO);
-  ::open("/dev/null", O_RDONLY);  // takes the lowest number that is free, which is that of stdin
+  ::open("/dev/null", O_RDONLY);  // takes the lowest free number, that of stdin
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
-  ::signal(SIGINT, SIG_DFL);  // which a shell has programs in the background ignore; this process passes it on
+  ::signal(SIGINT, SIG_DFL);  // a shell makes background programs ignore it; this process forwards it
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   ::execv(program, arguments);
   ::_exit(cannot_execute);
@@ -43,14 +43,14 @@ ChildProcesses::ChildProcesses() {
   sigaddset(&taken_, SIGCHLD);
   for (const int number : stop_signals()) sigaddset(&taken_, number);
   COPUS_CHECK(::pthread_sigmask(SIG_BLOCK, &taken_, &mask_before_) == 0);
-  // Whoever started this process may have set SIGCHLD to be ignored. The kernel would then forget how children ended.
+  // The parent may have set SIGCHLD to be ignored. The kernel would then discard the exit status of children.
   child_before_ = ::signal(SIGCHLD, SIG_DFL);
 }
 
 ChildProcesses::~ChildProcesses() {
   send(SIGKILL);
   for (const auto& [pid, number] : running_) ::waitpid(pid, nullptr, 0);
-  // Takes signals that came too late for news, so that they do not end this process after its last message.
+  // Discards signals that came too late to be reported, so that they do not end this process after its last message.
   const timespec at_once{};
   while (::sigtimedwait(&taken_, nullptr, &at_once) > 0) {
   }

@@ -1,4 +1,4 @@
-// Runs of this program as processes, several at once, that end with the process that started them.
+// Several processes of this program at the same time, which end with the process that started them.
 #pragma once
 
 #include <signal.h>  // sigset_t, which <csignal> need not declare
@@ -15,33 +15,33 @@ namespace copus {
 class ChildProcesses {
  public:
   struct News {
-    size_t ended = 0;   // the number that start() has given the process, where no signal came
-    int exit_code = 0;  // its exit code; 128 and the signal's number where a signal ended it
-    int signal = 0;     // the stop signal that this process was sent; 0: none
+    size_t ended = 0;   // number that start() returned for the process, unless a signal came
+    int exit_code = 0;  // its exit code; 128 + the signal's number if a signal ended it
+    int signal = 0;     // the stop signal sent to this process; 0: none
   };
 
-  // From here on the stop signals come as news and do nothing else. The process must have no other threads, which would
-  // take the signals.
+  // From here on, stop signals are only reported as news. The process must have no other threads, because these would
+  // receive the signals.
   ChildProcesses();
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
-  ~ChildProcesses();  // kills those that still run
+  ~ChildProcesses();  // kills those still running
 
-  // Starts this program with `arguments` and without input; what it prints is appended to `log`. The process has a
-  // group of its own, so that a terminal's Ctrl-C comes here alone, and is killed when this process dies.
-  // Throws UserError where it cannot be started.
+  // Starts this program with `arguments` and without input. Its output is appended to `log`. The process gets its own
+  // process group, so that only this process receives a terminal's Ctrl-C, and is killed when this process dies. Throws
+  // UserError if it cannot be started.
   size_t start(const std::vector<std::string>& arguments, const std::filesystem::path& log);
 
   size_t running() const { return running_.size(); }
-  // Of a process that runs.
+  // For a running process.
   pid_t pid_of(size_t number) const;
 
-  // What has happened since the last look; nothing where nothing has.
+  // Returns what happened since the last call, or nothing.
   std::optional<News> look();
-  // Waits until a process has ended or a signal has come. Some process must be running.
+  // Waits until a process ends or a signal arrives. Some process must be running.
   News wait();
 
-  void send(int signal) const;  // to all that run
+  void send(int signal) const;  // to all running processes
 
  private:
   sigset_t taken_{};

@@ -1,9 +1,9 @@
-"""Tests commands whose standard descriptors are closed, as daemons and `CMD <&- >&- 2>&-` leave them: what they write is,
-to the byte, what they write with the null device there.
+"""Tests commands with closed standard descriptors, as daemons and `CMD <&- >&- 2>&-` leave them. Their files must be
+the same, byte for byte, as with the null device in place of the closed descriptors.
 
-Usage: closed_descriptors_test.py PATH_TO_COPUS [unittest options], of a build with libtorch. With COPUS_EVERY_DESCRIPTOR=1
-every command meets every combination of closed descriptors on 1, 2 and 4 ranks; without, some of them. The Python
-package is in COPUS_PYTHON_MODULE, or else in the build of PATH_TO_COPUS.
+Usage: closed_descriptors_test.py PATH_TO_COPUS [unittest options], of a build with libtorch. With
+COPUS_EVERY_DESCRIPTOR=1 every command runs with every combination of closed descriptors on 1, 2 and 4 ranks; otherwise
+with some of them. The Python package is in COPUS_PYTHON_MODULE, or else in the build of PATH_TO_COPUS.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ ONE = COMBINATIONS if EVERY else [(0, 1, 2)]
 RANKS = (1, 2, 4) if EVERY else (2,)
 LAYOUT = {1: [], 2: ["parallel.data_parallel=2"], 4: ["parallel.data_parallel=2", "parallel.tensor_parallel=2"]}
 
-# A rank of a loop in PyTorch that an adviser watches; it writes to standard output as libraries do.
+# A rank of a PyTorch loop with an adviser. It writes to standard output as libraries do.
 RANK = """
 import sys
 package, folder, rank, ranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -80,7 +80,7 @@ class ClosedDescriptors(ProgramTest):
         self.run_closed(closed, *launcher, COPUS, "train", *more, "--run-dir", run, *settings)
 
     def tensors(self, run):
-        """The bytes of every checkpoint's tensors and texts, apart from the time that training took."""
+        """The bytes of all checkpoints' tensors and texts, without the training time."""
         files = {}
         for path in sorted((self.folder / run / "checkpoints").glob("step-*/*")):
             content = path.read_bytes()
@@ -99,7 +99,7 @@ class ClosedDescriptors(ProgramTest):
         self.assertEqual([path for path in found if found[path] != wanted[path]], [])
         for path in (self.folder / run).rglob("*"):
             if path.is_file() and path.suffix != ".toml":
-                for words in (b"Run directory:", b"step 10/12"):  # of the end and of the progress
+                for words in (b"Run directory:", b"step 10/12"):  # of the final output and of the progress
                     self.assertNotIn(words, path.read_bytes(), path)
 
     def check_training_and_resuming(self, ranks):
@@ -183,7 +183,7 @@ class ClosedDescriptors(ProgramTest):
                     self.assertEqual(self.advised(package, closed, ranks), expected)
 
     def advised(self, package, closed, ranks):
-        """The bytes of what an advised loop on so many ranks writes: its weights and the adviser's logs."""
+        """The bytes that an advised loop on `ranks` ranks writes: its weights and the adviser's logs."""
         def close():
             for descriptor in closed:
                 os.close(descriptor)

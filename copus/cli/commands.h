@@ -1,6 +1,6 @@
-// The commands of this room, one source file each. A command adds itself to the command line. If the user asks for it,
-// it puts into `action` a function that does the work and returns the exit code. `arguments` is the command line behind
-// the program's name, for a command that starts this program again.
+// The commands of this room, one source file each. A command adds itself to the command line. If the user gives the
+// command, it sets `action` to a function that does the work and returns the exit code. `arguments` is the command line
+// after the program's name, for commands that start this program again.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,7 +14,7 @@ namespace copus {
 
 using CommandAction = std::function<int()>;
 
-// `write_page` draws a run that has ended.
+// `write_page` draws the page of a finished run.
 void add_train(CLI::App& program, CommandAction& action, const std::vector<std::string>& arguments,
                const PageWriter& write_page);
 void add_generate(CLI::App& program, CommandAction& action);

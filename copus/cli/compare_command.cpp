@@ -1,4 +1,5 @@
-// `copus compare`: trains the arms of an experiment with the same seeds, and says how they differ and how sure that is.
+// `copus compare`: trains the arms of an experiment with the same seeds, and reports how they differ and how certain
+// that is.
 #include <csignal>
 #include <filesystem>
 #include <iostream>
@@ -33,7 +34,7 @@ constexpr int asked_to_stop = 75;  // after SIGTERM (apps/copus/program.h)
 constexpr int interrupted = 130;   // after SIGINT
 
 struct CompareOptions {
-  std::string program;  // name it was called by
+  std::string program;  // the name by which it was called
   std::string experiment;
   std::string directory;
   int64_t jobs = 1;
@@ -65,7 +66,7 @@ bool is_done(const ExperimentDirectory& directory, const ExperimentRun& run) {
   return directory.state(run) == ExperimentRunState::done;
 }
 
-// The runs of an experiment that are known: those that are compared only where all of the screening is done.
+// The known runs of an experiment. Runs to compare are included only when all screening runs are done.
 std::vector<ExperimentRun> known_runs(const ExperimentDirectory& directory) {
   const Experiment& experiment = directory.experiment();
   std::vector<ExperimentRun> runs = screening_runs(experiment);
@@ -79,7 +80,7 @@ std::vector<ExperimentRun> known_runs(const ExperimentDirectory& directory) {
   return runs;
 }
 
-// Says what would run.
+// Lists the runs that would be made.
 int list_runs(const ExperimentDirectory& directory, const CompareOptions& options) {
   const std::vector<ExperimentRun> runs = known_runs(directory);
   const size_t unknown = count_runs(directory.experiment()) - runs.size();
@@ -112,7 +113,7 @@ int list_runs(const ExperimentDirectory& directory, const CompareOptions& option
   return 0;
 }
 
-// Says how the comparison stopped, and returns the exit code.
+// Prints how the comparison stopped and how to resume it. Returns the exit code.
 int say_how_to_go_on(int signal, const CompareOptions& options) {
   std::cerr << "Stopped. The same command goes on: " << shell_word(options.program) << " compare "
             << shell_word(options.experiment)
@@ -188,7 +189,7 @@ void add_compare(CLI::App& program, CommandAction& action) {
   command.callback([options, &program, &action] {
     options->program = program.get_name();
     action = [options] {
-      std::signal(SIGPIPE, SIG_IGN);  // lets it go on when nobody reads its output any more
+      std::signal(SIGPIPE, SIG_IGN);  // so that it continues when nobody reads its output any more
       return run_compare(*options);
     };
   });

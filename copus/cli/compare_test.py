@@ -1,7 +1,7 @@
-"""Tests `copus compare` as a process: mistakes in an experiment, kills at random moments, results that repeat.
+"""Tests `copus compare` as a process: mistakes in an experiment, kills at random moments, repeatable results.
 
-Usage: compare_test.py PATH_TO_COPUS [unittest options]. The runs are on the virtual clock, so that their times are the
-same everywhere. With COPUS_KILL_ROUNDS=50 the kill test kills as often (5 without).
+Usage: compare_test.py PATH_TO_COPUS [unittest options]. The runs use the virtual clock, so their times are the same on
+every machine. With COPUS_KILL_ROUNDS=50 the kill test kills 50 times (5 times without).
 """
 
 import json
@@ -181,7 +181,7 @@ class Comparisons(CompareTest):
         self.assertIn("0 of 6 runs left", self.assert_compared("--dry-run").stdout)
 
     def check_against_the_runs(self, reference, other):
-        """Computes time to the first target, and what follows from it, once more from the logs."""
+        """Recomputes the times to the first target, and the statistics based on them, from the logs."""
         times = {}
         for arm in ("batch-8", "batch-16"):
             for seed in (1, 2, 3):
@@ -237,7 +237,7 @@ class Comparisons(CompareTest):
             self.assert_mistake(*says)
             self.assertEqual(self.results(), before)
         self.write("e.toml", EXPERIMENT)
-        self.change("interval = 20", "interval = 21", name="run.toml")  # which the experiment sets itself
+        self.change("interval = 20", "interval = 21", name="run.toml")  # the experiment itself sets it
         self.change("[1, 2, 3]", "[1, 2, 3, 4]")
         output = self.assert_compared().stdout
         self.assertEqual(re.findall(r", seed (\d): begins", output), ["4", "4"])
@@ -275,7 +275,7 @@ class Comparisons(CompareTest):
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Interruptions(CompareTest):
     def test_kills_at_random_moments_change_no_byte_of_the_results(self):
-        self.check_kills(CLUSTER)  # where no run may go on from its checkpoints
+        self.check_kills(CLUSTER)  # on this clock no run may resume from its checkpoints
 
     def test_nor_do_they_where_runs_go_on_from_their_checkpoints(self):
         self.check_kills(MODELLED)
@@ -283,7 +283,7 @@ class Interruptions(CompareTest):
     def check_kills(self, cluster):
         self.write_run("run.toml", steps=60, checkpoint_interval=3, more=cluster)
         self.change("train.max_steps=15", "train.max_steps=30")
-        self.change("[5.2, 5.15]", "[4.72, 4]")  # late in the runs, so that the times of all steps before count
+        self.change("[5.2, 5.15]", "[4.72, 4]")  # late in the runs, so that the times of all earlier steps count
         self.assert_compared("--jobs", "2", directory="whole")
         seed = random.randrange(2**32)
         print(f"seed of the kills: {seed}")
@@ -298,13 +298,13 @@ class Interruptions(CompareTest):
         self.assertEqual(self.results(), self.results("whole"))
 
     def wait_for_a_run(self, steps, process):
-        """Waits until a run has so many steps behind it and goes on, or none is left."""
+        """Waits until a run has done this many steps and is still running, or no run is left."""
         begun = time.time()
 
         def is_there(log):
             try:
                 return log.stat().st_mtime > begun and log.read_bytes().count(b"\n") >= steps
-            except FileNotFoundError:  # the run begins anew
+            except FileNotFoundError:  # the run starts anew
                 return False
 
         deadline = time.monotonic() + TIMEOUT
@@ -357,7 +357,7 @@ class Interruptions(CompareTest):
         self.assertEqual(process.returncode, 130, output + errors)
         checkpoints = self.folder / "c/runs/batch-8/seed-1/checkpoints"
         newest = max(path for path in checkpoints.iterdir() if re.fullmatch(r"step-\d+", path.name))
-        # A copy under another step's name stops neither the comparison nor the run.
+        # A copy under another step's name must stop neither the comparison nor the run.
         shutil.copytree(newest, checkpoints / "step-00009999")
         self.assertIn("batch-8, seed 1: interrupted", self.assert_compared("--dry-run").stdout)
         self.assertIn("batch-8, seed 1: goes on", self.assert_compared().stdout)

@@ -1,5 +1,5 @@
-// `copus convert`: writes a stored model as a Hugging Face directory, with what is known of its origin: its tokenizer's
-// files, and what its config.json says beside the description.
+// `copus convert`: writes a stored model as a Hugging Face directory. Adds known files of its origin: the tokenizer,
+// and entries of config.json besides the description.
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -31,7 +31,7 @@ DType parse_dtype(const std::string& text) {
   throw UserError(concat("--dtype ", text, ": expected fp32, bf16 or fp16"));
 }
 
-// Says which files of the tokenizer were copied.
+// Describes which tokenizer files were copied.
 std::string tokenizer_lines(const std::filesystem::path& folder, const ModelOrigin& origin) {
   if (folder.empty()) return "";
   std::vector<std::string> names;
@@ -40,7 +40,7 @@ std::string tokenizer_lines(const std::filesystem::path& folder, const ModelOrig
                        : concat("Copied from ", folder.string(), ": ", join(names, ", "), ".\n");
 }
 
-// Says what config.json and generation_config.json took over.
+// Describes what config.json and generation_config.json were given.
 std::string config_lines(const std::filesystem::path& folder, const ModelOrigin& origin,
                          const ExportedConfig& exported) {
   const std::string source = (folder / "config.json").string();

@@ -1,4 +1,4 @@
-// `copus ctl`: steers a running job, which answers what it has done or why it refuses.
+// `copus ctl`: gives commands to a running job, which answers what it has done or why it refuses.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>

@@ -1,7 +1,7 @@
-"""Tests what deploy/ holds, without Docker or Kubernetes: the environments of the manifests form a job of two machines, and
-the steps of the container files are commands that there are.
+"""Tests deploy/ without Docker or Kubernetes. The environments in the manifests must form a job of two machines, and
+the steps of the container files must be existing commands.
 
-Usage: deploy_test.py PATH_TO_COPUS [unittest options]. Ends with 77, for skipped, where Python has no yaml.
+Usage: deploy_test.py PATH_TO_COPUS [unittest options]. Exits with 77, for skipped, if Python lacks yaml.
 """
 
 import json
@@ -37,7 +37,7 @@ def pod_of(name):
 
 
 def environment_of(container, index):
-    """As the pod with this index gets it; the field's value is Kubernetes'."""
+    """The environment of the pod with this index; the value of the field is set by Kubernetes."""
     values = {}
     for variable in container["env"]:
         field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
@@ -57,7 +57,7 @@ class Kubernetes(ProgramTest):
         return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
 
     def name_pods(self, name):
-        """Two hosts, each as isolated as a pod. There each pod has the name that the manifest's service gives it."""
+        """Makes two hosts, each as isolated as a pod. Each pod has the name that the manifest's service gives it."""
         hosts = TwoHosts(self)
         metadata = documents(name)["Job"]["metadata"]["name"], documents(name)["Service"]["metadata"]["name"]
         names = ["{}-{}.{}".format(metadata[0], index, metadata[1]) for index in range(2)]
@@ -72,7 +72,7 @@ class Kubernetes(ProgramTest):
                 for host, name in zip(hosts.names, names)]
 
     def assert_trains_as_one_machine(self, name, program, changes, *settings, pods=([], [])):
-        """Starts the manifest's pods as processes, each behind the words in `pods`."""
+        """Starts the manifest's pods as processes, with the words in `pods` before each command."""
         container, = pod_of(name)["containers"]
         self.assertEqual(documents(name)["Job"]["spec"]["completions"], len(pods))
         command = [program.get(word, word) for word in container.get("command", ["copus"])] + container["args"]
@@ -118,7 +118,7 @@ class Kubernetes(ProgramTest):
                 service, job = documents(name)["Service"], documents(name)["Job"]
                 self.assertEqual(job["spec"]["completionMode"], "Indexed")
                 self.assertEqual(job["spec"]["completions"], job["spec"]["parallelism"])
-                # The successor of a lost pod exits with 2, while the others train.
+                # The replacement for a lost pod exits with 2 while the other pods train.
                 self.assertNotIn("FailJob", [rule["action"] for rule in job["spec"]["podFailurePolicy"]["rules"]])
                 self.assertIn("backoffLimitPerIndex", job["spec"])
                 self.assertEqual(service["spec"]["selector"], {"job-name": job["metadata"]["name"]})
@@ -144,7 +144,7 @@ class Kubernetes(ProgramTest):
 
 
 def instructions_of(name):
-    """(instruction, its text) of a container file."""
+    """Every (instruction, its text) of a container file."""
     text = re.sub(r"(?m)^#.*\n", "", (DEPLOY / name).read_text()).replace("\\\n", " ")
     return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
 

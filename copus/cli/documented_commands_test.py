@@ -1,15 +1,16 @@
-"""Runs the commands of README.md and docs/*.md as one reader would: page by page in README.md's order, in one folder.
+"""Runs the commands of README.md and docs/*.md as a single reader would: page by page in README.md's order, in one
+folder.
 
 Usage: documented_commands_test.py PATH_TO_COPUS [unittest options], of a build with libtorch.
 The folder has what a clone has after `make quickstart` and `make setup`: the project's files, build/copus (the program
-under test), .venv, and data/gcide with a corpus, which is made up here in the place of a download. All else comes from
-the pages: a file that a page shows under "Save this as `NAME`" is written as it stands there, commands make the others,
-and STAND_INS has what pages leave to the reader by "stands for". The environment is empty but for HOME, PATH, what NEUTRAL
-says, and ADDED, which has to stand on the page. A command that ends with another code than 0, or prints an error, is wrong
-as documented.
+under test), .venv, and data/gcide with a made-up corpus instead of the downloaded one. Everything else comes from the
+pages: files that a page shows under "Save this as `NAME`" are written unchanged, and commands make the other files. For
+files that a page leaves to the reader by "stands for", STAND_INS has a substitute. The environment has only HOME, PATH,
+the variables of NEUTRAL, and those of ADDED, which the page has to mention. A command is documented wrongly if it exits
+with another code than 0 or prints an error.
 
-A command that is new in the documentation is run as it stands. Where it takes long, it needs an entry in SHORTENED;
-where it cannot run in a test, one in LEFT_OUT. Every entry must still stand for a command.
+A command that is new in the documentation is run unchanged. If it takes long, it needs an entry in SHORTENED; if it
+cannot run in a test, an entry in LEFT_OUT. Every entry must match some command.
 """
 
 import contextlib
@@ -32,14 +33,14 @@ from program_test_support import COPUS, ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 from documented_commands import Command, documented_commands, page_text, saved_files, stand_ins  # noqa: E402
 
-LIMIT = 300  # seconds, of a busy machine; what takes a tenth of it on a quiet one has to be shortened
+LIMIT = 300  # seconds, on a busy machine; shorten commands that take a tenth of this on a quiet one
 LINKED = ["bench", "configs", "docs", "scripts", "tools", ".venv"]
-# What begins otherwise might do anything: it is left out, or added here.
+# Any other command might do anything: it must be left out, or added here.
 KNOWN_PROGRAMS = re.compile(r"(until |PATH=\S+ )?(build/copus|scripts/fetch-corpus|\.venv/bin/python tools/|\.venv/bin/torchrun|mpirun"
                             r"|(\.venv/bin/python|python3) - |mkdir -p data|head -n|cat > (continue|pages)\.toml)")
 
 SMALL = " ".join(f"--set {setting}" for setting in SMALL_RUN)
-# Replacements in all commands: (pattern, replacement). `--dry-run` is added where a run needs a GPU, or takes hours.
+# Replacements in all commands: (pattern, replacement). Commands that need a GPU or take hours get `--dry-run`.
 SHORTENED = [
     (r"(train (?:my|configs/runs/parallel)\.toml .*train\.device=cuda.*)", r"\1 --dry-run"),
     (r"(train configs/runs/(?:quickstart|modelled-64-h100|parallel)\.toml .*)", rf"\1 {SMALL}"),
@@ -49,7 +50,7 @@ SHORTENED = [
     (r"train my\.toml(?! --run-dir runs/steered)", r"train my.toml --set train.max_steps=30"),
     (r"train my\.toml", rf"train my.toml {SMALL}"),
     (r"(tools/tokenize_corpus\.py .*)", r"\1 --processes 1"),
-    # The guide's first one loads the folder as transformers does, which takes long.
+    # The first such command of the guide loads the folder as transformers does, which takes long.
     (r"(tokenize_corpus\.py (?:articles\.jsonl|my\.txt) --tokenizer my-model)( .*(?:articles|paragraphs))",
      r"\1/tokenizer.json --eod-token '<|end|>'\2"),
     (r"(train continue\.toml .*)", r"\1 --set train.max_tokens=16384"),
@@ -72,7 +73,7 @@ SHORTENED = [
     (r"(profile --config RUN\.toml --cluster here\.toml)", r"\1 --steps 1 --rounds 1"),
     (r"--cells 12", "--cells 2"),
 ]
-# Files that a page shows, shortened; every other one is written as it stands there.
+# Files shown on a page that are shortened; all others are written unchanged.
 SHORTENED_FILES = {
     "my-experiment.toml": [
         ('"train.max_tokens=2e6"', ", ".join(f'"{each}"' for each in [*SMALL_RUN, "train.max_tokens=4096"])),
@@ -100,12 +101,12 @@ LEFT_OUT = [
     (r"\.venv/bin/python bench/(adaptation|noise_scale)/measure\.py$", "measures for 8 and 25 minutes"),
 ]
 
-# Variables that change nothing that a reader sees: no network is asked, and other tests run beside this one.
+# Variables without an effect that a reader sees: use no network, and leave CPU time to other tests.
 NEUTRAL = {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
-# Variables that a page tells its readers to set, where they are root.
+# Variables that a page tells readers to set if they are root.
 ADDED = {"docs/parallelism.md": {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}}
 
-# Files that a page asks its reader to have, by name, and what makes them in the reader's folder.
+# Files that a page asks its reader to have, by name, with a function that makes each in the reader's folder.
 STAND_INS: dict[str, Callable[[pathlib.Path], object]] = {
     "my-model": write_model,
     "articles.jsonl": lambda path: path.write_text(articles(50)),
@@ -116,11 +117,11 @@ STAND_INS: dict[str, Callable[[pathlib.Path], object]] = {
 
 
 class Beside(NamedTuple):
-    """A command that goes on beside the ones after it, as in a terminal of its own, until Ctrl-C."""
+    """A command that keeps running during later ones, as in a separate terminal, until Ctrl-C."""
     page: str
     command: str
     run_directory: str
-    ends: str  # before this command
+    ends: str  # interrupted before this command
 
 
 BESIDE = [
@@ -132,7 +133,7 @@ BESIDE = [
            "runs/steered", "build/copus replay runs/adapting --policy static"),
 ]
 
-# Takes ten seconds and more, and is the same wherever it stands: run once.
+# Takes more than ten seconds and gives the same result on every page: run once.
 MACHINE = "build/copus profile --machine here.toml"
 
 
@@ -175,7 +176,7 @@ class Reader:
         self.environment = {"HOME": str(folder), "PATH": "/usr/local/bin:/usr/bin:/bin"} | NEUTRAL | sanitizers
 
     def open(self, page: str):
-        """Writes what a page shows, and makes what it leaves to the reader."""
+        """Writes the files that a page shows, and makes those that it leaves to the reader."""
         for name, text in saved_files(page_text(page)).items():
             for long, short in SHORTENED_FILES.get(name, []):
                 assert long in text, f"{long} is no more in {page}'s {name}"
@@ -187,7 +188,7 @@ class Reader:
 
     def start(self, page: str, command: str) -> subprocess.Popen:
         added = ADDED.get(page, {}) if os.geteuid() == 0 else {}
-        environment = self.environment | added | {"PET_MASTER_PORT": free_port()}  # of its own, beside other tests
+        environment = self.environment | added | {"PET_MASTER_PORT": free_port()}  # other tests run at the same time
         return subprocess.Popen(["bash", "-c", command], cwd=self.folder, env=environment, text=True, errors="replace",
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 start_new_session=True)
@@ -240,7 +241,7 @@ class DocumentedCommands(unittest.TestCase):
             self.assertNotIn("error:", output, run)
 
     def finish(self, process: subprocess.Popen) -> tuple[str, int | None]:
-        """What a process prints, and its exit code; None where it takes too long."""
+        """Returns the output of a process and its exit code, which is None if it takes too long."""
         try:
             return process.communicate(timeout=LIMIT)[0], process.returncode
         except subprocess.TimeoutExpired:
@@ -248,7 +249,7 @@ class DocumentedCommands(unittest.TestCase):
             return process.communicate()[0], None
 
     def wait_for_steps(self, run: pathlib.Path, process: subprocess.Popen):
-        """Until a run has logged two steps since it was begun or gone on with."""
+        """Waits until a run has logged two steps since it was started or resumed."""
         log = run / "run.jsonl"
         before = log.stat().st_size if log.exists() else 0
         deadline = time.monotonic() + LIMIT
@@ -259,7 +260,7 @@ class DocumentedCommands(unittest.TestCase):
             time.sleep(0.05)
 
     def end(self, process: subprocess.Popen):
-        """Ends its whole session, also where it has ended itself and left others."""
+        """Kills the process's whole session, even if the process itself has ended and left others."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -270,7 +271,7 @@ class DocumentedCommands(unittest.TestCase):
 
 
 class Entries(unittest.TestCase):
-    """What the tables of this file say still stands in the documentation."""
+    """Checks that the tables of this file still match the documentation."""
 
     def test_every_entry_stands_for_a_command(self):
         texts = [command.text for commands in documented_commands().values() for command in commands]

@@ -1,10 +1,10 @@
-"""Holds the fields of the JSON that small runs write against the tables of the documentation, both ways.
+"""Compares the fields of the JSON that small runs write with the tables of the documentation, both ways.
 
 Usage: documented_fields_test.py PATH_TO_COPUS [unittest options], of a build with libtorch.
-1. Every key that is written stands in backticks in the section of its file.
-2. Every field in the first column of a table there (of decisions.jsonl: the second, event by event) is written by these
-   runs, unless NOT_WRITTEN_HERE says why not.
-A section without a table of fields fails, and so does output without keys: nothing would be compared.
+1. Every written key must be in backticks in the section about its file.
+2. Every field in the first column of a table there (of decisions.jsonl: the second, event by event) must be written by
+   these runs, unless NOT_WRITTEN_HERE says why not.
+A section without a table of fields fails, and so does output without keys, because nothing would be compared.
 """
 
 import json
@@ -18,7 +18,7 @@ from program_test_support import MODELLED_CLOCK, ROOT, VIRTUAL_CLUSTER, ProgramT
 FORMATS, BENCHES, PLAN = "docs/file-formats.md", "docs/benches.md", "docs/plan.md"
 # Objects whose keys are data: paths, names of phases, of files, of policies' families.
 DATA = {"held_out_losses", "phase_seconds", "pause_by_phase", "files", "by_worth", "by_growth", "by_job", "constants", "left_out"}
-# The members of these are documented where a link leads: the sums behind the noise scale.
+# The members of these are documented behind a link: the sums for the noise scale.
 ELSEWHERE = {"noise_average"}
 NOT_WRITTEN_HERE = {
     "decisions.jsonl": {
@@ -69,7 +69,7 @@ name = "low"
 group = "rates"
 set = ["optimizer.lr=1e-3"]
 """
-# Two sets of two published runs, and one that is labelled out of memory though it fits.
+# Two sets of two published runs each, and one run that is labelled out of memory although it fits.
 PUBLISHED = """\
 row_id,rank_set,group,framework,hardware,n_gpus,gpus_per_node,model,params_b,n_layers,hidden,heads,kv_heads,ffn,glu,vocab,\
 seq_len,precision,dp,tp,pp,vpp,cp,sp,zero_stage,micro_batch,grad_accum,global_batch,recompute,notes,tokens_per_s_per_gpu,mem_gb,status
@@ -86,13 +86,13 @@ def section_of(page: str, heading: str) -> str:
 
 
 def names_in(text: str) -> set[str]:
-    """What stands in backticks as a name, or as a key in an example of JSON."""
+    """The names in backticks, and the keys in examples of JSON."""
     spans = re.findall(r"`([^`]+)`", text) + re.findall(r"(?s)```json\n(.*?)```", text)
     return {name for span in spans for name in ([span] if re.fullmatch(r"\w+", span) else re.findall(r'"(\w+)":', span))}
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """The cells of the rows of tables of fields."""
+    """The cells of all rows in tables of fields."""
     rows, is_of_fields = [], False
     for line in text.splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
@@ -110,7 +110,7 @@ def fields_of(text: str) -> set[str]:
 
 
 def events_of(text: str) -> dict[str, set[str]]:
-    """The fields of every event in the table of decisions.jsonl."""
+    """The fields of each event in the table of decisions.jsonl."""
     events: dict[str, set[str]] = {}
     for row in rows_of(text):
         if row[0]:
@@ -146,13 +146,13 @@ class Fields(ProgramTest):
         return [json.loads(line) for line in (self.folder / path).read_text().splitlines()]
 
     def assert_written(self, heading, documented, written):
-        """Expects NOT_WRITTEN_HERE to list what is documented and not written, and nothing that is not documented."""
+        """Expects NOT_WRITTEN_HERE to list exactly the fields that are documented but not written."""
         allowed = NOT_WRITTEN_HERE.get(heading, {}).keys()
         self.assertEqual(sorted(documented - written - allowed), [], "in the section, and not written")
         self.assertEqual(sorted(allowed - documented), [], "in NOT_WRITTEN_HERE, and not in the section")
 
     def assert_documented(self, page, heading, *written, part=None):
-        """`part`: from these words of the section on."""
+        """`part`: words of the section from which on it counts."""
         text = section_of(page, heading)
         if part:
             text = part + text.split(part, 1)[1].split("\n\n**", 1)[0]
@@ -187,7 +187,7 @@ class Fields(ProgramTest):
         self.assert_documented(FORMATS, "copus gns --json", self.printed(
             "gns", "--checkpoint", "r", "--batches", "2", "--large-batch", "4", "--json"))
         other = self.printed("replay", "r", "--policy", "static", "--json")
-        other["decisions"] = len(other["decisions"])  # a list of events, which have a section of their own
+        other["decisions"] = len(other["decisions"])  # a list of events, which have their own section
         self.assert_documented(FORMATS, "copus replay --json", self.printed("replay", "r", "--json"), other)
         self.write_run("steered.toml", steps=100000, more=RUN)
         steered = self.start("train", "steered.toml", "--run-dir", "s")
@@ -200,7 +200,7 @@ class Fields(ProgramTest):
     def test_calibrations(self):
         self.write_run("calibrated.toml", steps=100)
         self.assert_done("train", "calibrated.toml", "--run-dir", "r", "--set", "train.global_batch=2", "--set", "train.micro_batch=2")
-        self.assert_done("calibrate", "r", "--time", "600s")  # a bound, of which a quiet machine needs a sixth
+        self.assert_done("calibrate", "r", "--time", "600s")  # an upper limit; a quiet machine needs a sixth
         branches = [line for path in (self.folder / "r").glob("calibration/*/branches-*.jsonl") for line in self.lines(path)]
         self.assertTrue(branches)
         self.assert_documented(FORMATS, "calibration.json", self.read("r/calibration.json"), *branches)

@@ -1,10 +1,10 @@
-"""Holds the options of `copus` and those in the documentation against each other, both ways.
+"""Compares the options of `copus` with those in the documentation, both ways.
 
 Usage: documented_options_test.py PATH_TO_COPUS [unittest options], of a build with libtorch.
-Only code counts: blocks of code, and what stands in backticks. A section begins with its heading.
-1. A section of README.md or docs/*.md gives each option of a command's --help to that command. The option either stands
-   behind `copus COMMAND`, or without a command in a section whose code or heading has `copus COMMAND`.
-2. Every option behind `copus COMMAND` on a page is in the --help of that command.
+Only code counts: code blocks and text in backticks. A section begins with its heading.
+1. Each option in a command's --help must be documented for that command in a section of README.md or docs/*.md. The
+   option must follow `copus COMMAND`, or be without a command in a section whose code or heading has `copus COMMAND`.
+2. Every option after `copus COMMAND` on a page must be in the --help of that command.
 """
 
 import functools
@@ -22,7 +22,7 @@ IN_EVERY_COMMAND = {"--help"}
 
 
 def sections_of(text: str) -> list[str]:
-    """The text before the first heading, then each heading with what follows it. In a block of code, `#` begins no
+    """The text before the first heading, then each heading with the text after it. In code blocks, `#` does not begin a
     heading."""
     sections, is_in_block = [""], False
     for line in text.splitlines(keepends=True):
@@ -34,12 +34,12 @@ def sections_of(text: str) -> list[str]:
 
 
 def heading_of(section: str) -> str:
-    """Its words; empty for the text before the first heading."""
+    """The words of its heading; empty for the text before the first heading."""
     return match[1] if (match := re.match(r"#+ (.*)", section)) else ""
 
 
 def code_of(text: str) -> list[str]:
-    """The lines of blocks of code, with continued ones joined, and the spans in backticks."""
+    """The lines of code blocks, with continued lines joined, and the spans in backticks."""
     parts = re.split(r"(?m)^ *```.*\n", text)
     blocks = "".join(parts[1::2]).replace("\\\n", " ")
     spans = re.findall(r"`([^`]+)`", "\n\n".join(parts[::2]))
@@ -59,7 +59,7 @@ def options_used(text: str, commands: list[str]) -> list[tuple[str, str]]:
 
 
 def options_documented(section: str, commands: list[str]) -> set[tuple[str, str]]:
-    """(command, option) for every option that a section gives to a command, or has in code beside one."""
+    """(command, option) for every option that a section gives to a command, or has in code next to a command."""
     lines = [heading_of(section), *code_of(section)]
     calls = [call for line in lines for call in calls_in(line, commands)]
     alone = [option for line in lines if not calls_in(line, commands) for option in OPTION.findall(line)]

@@ -1,8 +1,8 @@
-"""Compares what README.md and docs/*.md show of the program's output with what it prints.
+"""Compares the program's output in README.md and docs/*.md with its real output.
 
 Usage: documented_output_test.py PATH_TO_COPUS [unittest options].
-A `text` block right behind an `sh` block shows the output of that block's last command, which must print the same in every
-run. Numbers may differ by one in their last digit, as documented_commands.is_alike says.
+A `text` block right after an `sh` block shows the output of that block's last command, which must be the same in every
+run. Numbers may differ by one in their last digit (documented_commands.is_alike).
 """
 
 import re

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Time that a process whose parent has died gets to be gone.
+// The time in which a process must end after its parent has died.
 constexpr std::chrono::seconds patience(10);
 constexpr std::chrono::milliseconds between_looks(20);
 
@@ -32,14 +32,14 @@ bool contains(const std::vector<Item>& items, const Item& item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-// Tells whether an interrupted run may go on: its times are those of this machine, of which no two are alike anyway, or
-// modelled, and then the same as without the interruption.
+// Tells whether an interrupted run may be resumed. On this machine's clocks its times vary anyway; modelled times are
+// the same as without the interruption.
 bool may_go_on(const RunConfig& config) {
   return config.cluster.clock == ClockKind::real || config.cluster.clock == ClockKind::wall ||
          config.cluster.is_modelled();
 }
 
-// Lists what a directory holds; nothing where it does not exist.
+// Lists the entries of a directory; empty if it does not exist.
 std::vector<fs::path> entries_of(const fs::path& directory) {
   std::vector<fs::path> entries;
   if (!fs::is_directory(directory)) return entries;
@@ -201,7 +201,7 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
   }
   const RunConfig config = config_of(run);
   if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run).empty()) {
-    // A run whose checkpoints are all damaged is not begun again over them: train refuses it, and names them.
+    // If all checkpoints of a run are damaged, it does not begin again over them: `copus train` refuses and names them.
     const UsableCheckpoint newest = open_newest_usable(directory / "checkpoints");
     if (newest.checkpoint || !newest.damage.empty()) return {"train", "--resume", "--run-dir", directory.string()};
   }

@@ -1,4 +1,5 @@
-// Tests which runs of an experiment go on, and which new arms are refused. The runs are files as a run leaves them.
+// Tests which runs of an experiment are resumed, and which new arms are refused. Runs are represented by the files that
+// they leave.
 #include "copus/cli/experiment_directory.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +53,7 @@ ExperimentDirectory open_experiment(const TemporaryFolder& folder, const std::st
   return {folder.path(), "e.toml", text, concat(experiment_base, cluster_section)};
 }
 
-// Leaves what a run leaves that has begun.
+// Writes the files of a run that has started.
 void begin(const ExperimentDirectory& directory, const ExperimentRun& run) {
   const std::vector<std::string> arguments = directory.prepare(run);
   std::filesystem::create_directories(directory.run_directory(run));

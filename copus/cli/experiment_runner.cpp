@@ -23,7 +23,7 @@ bool has_trained(const fs::path& run_directory) {
   return !error && bytes > 0;
 }
 
-// Finds what a process said of its failure, the last thing that it printed.
+// Finds a failed process's message, the last line that it printed.
 std::string last_line(const fs::path& log) {
   std::ifstream file(log);
   std::string last;
@@ -110,7 +110,7 @@ int ExperimentRunner::run(const std::vector<ExperimentRun>& runs) {
   queue_.clear();
   for (const ExperimentRun& run : runs) {
     if (directory_.state(run) == ExperimentRunState::done) {
-      directory_.conclude(run, std::nullopt);  // the process may have been killed before it had done that
+      directory_.conclude(run, std::nullopt);  // its process may have been killed before it concluded the run
     } else if (!has_failed(run)) {
       queue_.push_back(run);
     }
@@ -127,7 +127,7 @@ int ExperimentRunner::run(const std::vector<ExperimentRun>& runs) {
     const ChildProcesses::News news = processes_.wait();
     if (news.signal != 0) {
       if (stopped_by != 0 && is_notice(news.signal)) continue;
-      if (stopped_by != 0) break;  // the second one: whatever still runs is killed
+      if (stopped_by != 0) break;  // the second signal: kills what still runs
       stopped_by = news.signal;
       say_("Stopping: runs write a checkpoint where they can go on from one.");
       stop();
@@ -156,7 +156,7 @@ void ExperimentRunner::stop() {
 
 void ExperimentRunner::handle_end(const Started& started, int exit_code) {
   const ExperimentRun& run = started.run;
-  if (directory_.state(run) == ExperimentRunState::done) {  // also where it was killed behind its last word
+  if (directory_.state(run) == ExperimentRunState::done) {  // also if it was killed after its last output
     note_done(started);
     return;
   }
@@ -184,7 +184,7 @@ std::string ExperimentRunner::time_left() const {
   const Experiment& experiment = directory_.experiment();
   std::vector<ExperimentRun> left = queue_;
   for (const auto& [number, started] : running_) left.push_back(started.run);
-  // While arms are screened, the runs that are compared are still to come.
+  // During screening, the runs to compare are still to come.
   const auto is_of_screening = [&](const ExperimentRun& run) {
     return std::find(experiment.screening_seeds.begin(), experiment.screening_seeds.end(), run.seed) !=
            experiment.screening_seeds.end();

@@ -1,5 +1,5 @@
-// Does the runs of an experiment, several at once, in an order that spreads what changes on the machine over all arms:
-// seed by seed, and within a seed arm by arm.
+// Makes the runs of an experiment, several at the same time, seed by seed and within a seed arm by arm. This order
+// spreads changes of the machine's speed over all arms.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace copus {
 
-// The runs on which the arms of groups are told apart, and the runs that are compared. Of a group the latter are those
-// of its arm in `choices`; groups that are not there yet, or have chosen none, have none.
+// The screening runs of all arms in groups, and the runs to compare. Of a group, the latter are the runs of its arm in
+// `choices`. A group that is missing there, or in which no arm was chosen, has none.
 std::vector<ExperimentRun> screening_runs(const Experiment& experiment);
 std::vector<ExperimentRun> final_runs(const Experiment& experiment, const std::vector<GroupChoice>& choices);
 
-// Number of runs of the whole experiment.
+// The number of runs of the whole experiment.
 size_t count_runs(const Experiment& experiment);
 
-// Seconds on the wall clock that `left` runs, and `unknown` more whose arm is not chosen yet, will take, `jobs` at a
-// time, by what the runs took that are done: those of the same arm, or where there are none, of all. Empty where no run
-// is done.
+// Estimates how many seconds of wall-clock time `left` runs and `unknown` further ones, whose arm is not chosen yet,
+// will take with `jobs` at a time. Uses the times of finished runs of the same arm or, without any, of all arms. Empty
+// if no run has finished.
 std::optional<double> estimate_seconds(const ExperimentDirectory& directory, const std::vector<ExperimentRun>& left,
                                        size_t unknown, int64_t jobs);
 
@@ -33,24 +33,24 @@ class ExperimentRunner {
  public:
   using Say = std::function<void(const std::string& line)>;
 
-  // `say` takes a line for people when a run begins or has ended.
+  // `say` is called with a line for people when a run begins or ends.
   ExperimentRunner(const ExperimentDirectory& directory, int64_t jobs, Say say);
 
-  // Does those of the runs that are not done yet. Returns the signal that stopped it, or 0. A run that ends before its
-  // time after it has trained has failed; the others go on. Throws UserError, after the others were asked to stop,
-  // where a run ended before its first step: then something is wrong with what was given.
+  // Makes the runs that are not done yet. Returns the signal that stopped it, or 0. A run that ends early after it has
+  // trained counts as failed, and the others continue. If a run ends before its first step, its inputs must be wrong:
+  // throws UserError after asking the other runs to stop.
   int run(const std::vector<ExperimentRun>& runs);
 
-  // Runs that have failed so far.
+  // Runs that failed so far.
   const std::vector<ExperimentRun>& failed() const { return failed_; }
 
-  // Returns outcomes of runs that run() has been through.
+  // Returns the outcomes of runs that run() has handled.
   std::vector<RunOutcome> outcomes(const std::vector<ExperimentRun>& runs) const;
 
  private:
   struct Started {
     ExperimentRun run;
-    double at_seconds;  // of monotonic_seconds()
+    double at_seconds;  // monotonic_seconds() at the start
   };
 
   void start(const ExperimentRun& run);
@@ -63,11 +63,11 @@ class ExperimentRunner {
   const ExperimentDirectory& directory_;
   int64_t jobs_;
   Say say_;
-  std::vector<ExperimentRun> queue_;  // in reverse
+  std::vector<ExperimentRun> queue_;  // in reverse order
   std::map<size_t, Started> running_;
   std::vector<ExperimentRun> failed_;
   bool stopping_ = false;
-  std::string mistake_;  // of a run that ended before its first step
+  std::string mistake_;  // the message of a run that ended before its first step
   ChildProcesses processes_;
 };
 

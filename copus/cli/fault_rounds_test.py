@@ -1,10 +1,10 @@
-"""Strikes training jobs that do not heal, in rounds: at a rank, at the launcher, at the run directory or its disk, at the
-start, while the job trains, evaluates, writes a checkpoint or moves into another layout, under Copus' own launcher and
-under torchrun. In each round exactly one message has to name the cause, nobody may be left after five seconds, and the
-run is resumed, with bitwise the losses of a run that nobody struck.
+"""Injects faults, in rounds, into training jobs that do not heal. A fault hits a rank, the launcher, the run directory
+or its disk, during the start, training, an evaluation, a checkpoint or a re-layout, under Copus' own launcher and under
+torchrun. In each round exactly one message has to name the cause, no process may be left after five seconds, and the
+run is then resumed: its losses must equal those of an undisturbed run bitwise.
 
-Usage: fault_rounds_test.py PATH_TO_COPUS [--rounds N] [--seed S] [--json FILE] [--launchers own,torchrun], of a build with
-libtorch. 200 rounds strike in every way at least once, and take about 20 minutes on two cores.
+Usage: fault_rounds_test.py PATH_TO_COPUS [--rounds N] [--seed S] [--json FILE] [--launchers own,torchrun], of a build
+with libtorch. 200 rounds inject every fault at least once, and take about 20 minutes on two cores.
 """
 
 import argparse
@@ -32,7 +32,7 @@ RANKS = 2
 STEPS = 60
 SWITCH_EVERY, EVALUATE_EVERY, CHECKPOINT_EVERY = 5, 6, 7
 GONE_WITHIN = 5  # seconds from a fault to the end of all ranks, as docs/design.md promises
-START_WAIT = 4  # seconds that ranks wait for one that is stopped before it has come
+START_WAIT = 4  # seconds that ranks wait for one that was stopped before it joined
 STOPPED = signal.SIGSTOP
 
 MODEL = """
@@ -59,16 +59,17 @@ file = "script.jsonl"
 zero_stages = [0, 1]
 max_tensor_parallel = 2
 """
-# What a rank says of the place where it is, by the phase of the run.
+# How a rank names its current place, by the phase of the run.
 PHASES = {"start": None, "training": "", "evaluation": "evaluation", "checkpoint": "checkpoint", "switch": "switching"}
 
 
 class Kind(NamedTuple):
     name: str
-    at: str  # whom or what it strikes: a rank, the launcher, or files
+    at: str  # the target of the fault: a rank, the launcher, or files
     signal: Optional[int]
-    # What has to come of it: "named" (the job fails, and one message says who and why), "in order" (with a checkpoint),
-    # "mistake" (one message, exit code 2), "gone" (nobody is left), or "unharmed" (the run goes on and says so)
+    # The required outcome: "named" (the job fails, and one message names the rank and the cause), "in order" (the job
+    # ends with a checkpoint), "mistake" (one message, exit code 2), "gone" (no process is left), or "unharmed" (the run
+    # continues and reports the fault).
     aftermath: str
 
 
@@ -87,13 +88,13 @@ KINDS = [
 
 
 def combinations(launchers):
-    """All that can be done; files cannot be struck before they are there."""
+    """All possible combinations; files can be hit only after they exist."""
     return [(launcher, kind, phase) for launcher in launchers for kind in KINDS for phase in PHASES
             if not (kind.at == "files" and phase == "start")]
 
 
 def script():
-    """A switch every few steps, there and back."""
+    """A switch every few steps, back and forth."""
     layouts = ["d=1,t=2,p=1", "d=2,t=1,p=1"]
     steps = range(SWITCH_EVERY, STEPS, SWITCH_EVERY)
     return "".join(json.dumps({"after_step": step, "configuration": layouts[i % 2] + ",B=8,b=2"}) + "\n"
@@ -101,12 +102,12 @@ def script():
 
 
 def set_signals():
-    """A shell that started this in the background has no say."""
+    """Restores Ctrl-C, which a shell disables in programs that it starts in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Failed(Exception):
-    """A round that went otherwise than it should."""
+    """A round with a wrong outcome."""
 
 
 def expect(condition, *what):
@@ -118,13 +119,13 @@ class Outcome(NamedTuple):
     launcher: str
     kind: str
     phase: str
-    place: str  # where the job says that the rank was, or how the job ended
+    place: str  # where the rank was according to the job, or how the job ended
     seconds: float  # until no rank was left
     failure: str
 
 
 class Job:
-    """A run under way, in a folder of its own, with what it prints in files: whoever is left may hold them open."""
+    """A running job in its own folder. Its output goes to files, because leftover processes could keep a pipe open."""
 
     def __init__(self, folder, launcher, run, settings):
         self.folder, self.launcher, self.run = folder, launcher, run
@@ -162,7 +163,7 @@ class Job:
                       f"it does not reach step {count}")
 
     def wait_for_phase(self, words, chance):
-        """Until a rank has just come there, some steps into the run."""
+        """Waits until a rank has just come to this place, some steps into the run."""
         first = chance.randrange(1, STEPS * 2 // 3)
         places, end = Places(self.ranks[0]), time.monotonic() + TIMEOUT
         while self.lives() and time.monotonic() < end and not any(step >= first for step in places.steps_with(words)):
@@ -195,9 +196,9 @@ class Rounds:
                result.stderr)
 
     def log(self, run):
-        """What is compared of each step, as text: equal only for bitwise equal numbers."""
+        """The values to compare for each step, as text: equal only if the numbers are bitwise equal."""
         lines = (self.folder / run / "run.jsonl").read_text(encoding="utf-8").splitlines()
-        # An evaluation that is made up for repeats the line of its step.
+        # An evaluation that a resumed run makes up for repeats the line of its step.
         records = {record["step"]: record for record in (json.loads(line, parse_float=str) for line in lines)}.values()
         return [(record["step"], record["loss"], record["grad_norm"], record["consumed_samples"]) for record in records]
 
@@ -214,7 +215,7 @@ class Rounds:
             (self.folder / job.run).rename(self.folder / f"{job.run}-away")
 
     def wait_for_end(self, job, kind, victim):
-        """Until no rank is left; one that is stopped under torchrun is torchrun's to end, which takes it 30 s."""
+        """Waits until no rank is left. A stopped rank under torchrun does not count: torchrun takes 30 s to end it."""
         struck = time.monotonic()
         is_torchruns = kind.signal == STOPPED and job.launcher == "torchrun"
         waited_for = [pid for rank, pid in job.ranks.items() if not (is_torchruns and rank == victim)]
@@ -227,7 +228,7 @@ class Rounds:
         return seconds
 
     def judge(self, job, kind, phase, victim):
-        """Gives the place that was struck. Raises Failed."""
+        """Returns the place where the rank was hit. Raises Failed."""
         code, messages, said = job.process.returncode, job.messages(), job.said()
         if code == 0:
             is_told = "was deleted or moved, or a part of it: it is made again" in said
@@ -241,14 +242,14 @@ class Rounds:
             expect(under_torchrun or code == wanted, f"exit code {code}, not {wanted}", said)
             return "ended in order"
         if kind.aftermath == "gone" and not under_torchrun:
-            return "gone"  # with the one who could have told
+            return "gone"  # with the process that could have reported it
         if kind.name == "launcher SIGTERM" and phase == "start":
             expect(not messages, said)
             return "before the run"
-        if not messages and phase == "start" and under_torchrun:  # before the ranks know of each other torchrun tells it
+        if not messages and phase == "start" and under_torchrun:  # torchrun reports it before the ranks know each other
             expect(re.search(rf"exitcode +: -{int(kind.signal)} \(pid: {pid}\)", said), said)
             return "told by torchrun"
-        # A rank that starts after torchrun has gone knows neither of it nor of the others.
+        # A rank that starts after torchrun is gone knows neither torchrun nor the other ranks.
         most = RANKS if kind.aftermath == "gone" and phase == "start" else 1
         expect(1 <= len(messages) <= most, f"{len(messages)} messages", said)
         if kind.aftermath == "gone":
@@ -288,7 +289,7 @@ class Rounds:
             expect(is_in_time, f"ranks were there for {seconds:.1f} s", job.said())
             if place == "went on":
                 expect(self.log(run) == self.expected, "the log has a hole")
-            elif kind.aftermath == "unharmed":  # as the run had ended already
+            elif kind.aftermath == "unharmed":  # the run had already ended
                 (self.folder / f"{run}-away").rename(self.folder / run)
             shutil.rmtree(self.folder / f"{run}-away", ignore_errors=True)
             self.copus("train", "run.toml", "--resume", "--run-dir", run)
@@ -323,7 +324,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--launchers", default="own,torchrun" if os.path.exists(TORCHRUN) else "own")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # in order, with what was started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an orderly end, which also ends the processes started here
     with tempfile.TemporaryDirectory(prefix="copus_fault_rounds_") as folder:
         rounds = Rounds(pathlib.Path(folder), options.seed, judges_seconds=options.rounds is not None)
         ways = combinations(options.launchers.split(","))

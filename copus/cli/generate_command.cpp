@@ -1,4 +1,4 @@
-// `copus generate`: lets a stored model continue a text.
+// `copus generate`: continues a text with a stored model.
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct GenerateOptions {
   Sampling sampling;
 };
 
-// What a checkpoint knows beside weights: whether its tokens are bytes, and how far the model can look back.
+// What a checkpoint records about its training: whether tokens are bytes, and the model's context length.
 struct TrainedOn {
   bool bytes;
   int64_t context;
@@ -65,7 +65,7 @@ std::unique_ptr<TokenText> text_of_tokens(const GenerateOptions& options, const 
              ": name it by --tokenizer DIR, a folder with its tokenizer.json, or give and read token ids: ", "--ids"));
 }
 
-// Returns the tokens to begin with. Without a prompt that is the end of a document, behind which another one starts.
+// Returns the initial tokens. Without a prompt this is the end of a document, after which a new one starts.
 std::vector<int64_t> first_tokens(const GenerateOptions& options, TokenText& text, int64_t vocab_size) {
   std::vector<int64_t> tokens = text.encode(options.prompt);
   if (tokens.empty()) {
@@ -95,7 +95,7 @@ int generate(const GenerateOptions& options) {
 
   const int64_t whole_text = static_cast<int64_t>(tokens.size()) + options.tokens;
   const int64_t context = std::min(known.context, whole_text);
-  // A terminal would obey what the model writes; files and pipes get it as it is.
+  // A terminal would interpret control characters in the model's output. Files and pipes get the output unchanged.
   const bool is_terminal = isatty(STDOUT_FILENO) != 0;
   const auto show = [&](const std::string& part) { std::cout << (is_terminal ? printable_lines(part) : part); };
   for (const int64_t token : tokens) {
@@ -105,15 +105,14 @@ int generate(const GenerateOptions& options) {
   std::vector<float> logits(model.description().vocab_size);
   std::optional<KeyValueCache> cache;
   std::vector<int64_t> unseen;  // not in the cache yet
-  // On a terminal the text itself shows how far it is.
+  // On a terminal the text itself shows the progress.
   std::optional<CommandProgress> progress;
   if (!is_terminal) progress.emplace("tokens", options.tokens);
   for (int64_t produced = 0; produced < options.tokens; ++produced) {
     if (progress) progress->show(produced);
     const bool full = cache && cache->length() + 1 > context;
     if (!cache || full) {
-      // Positions beyond those of training mean nothing to the model, so it goes on from the latter half of its
-      // context.
+      // The model cannot use positions beyond those of training, so it continues from the latter half of its context.
       const auto size = static_cast<int64_t>(tokens.size());
       const int64_t kept = std::min(size, full ? std::max<int64_t>(1, context / 2) : context);
       unseen.assign(tokens.end() - kept, tokens.end());

@@ -1,8 +1,8 @@
-"""Tests what `copus generate` does with a model whose tokens are a tokenizer's: a tokenizer is trained here, the corpus
-tokenized with it, and text in and out held against its own encoding and decoding.
+"""Tests `copus generate` with a model that uses a tokenizer. The test trains a tokenizer, tokenizes the corpus with it,
+and compares input and output text with its own encoding and decoding.
 
-Usage: generate_test.py PATH_TO_COPUS [unittest options]. Ends with 77, which CTest takes for skipped, where the clone's
-Python has no package tokenizers.
+Usage: generate_test.py PATH_TO_COPUS [unittest options]. Exits with 77, which CTest takes for skipped, if the clone's
+Python lacks the package tokenizers.
 """
 
 import json
@@ -27,7 +27,7 @@ tokenizer.train([sys.argv[1]], trainers.BpeTrainer(vocab_size=300, special_token
                                                    initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
 tokenizer.save("tokenizer.json")
 """
-# As SentencePiece makes them: what is in no other token is spelled by bytes.
+# As in SentencePiece tokenizers: characters that are in no other token are spelled by bytes.
 MAKE_BYTE_FALLBACK = """
 import sys
 from tokenizers import Tokenizer, decoders, models, normalizers
@@ -41,7 +41,7 @@ tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders
                                        decoders.Strip(" ", 1, 0)])
 tokenizer.save("tokenizer.json")
 """
-# Bytes that are no UTF-8 stand for one sign each, as far as the bytes before them do not make characters.
+# Each byte that is not UTF-8 becomes one replacement character, unless the bytes before it complete a character.
 DECODE_WITH_BYTES = """
 import json, re, sys
 from tokenizers import Tokenizer
@@ -68,7 +68,7 @@ import sys
 from tokenizers import Tokenizer
 print(Tokenizer.from_file("tokenizer.json").decode([int(token) for token in sys.argv[1].split()]))
 """
-# Names of letters in many scripts and signs beyond them: characters of one to four bytes.
+# Letters of many scripts and further symbols: characters of one to four bytes.
 CORPUS = "".join(f"line {i}: na\u00efve caf\u00e9 \u2013 the sea \u6d77 and the sky \U0001F600 {i * i}\n"
                  for i in range(400))
 PROMPT = "the sea \u6d77 "
@@ -76,7 +76,7 @@ BYTES_PROMPT = "the sky \u6d77\u6d77 \U0001F600 caf\u00e9 "
 
 
 def with_newlines(text):
-    """As the program's output is read."""
+    """Converts line ends as reading the program's output does."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -101,7 +101,7 @@ class Generate(ProgramTest):
         subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
 
     def generate(self, *arguments, checkpoint="r", tokens="30", temperature="9"):
-        """What a model writes that has learned next to nothing, and so any token after any other."""
+        """The output of a model that has learned next to nothing, so that any token may follow any other."""
         options = ["--checkpoint", checkpoint, "--tokens", tokens, "--temperature", temperature]
         return self.assert_done("generate", *options, *arguments).stdout
 
@@ -110,7 +110,7 @@ class Generate(ProgramTest):
         ends = 0
         for seed in ("1", "2", "3"):
             tokens = self.generate("--ids", "--prompt", ids, "--seed", seed, tokens="200").split()
-            if "0" in tokens:  # the end of the document, which only a tokenizer knows of
+            if "0" in tokens:  # the end of the document, which only a tokenizer knows
                 ends += 1
                 tokens = tokens[:tokens.index("0")]
             text = self.generate("--prompt", PROMPT, "--seed", seed, tokens="200")

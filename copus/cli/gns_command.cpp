@@ -32,7 +32,7 @@ struct GnsOptions {
   std::string checkpoint;
   std::string model;
   std::string data;
-  int64_t sequence_length = 0;  // 0: that of the run
+  int64_t sequence_length = 0;  // 0: as in the run
   std::optional<uint64_t> seed;
   int64_t batches = 32;
   int64_t large_batch = 64;
@@ -42,7 +42,7 @@ struct GnsOptions {
   bool json = false;
 };
 
-// Limit of a vocabulary of bytes: 256 bytes, a few special tokens, and padding. A larger one is a tokenizer's.
+// The largest vocabulary of a byte model: 256 bytes, a few special tokens, and padding. A larger one needs a tokenizer.
 constexpr int64_t largest_byte_vocabulary = 512;
 
 // The samples to measure on.
@@ -67,7 +67,7 @@ void check_sequence_length(int64_t sequence_length, const ModelDescription& mode
                          model.max_position_embeddings, "); give shorter sequences"));
 }
 
-// Opens --data alone, in an order of its own.
+// Opens the samples of --data, in an order of its own.
 Samples open_samples_of_model(const GnsOptions& options, const StoredModel& model) {
   DataConfig data;
   data.train = {{.path = options.data, .weight = 1}};
@@ -84,7 +84,7 @@ Samples open_samples_of_model(const GnsOptions& options, const StoredModel& mode
   return {std::move(dataset), options.sequence_length, 0};
 }
 
-// Opens the samples that the run would train on next, unless the user asks for others.
+// Opens the samples that the run would train on next, or those of --data.
 Samples open_samples_of_run(const GnsOptions& options, const StoredModel& model, const TrainingState& state) {
   const std::string source = (model.directory() / "config.toml").string();
   const RunConfig config = parse_run_config(*model.run_config(), source);
@@ -125,7 +125,7 @@ Samples open_samples_of_run(const GnsOptions& options, const StoredModel& model,
 
 struct MeasuredNoise {
   NoiseAverage average;
-  int64_t without_loss = 0;  // batches none of whose tokens carries loss: they say nothing
+  int64_t without_loss = 0;  // batches without any token that has a loss; they carry no information
 };
 
 MeasuredNoise measure(const GnsOptions& options, NoiseReference& reference, const Samples& samples) {
@@ -143,7 +143,7 @@ MeasuredNoise measure(const GnsOptions& options, NoiseReference& reference, cons
   return measured;
 }
 
-// Reads the training state of a run's checkpoint; a model has none.
+// Reads the training state of a run's checkpoint. A model without a run has none.
 std::optional<TrainingState> find_training_state(const GnsOptions& options, const StoredModel& model) {
   if (options.checkpoint.empty()) return std::nullopt;
   if (!model.training_state()) {

@@ -16,7 +16,7 @@ std::string with_error(const MeanEstimate& mean) {
   return concat(four_digits(mean.value), " +- ", format_number("%.2g", mean.standard_error));
 }
 
-// Formats the noise scale and its interval, each in units of so many samples.
+// Formats the noise scale and its interval in another unit; `unit` is the factor from samples to this unit.
 std::string noise_scale_line(const NoiseScale& noise, double unit, const char* unit_name) {
   const auto number = [&](double samples) { return four_digits(samples * unit); };
   if (!noise.value) return concat("at least ", number(noise.low), " ", unit_name);

@@ -11,8 +11,8 @@ namespace copus {
 
 struct GnsReport {
   NoiseScale noise;
-  int64_t batches = 0;          // number of batches that were measured
-  int64_t large_batch = 0;      // sequences of a batch
+  int64_t batches = 0;          // number of measured batches
+  int64_t large_batch = 0;      // sequences per batch
   int64_t sequence_length = 0;  // tokens
   std::optional<int64_t> step;  // step of the checkpoint; empty for other models
   std::optional<int64_t> consumed_samples;
@@ -21,7 +21,7 @@ struct GnsReport {
 
 // Formats the report as lines for the user.
 std::string to_table(const GnsReport& report);
-// Formats it as one JSON object, without a line end.
+// Formats the report as one JSON object, without a line end.
 std::string to_json(const GnsReport& report);
 
 }  // namespace copus

@@ -1,6 +1,5 @@
-"""Tests that every command reads and prints configurations alike: the same strings are accepted, the others are refused
-with the same message, and what one command prints every other reads. adaptation_test.py looks at what a running job
-prints.
+"""Tests that all commands read and print configurations in the same way. They accept the same strings, refuse others
+with the same message, and read what any other command prints. adaptation_test.py tests what a running job prints.
 
 Usage: grammar_test.py PATH_TO_COPUS [unittest options].
 """
@@ -40,7 +39,8 @@ BAD = {
     "d=2,shedule=1f1b": 'did you mean "schedule"?',
 }
 PLAN = ["plan", "--model", "llama-3.2-3b", "--cluster", "h100-sxm", "--gpus", "2", "--global-batch", "16"]
-# Words of each command with a configuration at the end, and its next message if the configuration is accepted.
+# Words of each command with a configuration at the end, and the command's next message after it accepts the
+# configuration.
 COMMANDS = {
     "ctl": (["ctl", "r", "force"], "there is no run in r"),
     "plan": ([*PLAN, "--plot", "plot.png", "--explain"], "--plot plot.png"),

@@ -1,8 +1,8 @@
-"""Tests jobs whose ranks fail: ranks of our own launcher are struck by signals of many kinds, at random moments and while
-the job moves into another configuration. The job goes on with the ranks that are left, a new one takes the place of each,
-no sample is lost or repeated, and the losses are those of a run that nobody struck.
+"""Tests jobs whose ranks fail. Ranks of our own launcher receive signals of many kinds, at random moments and while the
+job moves into another configuration. The job must continue with the remaining ranks, a new rank must replace each lost
+one, no sample may be lost or repeated, and the losses must be those of an undisturbed run.
 
-Usage: heal_test.py PATH_TO_COPUS [unittest options]. With COPUS_HEAL_ROUNDS=100 as many rounds (6 without).
+Usage: heal_test.py PATH_TO_COPUS [unittest options]. With COPUS_HEAL_ROUNDS=100 it makes 100 rounds (6 without).
 """
 
 import collections
@@ -26,7 +26,7 @@ ROUNDS = int(os.environ.get("COPUS_HEAL_ROUNDS", "6"))
 RANKS = 4
 STEPS = 150
 SWITCH_EVERY = 5
-# Layouts' losses are equal to rounding, which grows over the steps.
+# Losses of different layouts are equal up to rounding errors, which grow over the steps.
 RELATIVE = 2e-2
 
 MODEL = """
@@ -53,7 +53,7 @@ file = "script.jsonl"
 zero_stages = [0, 1, 2, 3]
 max_tensor_parallel = 4
 """
-# How ranks are struck, and how often. A stopped rank is noticed after two seconds.
+# The signals, listed as often as they should occur. A stopped rank is noticed after two seconds.
 STRIKES = [signal.SIGKILL] * 6 + [signal.SIGSEGV] * 2 + [signal.SIGABRT] * 2 + [signal.SIGSTOP]
 
 
@@ -88,7 +88,7 @@ class HealingTest(ProgramTest):
             os.kill(pid, signal.SIGKILL)
 
     def assert_same_training(self, run, expected):
-        """Expects every step once, of the same samples, with the same losses."""
+        """Expects every step exactly once, with the same samples and the same losses."""
         records, others = self.records(run), self.records(expected)
         self.assertEqual([record["step"] for record in records], list(range(1, STEPS + 1)))
         for record, other in zip(records, others, strict=True):
@@ -96,7 +96,7 @@ class HealingTest(ProgramTest):
             self.assertAlmostEqual(record["loss"] / other["loss"], 1, delta=RELATIVE, msg=f"step {record['step']}")
 
     def strike_at_random(self, process, chance):
-        """Strikes ranks of a running job. Returns the signals."""
+        """Sends signals to ranks of a running job. Returns the signals."""
         struck = []
         for _ in range(chance.randrange(1, 4)):
             time.sleep(chance.uniform(0.05, 2))
@@ -112,11 +112,11 @@ class HealingTest(ProgramTest):
         return struck
 
     def checkpoints(self, run):
-        """From the oldest on."""
+        """Returns the checkpoints, oldest first."""
         return sorted((self.folder / run / "checkpoints").glob("step-" + 8 * "[0-9]"))
 
     def damage_checkpoints(self, run, newest=None):
-        """The newest ones, or all."""
+        """Damages the newest ones, or all."""
         for checkpoint in self.checkpoints(run)[-newest if newest else 0:]:
             os.truncate(checkpoint / "manifest.json", 100)
 
@@ -146,7 +146,7 @@ class Healing(HealingTest):
                 tally.update(struck)
                 pauses += [float(pause) for pause in re.findall(r"ranks; pause ([0-9.e-]+) s", output)]
                 named += re.findall(r"failed at (.*?): ", errors)
-                # The logs are whole: what was decided is decided again.
+                # The logs are complete: a replay makes the same decisions.
                 if config == "moving":
                     self.assert_done("replay", name)
         places = collections.Counter(re.sub(r"\d+", "N", place) for place in named)
@@ -181,7 +181,7 @@ class Healing(HealingTest):
         process = self.start("train", "static.toml", "--run-dir", "full", *self.settings)
         ranks = ranks_of(process.pid, RANKS, lambda: process.poll() is None)
         self.wait_for_checkpoint("full", 40)
-        # This stands in for it: there is room for the log, and none for a checkpoint.
+        # Stands in for a full disk: there is room for the log, but not for a checkpoint.
         for pid in ranks.values():
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (200_000, 200_000))
         output, errors = self.finish(process)
@@ -203,7 +203,7 @@ class Healing(HealingTest):
         process = self.start("train", "pair.toml", "--run-dir", "last", *self.settings)
         ranks = ranks_of(process.pid, 2, lambda: process.poll() is None)
         self.wait_for_steps("last", 5, process)
-        # The launcher learns of both at once.
+        # The launcher learns of both signals at the same time.
         os.kill(process.pid, signal.SIGSTOP)
         os.kill(ranks[1], signal.SIGTERM)
         self.wait_for_steps("last", len(self.records("last")) + 3, process)
@@ -250,7 +250,7 @@ class Healing(HealingTest):
         self.assert_ends_with_checkpoint(process, "interrupted", 130)
 
     def assert_trained_in_spite_of(self, faults, run, *settings, said="failed at"):
-        """Runs the job, with these faults, to its end and expects the samples and losses of one without."""
+        """Runs the job with these faults to its end, and expects the samples and losses of an undisturbed one."""
         result = self.copus("train", "pair.toml", "--run-dir", run, *self.settings, *settings,
                                 env={**os.environ, "COPUS_FAULT": ";".join(faults)})
         self.assertRegex(result.stderr, said)
@@ -262,9 +262,9 @@ class Healing(HealingTest):
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
         self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
         for number, place in enumerate(("who is there", "completing the last step", "preparing the move", "settling")):
-            # The newcomer, process 2, holds nothing when process 0, the last that does, ends.
+            # The newcomer, process 2, holds no state when process 0, the last holder, ends.
             self.assert_trained_in_spite_of(["step 50,@1#1:KILL", f"regrouping: {place}@0#2:KILL"], f"pair{number}")
-        # It is struck itself then, and whoever comes after it goes on all the same.
+        # Then the newcomer itself is hit, and its successor continues all the same.
         twice = ["step 50,@1#1:KILL", "regrouping: settling@0#2:KILL", "regrouping: preparing the move@2#1:KILL"]
         self.assert_trained_in_spite_of(twice, "pair-twice")
 
@@ -291,7 +291,7 @@ class Healing(HealingTest):
     def test_where_all_ranks_are_killed_as_the_run_begins_it_begins_again(self):
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
         self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
-        # Process 1 ends before it can go on alone, where it has heard of the other's end.
+        # Process 1 ends before it can continue alone, after it has heard of the other's end.
         after_loading = ["step 1,@1#1:KILL", "regrouping@1#1:KILL", "learning@1#1:KILL"]
         for place in ("setting up", "loading the first state", "having begun"):
             run = place.replace(" ", "-")
@@ -303,7 +303,7 @@ class Healing(HealingTest):
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 3\n")
         settings = ["--set", "train.global_batch=12"]
         self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings, *settings)
-        # The launcher kills the rank that is stopped, once the first one has failed.
+        # The launcher kills the stopped rank after the first one has failed.
         faults = ["setting up@0#1:KILL", "setting up@1#1:STOP", "loading the first state@2#1:KILL"]
         self.assert_trained_in_spite_of(faults, "r", *settings,
                                         said="training had not begun, and the ranks are started again")
@@ -312,7 +312,7 @@ class Healing(HealingTest):
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 3\n")
         settings = ["--set", "train.global_batch=12"]
         self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings, *settings)
-        # Process 3 comes while process 1 keeps process 2 waiting, and both end before it has the plan.
+        # Process 3 joins while process 1 keeps process 2 waiting, and both end before process 3 has the plan.
         faults = ["setting up@0#1:KILL", "setting up@1#2:HANG", "learning@2#3:KILL"]
         process = self.start("train", "pair.toml", "--run-dir", "r", *self.settings, *settings,
                              env={**os.environ, "COPUS_FAULT": ";".join(faults)})
@@ -321,7 +321,8 @@ class Healing(HealingTest):
         while not any(rank_of(pid, "COPUS_PROCESS") == 3 for pid in self.living_ranks(process)):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
-        # Nothing tells when it is set up. If it needs longer, the others end without it, and the outcome is the same.
+        # Nothing reports when process 3 is set up. If it needs longer, the others end without it, with the same
+        # outcome.
         time.sleep(3)
         os.kill(ranks[1], signal.SIGKILL)
         output, errors = self.finish(process)
@@ -340,8 +341,8 @@ class Healing(HealingTest):
                        model=MODEL + "[parallel]\ndata_parallel = 5\nzero_stage = 3\n")
         settings = ["--set", "train.global_batch=20"]
         self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings, *settings)
-        # Two of the four that begin without process 0 end then. The others wait until newcomers are there, who read what
-        # those held.
+        # Of the four processes that begin without process 0, two end. The others wait until newcomers have joined,
+        # which read the state that the two held.
         faults = ["setting up@0#1:KILL", "having begun@1#1:KILL", "having begun@2#1:KILL", "setting up@3#3:STOP"]
         self.assert_trained_in_spite_of(faults, "r", *settings)
 
@@ -396,8 +397,8 @@ class Healing(HealingTest):
     def test_logs_curves_and_progress_lines_have_every_step_once_whichever_process_is_rank_0(self):
         self.write_run("pair.toml", steps=STEPS, checkpoint_interval=0, model=MODEL + "[parallel]\ndata_parallel = 2\n")
         self.assert_done("train", "pair.toml", "--run-dir", "pair-expected", *self.settings)
-        # Each next rank 0 writes the latest step again. The first two of these steps have a progress line of their own,
-        # and the third is the fourth after such a line.
+        # Each new rank 0 writes the latest step again. The first two of these steps have a progress line of their own,
+        # and the third is four steps after such a line.
         faults = [f"step {step}, adding up gradients@{number}#1:KILL" for number, step in enumerate((22, 85, 138))]
         settings = [*self.settings, "--set", "log.interval=7", "--set", "log.tensorboard=true"]
         result = self.copus("train", "pair.toml", "--run-dir", "r", *settings,
@@ -434,7 +435,7 @@ class Healing(HealingTest):
             self.assert_ends_with_checkpoint(process, run, code)
 
     def wait_for_place(self, place, rank):
-        """Waits until any rank has come there, as `rank` sees it."""
+        """Waits until any rank has come to this place, as seen in the memory of `rank`."""
         deadline = time.monotonic() + TIMEOUT
         while True:
             places = Places(rank)
@@ -446,7 +447,7 @@ class Healing(HealingTest):
 
     def test_a_run_directory_that_goes_away_with_rank_0_is_made_again(self):
         process, ranks = self.start_static("gone")
-        process.send_signal(signal.SIGSTOP)  # so that nobody takes over in between
+        process.send_signal(signal.SIGSTOP)  # so that no process takes over in between
         os.kill(ranks[0], signal.SIGKILL)
         shutil.rmtree(self.folder / "gone")
         process.send_signal(signal.SIGCONT)
@@ -478,7 +479,8 @@ class Healing(HealingTest):
         self.assertEqual((process.returncode, errors), (0, ""), output)
         self.assertRegex(output, r"step \d+: ranks have left; .* of 6 ranks; pause")
         self.assert_same_training("left", "expected")
-        # A step takes what rate and links say: with eight ranks that is the other run's, with fewer more.
+        # The step time follows from rates and links: the same as in the other run with eight ranks, and longer with
+        # fewer.
         records, others = self.records("left"), self.records("expected")
         self.assertAlmostEqual(records[3]["step_seconds"] / others[3]["step_seconds"], 1, delta=1e-6)
         self.assertGreater(records[-1]["step_seconds"], 1.1 * others[-1]["step_seconds"])
@@ -486,7 +488,7 @@ class Healing(HealingTest):
 
 @unittest.skipUnless(WITH_TORCH, "training needs libtorch")
 class Machines(HealingTest):
-    """Jobs whose ranks are started by one process on each machine. All machines are this one."""
+    """Jobs whose ranks are started by one process per machine. All "machines" are this machine."""
 
     def setUp(self):
         super().setUp()
@@ -537,7 +539,7 @@ class Machines(HealingTest):
         self.assertTrue((self.folder / "r" / "checkpoints" / f"step-{steps:08}").exists())
 
     def test_a_rank_and_then_a_machine_are_lost(self):
-        # With three ranks left, ZeRO alone would be most alike; but then no machine has a copy of all.
+        # With three ranks left, plain ZeRO would be the most similar layout, but then no machine has a complete copy.
         first, second = self.start_machines("copies.toml", "r", "--set", "heal.machines=true", "--set",
                                             "parallel.zero_stage=1", "--set", "parallel.zero_replicas=2", "--set",
                                             "adapt.zero_stages=[0,1]")
@@ -566,7 +568,7 @@ class Machines(HealingTest):
         self.assert_trained_as_unharmed("r")
 
     def test_what_a_rank_alone_holds_is_moved_before_it_leaves_whoever_has_left_before(self):
-        self.settings += ["--set", "train.global_batch=8"]  # which three data-parallel ranks cannot share
+        self.settings += ["--set", "train.global_batch=8"]  # not divisible by three data-parallel ranks
         first, second = self.start_machines("stages.toml", "r")
         self.wait_for_steps("r", 5, first)
         for pid in reversed(sorted(self.living_ranks(second), key=rank_of)):
@@ -581,7 +583,7 @@ class Machines(HealingTest):
         self.assert_trained_as_unharmed("r")
 
     def test_the_run_ends_with_a_checkpoint_where_those_that_stay_cannot_take_over(self):
-        # Four ranks have memory for it, and two have not.
+        # Four ranks have enough memory for the model; two do not.
         model = MODEL.replace("hidden_size = 64", "hidden_size = 256").replace("_size = 128", "_size = 512")
         cluster = CLUSTER.replace("{ matmul", "{ memory_gigabytes = 0.012, matmul")
         self.write_run("tight.toml", steps=20, model=model + "[parallel]\npipeline_parallel = 4\n" + cluster)
@@ -608,7 +610,7 @@ class Machines(HealingTest):
         self.assert_trained_as_unharmed("r")
 
     def test_ranks_are_chosen_such_that_a_machine_may_be_lost_after_a_rank(self):
-        # Three ranks cannot share the batch, and of two the first two are on one machine.
+        # Three ranks cannot share the batch, and the first two of them are on one machine.
         self.settings += ["--set", "train.global_batch=8"]
         first, second = self.start_machines("copies.toml", "r", "--set", "heal.machines=true", "--set",
                                             "heal.replace=false")
@@ -624,7 +626,7 @@ class Machines(HealingTest):
         self.assert_trained_as_unharmed("r")
 
     def test_a_layout_may_be_safe_in_another_order_of_its_ranks(self):
-        # Both copies of a stage are neighbours, and so on one machine in the order of the ranks.
+        # In the order of the ranks, both copies of a stage are neighbours and therefore on the same machine.
         first, second = self.start_machines("copies.toml", "r", "--set", "heal.machines=true", "--set",
                                             "parallel.data_parallel=2", "--set", "parallel.pipeline_parallel=2")
         self.wait_for_steps("r", 5, first)

@@ -1,6 +1,6 @@
 """Tests runs that are interrupted: signals, time limits, `kill -9` at random moments.
 
-Usage: interruptions_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=50 the kill test runs as many rounds.
+Usage: interruptions_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=50 the kill test makes 50 rounds.
 """
 
 import json
@@ -47,7 +47,8 @@ class Interruptions(ProgramTest):
         self.end_early(lambda process: process.send_signal(signal.SIGTERM), 75)
 
     def test_notices_of_an_end(self):
-        """SIGHUP comes when a terminal is gone, SIGUSR1 and SIGUSR2 from schedulers; the ranks of a job are told, too."""
+        """SIGHUP comes when a terminal is gone, SIGUSR1 and SIGUSR2 from schedulers. A launcher forwards them to its
+        ranks."""
         for notice, ranks in [(signal.SIGHUP, 1), (signal.SIGUSR1, 1), (signal.SIGUSR2, 2), (signal.SIGHUP, 2)]:
             with self.subTest(notice=notice.name, ranks=ranks):
                 shutil.rmtree(self.folder / "r", ignore_errors=True)
@@ -87,7 +88,7 @@ class Interruptions(ProgramTest):
         self.assertEqual(sorted(held_out), [20, 40])
         log = self.folder / "expected" / "run.jsonl"
         for step in (20, 40):
-            # As if the run had been stopped in the evaluation after this step.
+            # Makes the log look as if the run had been stopped in the evaluation after this step.
             lines = [line for line in log.read_text().splitlines(keepends=True) if json.loads(line)["step"] <= step]
             lines[-1] = json.dumps(json.loads(lines[-1]) | {"held_out_loss": None}) + "\n"
             log.write_text("".join(lines))
@@ -99,7 +100,7 @@ class Interruptions(ProgramTest):
             self.assertEqual(self.losses("expected"), expected)
 
     def test_signals_in_an_evaluation_leave_it_to_the_resumed_run(self):
-        """The second signal comes while the resumed run does what it owes."""
+        """The second signal comes while the resumed run makes up for the evaluation."""
         for name in ("a", "b"):
             self.write(f"{name}.txt", "".join(f"{name} {i}: words that nobody trains on\n" for i in range(1600)))
         for ranks in (1, 2):
@@ -113,7 +114,7 @@ class Interruptions(ProgramTest):
                 self.wait_for_steps(whole, 1, process)
                 began = time.monotonic()
                 self.wait_for_steps(whole, 2, process)
-                seconds = time.monotonic() - began  # of step 2, and of the evaluation, which is nearly all
+                seconds = time.monotonic() - began  # of step 2 with its evaluation, which takes most of the time
                 output, errors = process.communicate(timeout=TIMEOUT)
                 self.assertEqual(process.returncode, 0, output + errors)
                 expected = self.evaluations(whole)
@@ -140,7 +141,7 @@ class Interruptions(ProgramTest):
         self.assertEqual(process.returncode, 75, output + errors)
 
     def evaluations(self, run):
-        """Maps each evaluated step to its held-out loss and its losses by source, as the log writes them."""
+        """Maps each evaluated step to its held-out loss and its losses by source, as written in the log."""
         records = [json.loads(line, parse_float=str) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
         return {record["step"]: (record["held_out_loss"], record["held_out_losses"]) for record in records
                 if record["held_out_loss"] is not None}
@@ -165,14 +166,14 @@ class Interruptions(ProgramTest):
             command = next(line for line in result.stdout.splitlines() if line.startswith("Sample text:"))
             result = subprocess.run(["sh", "-c", command.removeprefix("Sample text:")], cwd=self.folder, text=True,
                                     capture_output=True, timeout=TIMEOUT)
-            # A slow machine tells how far it is.
+            # A slow machine prints progress lines.
             errors = [line for line in result.stderr.splitlines() if " tokens, " not in line]
             self.assertEqual((result.returncode, errors), (0, []))
             self.assertTrue(result.stdout)
 
     def test_commands_read_a_run_that_deletes_its_checkpoints(self):
-        """A checkpoint after each step, of which one is kept. The reader is stopped somewhere on its way until the newest
-        that it may have found is gone."""
+        """The run writes a checkpoint after each step and keeps one. The reader is stopped at some point, until the
+        newest checkpoint that it may have found is gone."""
         run = self.start("train", "long.toml", "--run-dir", "r", "--set", "train.max_steps=1000000", "--set",
                          "checkpoint.interval=1", "--set", "checkpoint.keep_last=1", "--set", "log.interval=1000000",
                          "--set", "evaluate.interval=0")
@@ -203,7 +204,7 @@ class Interruptions(ProgramTest):
         return max(folder.glob("step-????????"), default=folder)
 
     def test_max_time(self):
-        """The limit counts for one job, and resuming under the same limit always gets further."""
+        """The limit is per job, and resuming under the same limit always gets further."""
         steps = 3
         arguments = ["train", "long.toml", "--set", f"train.max_steps={steps}", "--run-dir"]
         self.assert_done(*arguments, "expected")
@@ -219,7 +220,7 @@ class Interruptions(ProgramTest):
         self.assert_done("train", "run.toml", "--run-dir", "r")
         log, page = self.folder / "r" / "run.jsonl", self.folder / "r" / "report.html"
         first, *others = log.read_text().splitlines(keepends=True)
-        filler = "x" * (17 << 20)  # readers pass unknown fields over
+        filler = "x" * (17 << 20)  # readers skip unknown fields
         log.write_text(f'{first.rstrip()[:-1]},"filler":"{filler}"}}\n' + "".join(others))
         page.unlink()
         result = self.copus("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=9", "--max-time", "0.001s")
@@ -232,7 +233,7 @@ class Interruptions(ProgramTest):
     def test_a_second_interrupt_ends_at_once(self):
         process = self.start("train", "long.toml", "--run-dir", "r", "--set", "train.max_steps=1000000")
         self.wait_for_steps("r", 3, process)
-        process.send_signal(signal.SIGSTOP)  # lets both signals arrive before the step ends
+        process.send_signal(signal.SIGSTOP)  # so that both signals arrive before the step ends
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGINT)
@@ -251,7 +252,7 @@ class Interruptions(ProgramTest):
             process.send_signal(end)
             while "stops after this step" not in (line := process.stdout.readline()):
                 self.assertTrue(line, "the run ended without a word about the signal")
-            time.sleep(3)  # a SIGTERM that comes within a second of the first may be the same, and ranks are told one by one
+            time.sleep(3)  # a SIGTERM within a second of the first may be the same, and ranks get it one by one
             process.send_signal(end)
             process.communicate(timeout=TIMEOUT)
             self.assertEqual(process.returncode, code)
@@ -277,7 +278,7 @@ class Interruptions(ProgramTest):
             time.sleep(moments.uniform(0, duration))
             process.kill()
             process.communicate()
-            if (self.folder / "r" / "summary.json").exists():  # the run was complete: the next rounds begin a new one
+            if (self.folder / "r" / "summary.json").exists():  # the run was complete: the next rounds start a new one
                 self.assertEqual(self.losses("r"), expected)
                 shutil.rmtree(self.folder / "r")
         self.assert_done(*arguments)

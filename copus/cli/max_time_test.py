@@ -1,4 +1,4 @@
-"""Tests that --max-time holds for whole jobs: from the start of the launcher until the last process has ended.
+"""Tests that --max-time covers whole jobs: from the start of the launcher to the end of the last process.
 
 Usage: max_time_test.py PATH_TO_COPUS [unittest options].
 """
@@ -9,7 +9,7 @@ import unittest
 
 from program_test_support import ProgramTest
 
-SECONDS = 40  # jobs here start, write a checkpoint and end in a tenth of that, and in half of it on slow machines
+SECONDS = 40  # jobs here start, write a checkpoint and end in a tenth of it, or half of it on slow machines
 TRAIN = ["train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=1000000000", "--max-time", f"{SECONDS}s"]
 
 

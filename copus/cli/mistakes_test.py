@@ -1,5 +1,5 @@
-"""Mistakes of people who have not read the code: command lines, each with what the one message must name. Every one
-ends with exit code 2 and leaves nothing behind.
+"""Typical mistakes of new users: command lines, each with words that the single message must contain. Every command
+must exit with code 2 and leave no files behind.
 """
 
 import fcntl
@@ -47,7 +47,7 @@ MISTAKES = [
     (["simulate"], ["RUN.toml is required", "'copus simulate --help'"]),
     (["simulate", "run.toml", "adapt.alpha=1"], ["write --set adapt.alpha=1", "'copus simulate --help'"]),
     (["models", "llama"], ["not expected: llama", "'copus models --help'"]),
-    # Models, clusters and what else is planned for.
+    # Models, clusters and other objects of a plan.
     ([*H100, "--cluster", "h100"], ["did you mean h100-sxm?"]),
     ([*H100, "--cluster", "H100-SXM"], ["did you mean h100-sxm?"]),
     ([*H100, "--cluster", "a100"], ["did you mean a100-sxm?"]),
@@ -108,7 +108,7 @@ def setting(*texts):
 
 
 MISTAKES_IN_TRAINING = [
-    # Options, and settings that are taken for options.
+    # Options, and settings mistaken for options.
     (["train"], ["CONFIG.toml"]),
     (["train", "--config", "run.toml"], ["CONFIG is given without an option", "'copus train --help'"]),
     (["train", "run.toml", "--=5"], ["not expected: --=5", "'copus train --help'"]),
@@ -248,7 +248,7 @@ class Mistakes(ProgramTest):
         self.assert_done(*tokens, "--run-dir", "tokens")
         self.assert_each_refused(MISTAKES_OF_A_RUN, leaves_run_dir=True)
         again = ["train", "--resume", "--run-dir", "r", "--set", "train.max_steps=4"]
-        with open(self.folder / "r" / "checkpoints" / ".lock", "ab") as lock:  # as another process that trains holds it
+        with open(self.folder / "r" / "checkpoints" / ".lock", "ab") as lock:  # as another training process holds it
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.assert_each_refused([(again, ["r", "process"])], leaves_run_dir=True)
 

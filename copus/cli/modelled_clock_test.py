@@ -1,5 +1,5 @@
-"""Tests runs on the modelled clock as processes: one small model trains, and time, layouts and decisions are those of a
-large job on a cluster that is only described.
+"""Tests runs on the modelled clock as processes: one small model trains, while time, layouts and decisions are those of
+a large job on a cluster that is only described.
 
 Usage: modelled_clock_test.py PATH_TO_COPUS [unittest options].
 """
@@ -18,7 +18,7 @@ data_parallel = 8
 tensor_parallel = 2
 pipeline_parallel = 4
 """ + MODELLED_CLOCK
-# Few candidates, so that a controller begins quickly.
+# Few candidates, so that a controller starts quickly.
 ADAPT = """
 [adapt]
 policy = "{policy}"
@@ -91,7 +91,7 @@ class Runs(ModelledClockTest):
         output = self.assert_done("train", "--resume", "--run-dir", "r").stdout
         self.assertIn("resumed", output)
         self.assertNotIn("afresh", output)
-        # A pause before the checkpoint is told with the step after it, and so not after a resume.
+        # The pause before the checkpoint is logged with the step after it, so a resumed run lacks it.
         of_steps = lambda run: [{**record, "switch_seconds": None} for record in self.lines(run, "run.jsonl")]
         self.assertEqual(of_steps("r"), of_steps("whole"), "times and decisions included")
         events = lambda run: [event for event in self.lines(run, "decisions.jsonl") if event["event"] != "resumed"]

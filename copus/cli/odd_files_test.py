@@ -1,6 +1,6 @@
-"""Tests what the program does with files and folders that are odd: named pipes and devices where files should be, texts
-without end, names that a terminal would obey, folders that are somebody else's, files that are cut short while they are
-read, and run directories that go away under a run.
+"""Tests odd files and folders: named pipes and devices in place of files, endless texts, names with terminal control
+characters, folders that belong to others, files that are truncated while they are read, and run directories that
+disappear during a run.
 
 Usage: odd_files_test.py PATH_TO_COPUS [unittest options]. A build without libtorch (environment COPUS_WITH_TORCH=0) is
 tested without runs.
@@ -28,7 +28,7 @@ READERS = [("odd", ["plan", "--model", "odd", "--cluster", "a100-sxm", "--gpus",
 
 
 class OddFiles(ProgramTest):
-    """Commands that need no libtorch. Each would time out if it waited for a pipe."""
+    """Commands that need no libtorch. Each would time out if it blocked on a pipe."""
 
     def setUp(self):
         super().setUp()
@@ -85,7 +85,7 @@ class OddFiles(ProgramTest):
 
 
 class Conversions(ProgramTest):
-    """`copus convert` beside folders that are not its own."""
+    """`copus convert` next to folders that do not belong to it."""
 
     LAYER = {"self_attn.q_proj": [4, 4], "self_attn.k_proj": [2, 4], "self_attn.v_proj": [2, 4],
              "self_attn.o_proj": [4, 4], "mlp.gate_proj": [2, 4], "mlp.up_proj": [2, 4], "mlp.down_proj": [4, 2],
@@ -122,9 +122,9 @@ class Conversions(ProgramTest):
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class OddRuns(ProgramTest):
-    """Runs to which something happens. What they compute stays that of a run to which nothing does."""
+    """Runs under disturbance. They must compute the same as an undisturbed run."""
 
-    STEPS = 400  # so many that the run does not end before something is taken from it
+    STEPS = 400  # so many that the run does not end before something is removed
     LAYOUTS = {"one rank": [], "two ranks": ["--set", "parallel.data_parallel=2"]}
 
     def setUp(self):
@@ -183,12 +183,12 @@ class OddRuns(ProgramTest):
     def test_a_terminal_obeys_nothing_that_a_model_writes(self):
         self.assert_done("train", "run.toml", "--run-dir", "r", "--set", "train.max_steps=1")
         prompt = "\x1b]0;title\x07\x9b2J\r\u202e\u2066\x08\x7f\n\ttext"
-        # A model that has learned nothing writes any byte after any other.
+        # An untrained model writes any byte after any other.
         command = ["generate", "--checkpoint", "r", "--prompt", prompt, "--tokens", "2000", "--temperature", "50"]
         code, output, _ = run_with_terminal(command, self.folder, shows_output=True)
         self.assertEqual(code, 0, output)
         self.assertTrue(output.startswith(r"\x1b]0;title\x07\x9b2J\x0d\u202e\u2066\x08\x7f" + "\r\n\ttext"), output)
-        lines = output.replace("\r\n", "\n")  # as the terminal ends them
+        lines = output.replace("\r\n", "\n")  # undoes the terminal's line ends
         self.assertEqual(re.findall(r"[^\n\t\x20-\x7e\xa0-\u200d\u2010-\u2027\u202f-\u2065\u206a-\U0010ffff]", lines), [])
         with subprocess.Popen([COPUS, *command], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             self.assertTrue(process.communicate()[0].startswith(prompt.encode()), "a file gets the text as it is")
@@ -207,9 +207,9 @@ class OddRuns(ProgramTest):
                 self.assert_done("train", "--resume", "--run-dir", run, "--set", f"train.max_steps={self.STEPS}")
 
     def lose_and_go_on(self, run, layout, lost, deleted):
-        """Starts a run, takes a folder from it, ends it early, and goes on with what it has made again."""
+        """Starts a run, moves a folder away from it, stops it early, and resumes it with the recreated folder."""
         process = self.begin(run, *layout)
-        lost.rename(self.folder / "elsewhere")  # at once, so that the run does not put back what is deleted again
+        lost.rename(self.folder / "elsewhere")  # atomic, so that the run restores nothing while files are deleted
         if deleted:
             shutil.rmtree(self.folder / "elsewhere")
         deadline = time.monotonic() + TIMEOUT
@@ -237,7 +237,7 @@ class OddRuns(ProgramTest):
 
     def test_a_run_directory_that_is_now_anothers_is_left_to_it(self):
         process = self.begin("r", "--set", "train.max_steps=1000000")
-        process.send_signal(signal.SIGSTOP)  # lets the other run take its place before the next step
+        process.send_signal(signal.SIGSTOP)  # so that the other run takes its place before the next step
         (self.folder / "r").rename(self.folder / "moved")
         self.assert_done("train", "run.toml", "--run-dir", "r")
         files = sorted(str(path) for path in (self.folder / "r").rglob("*"))

@@ -22,8 +22,8 @@
 
 namespace copus {
 
-// Checks for a number in a range. CLI11's own checks of positive numbers name the largest double in their messages, and
-// its CLI::Range lets "nan" pass, which is neither below nor above anything.
+// Checks that a number is in a range. CLI11's own checks of positive numbers print the largest double in their
+// messages, and CLI::Range accepts "nan", which is neither below nor above anything.
 template <class Number>
 CLI::Validator number_in(const Range<Number>& range) {
   const auto complaint = [range](const std::string& text) {
@@ -35,7 +35,7 @@ CLI::Validator number_in(const Range<Number>& range) {
   return {complaint, describe(range)};
 }
 
-// Checks for a whole number that is not below `least`.
+// Checks for a whole number of at least `least`.
 inline CLI::Validator at_least(int64_t least) { return number_in(Range<int64_t>{least}); }
 
 // Checks for one of these names.
@@ -49,12 +49,13 @@ inline CLI::Validator one_of(const std::vector<std::string>& names) {
   return {complaint, concat("{", join(names, ","), "}")};
 }
 
-// Adds --set, for settings in place of a configuration's; it takes one a time, so that what follows is no setting.
+// Adds --set, for settings that replace those of a configuration. It takes one value at a time, so that the next
+// argument is not read as a setting.
 inline void add_settings_option(CLI::App& command, std::vector<std::string>& settings, const std::string& description) {
   command.add_option("--set", settings, description)->allow_extra_args(false)->type_name("KEY=VALUE");
 }
 
-// Adds an option whose value is one of an enumeration's, by its name.
+// Adds an option whose value is the name of an enumeration's value.
 template <HasNames Enum>
 void add_named_option(CLI::App& command, const std::string& option, Enum& value, const std::string& description) {
   command
@@ -65,7 +66,7 @@ void add_named_option(CLI::App& command, const std::string& option, Enum& value,
       ->default_str(std::string(to_string(value)));
 }
 
-// Reads the configuration, or part of one, that `option` was given. Throws UserError, which names the option too.
+// Reads the configuration, or the part of one, that was given to `option`. Throws UserError that names the option.
 inline ConfigurationChange read_configuration(const std::string& option, const std::string& text) {
   try {
     return parse_configuration_change(text);
@@ -74,13 +75,13 @@ inline ConfigurationChange read_configuration(const std::string& option, const s
   }
 }
 
-// Says what a command expects where its file of a run cannot be read.
+// Describes the file that a command expects, for the message if the file of a run cannot be read.
 inline std::string expected_run_file(const std::string& command) {
   return concat("a run's configuration, a TOML file such as configs/runs/quickstart.toml (see 'copus ", command,
                 " --help')");
 }
 
-// Refuses a file that could not be written in the end, before what it is to hold is measured.
+// Refuses a file that cannot be written, before measuring its content.
 inline void check_can_be_written(const std::string& option, const std::filesystem::path& file) {
   const std::filesystem::path folder = file.parent_path();
   std::string obstacle = obstacle_to_file(file);
@@ -91,7 +92,7 @@ inline void check_can_be_written(const std::string& option, const std::filesyste
   DurableFile{file};  // a file system may be read-only
 }
 
-// Reads the positive time that `option` was given, in seconds. Throws UserError for any other text.
+// Reads the positive time given to `option`, in seconds. Throws UserError for any other text.
 inline double read_duration(const std::string& option, const std::string& text) {
   const std::optional<double> seconds = parse_duration(text);
   if (!seconds || *seconds <= 0) {
@@ -105,7 +106,7 @@ inline double read_duration(const std::string& option, const std::string& text) 
 
 // Adds --sequence-length.
 inline CLI::Option* add_sequence_length(CLI::App& command, int64_t& value, const std::string& description) {
-  constexpr Range<int64_t> tokens{1, std::numeric_limits<int32_t>::max()};  // as a model's positions
+  constexpr Range<int64_t> tokens{1, std::numeric_limits<int32_t>::max()};  // same range as a model's positions
   return command.add_option("--sequence-length", value, description)->check(number_in(tokens));
 }
 

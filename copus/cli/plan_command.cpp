@@ -1,4 +1,4 @@
-// `copus plan`: predicts which layout of a model on a cluster trains fastest, and what fits.
+// `copus plan`: predicts which layout of a model on a cluster trains fastest, and which layouts fit into memory.
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -27,7 +27,7 @@ namespace copus {
 namespace {
 
 struct PlanOptions {
-  std::string program;  // name it was called by
+  std::string program;  // the name by which it was called
   std::string model;
   std::string cluster;
   int64_t gpus = 0;  // 0: all of the cluster

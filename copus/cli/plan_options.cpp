@@ -31,7 +31,8 @@ int64_t batch(std::string_view text, std::string_view number) {
   return value;
 }
 
-// Refuses figures beyond any device of these years, as a slip of a unit makes them, and products above the data sheet.
+// Refuses numbers beyond any current device, which come from a wrong unit, and a matmul rate above the data sheet's
+// peak.
 void check_is_possible(const ClusterDescription& cluster, const std::string& cluster_name) {
   const Device& device = cluster.device;
   const auto refuse = [&](const char* key, double value, const std::string& expected) {
@@ -52,11 +53,11 @@ void check_is_possible(const ClusterDescription& cluster, const std::string& clu
   at_most("memory_gigabytes_per_second", device.memory_bytes_per_second / giga, 100'000);
   at_most("within_node.gigabytes_per_second", cluster.within_node.bytes_per_second / giga, 10'000);
   at_most("between_nodes.gigabytes_per_second", cluster.between_nodes.bytes_per_second / giga, 10'000);
-  constexpr double micro = 1e-6, most_microseconds = 100'000;  // around the earth
+  constexpr double micro = 1e-6, most_microseconds = 100'000;  // the latency of a path around the earth
   at_most("within_node.latency_microseconds", cluster.within_node.latency_seconds / micro, most_microseconds);
   at_most("between_nodes.latency_microseconds", cluster.between_nodes.latency_seconds / micro, most_microseconds);
-  // A slip makes a thousandth as easily. Devices compute 5 to 600 operations for each byte that their memory moves, and
-  // up to 10,000 a second for each byte that it holds.
+  // A wrong unit can also give a thousandth. Devices compute 5 to 600 operations for each byte that their memory moves,
+  // and up to 10,000 per second for each byte that it holds.
   const auto at_least = [&](const char* key, double value, double least, const char* beside) {
     if (value > 0 && value < least)
       refuse(key, value, concat("at least ", format_number("%.6g", least), " beside ", beside));
@@ -107,7 +108,7 @@ int64_t parse_tokens(std::string_view text) {
   const char* const end = text.data() + text.size();
   // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): where it ends is said beside it
   const auto [rest, error] = std::from_chars(text.data(), end, tokens);
-  const size_t thousands = rest == end ? 0 : suffixes.find(*rest) + 1;  // no such suffix: npos + 1, which is 0 too
+  const size_t thousands = rest == end ? 0 : suffixes.find(*rest) + 1;  // no such suffix: npos + 1, which is also 0
   tokens *= std::pow(1000.0, static_cast<double>(thousands));
   const bool is_number = error == std::errc() && rest + (thousands > 0 ? 1 : 0) == end;
   if (!is_number || !(tokens >= 1 && tokens <= most)) {
@@ -157,7 +158,7 @@ PlannedSystem planned_system(const std::string& name, const std::string& precisi
                              const std::filesystem::path& profile) {
   const std::optional<PlannedSystem> system = find_value<PlannedSystem>(name == "torchtitan-0.2" ? "torchtitan" : name);
   if (!system) {
-    // "torchtitan-0.4", "nanotron-0.4": a program that is known, of a version that is not.
+    // "torchtitan-0.4", "nanotron-0.4": a known program in an unknown version.
     for (const PlannedSystem known : all_values<PlannedSystem>()) {
       const std::string program = concat(to_string(known), "-");
       if (name.compare(0, program.size(), program) != 0 || program.find('.') != std::string::npos) continue;

@@ -1,4 +1,4 @@
-// Tests of batches, numbers of GPUs and plots as the options give them.
+// Tests batches, numbers of GPUs and plots as given in options.
 #include "copus/cli/plan_options.h"
 
 #include <gmock/gmock.h>
@@ -118,7 +118,7 @@ TEST(PlanOptions, OptionsNarrowWhatAProgramKnows) {
   EXPECT_THAT(user_error([&] { narrow(PlannedSystem::torchtitan, "--sp", shared, {false}); }), HasSubstr("--sp 0"));
 }
 
-// Every kind of configuration that a plan may show is what a run makes of its lines.
+// A run reads every kind of configuration that a plan may print.
 TEST(PlanOptions, ARunReadsBackWhatAPlanWrites) {
   PlanQuestion question;
   question.model = {.architecture = Architecture::llama,

@@ -1,4 +1,4 @@
-// The file that `copus plan --write` leaves: a run in the fastest layout of a plan, but for the data.
+// The file of `copus plan --write`: a run in the fastest layout of a plan, complete except for its data.
 #pragma once
 
 #include <filesystem>
@@ -8,10 +8,10 @@
 
 namespace copus {
 
-// Checks that `copus train` could run what the plan is of, and that nothing would be overwritten. Throws UserError.
+// Checks that `copus train` could run the planned job, and that no file would be overwritten. Throws UserError.
 void check_run_file(const std::filesystem::path& path, const PlanQuestion& question);
 
-// Writes the run of the first layout of the plan's batch. `model` is what a run calls the model: a path or a name.
+// Writes the run with the first layout for the plan's batch. `model` is the model's name in the run: a path or a name.
 void write_run_file(const std::filesystem::path& path, const std::string& model, const PlanQuestion& question,
                     const PlannedConfiguration& planned);
 

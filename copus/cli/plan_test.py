@@ -1,4 +1,4 @@
-"""Tests `copus plan` as a process: its tables, JSON and plots, and what it says about mistakes.
+"""Tests `copus plan` as a process: its tables, JSON and plots, and its messages about mistakes.
 
 Usage: plan_test.py PATH_TO_COPUS [unittest options].
 """
@@ -228,7 +228,7 @@ class PlanTest(ProgramTest):
         name = "it's my $HOME; run.toml"
         text = self.planned("--model", "tiny-llama", "--cluster", "cpu-2-cores", "--gpus", "2", "--sequence-length", "32",
                             "--global-batch", "4", "--tokens", "1024", "--write", name)
-        # The file may be taken to another machine, where the program lies elsewhere.
+        # The file may be copied to another machine, where the program has another path.
         file = (self.folder / name).read_text()
         for printed, program, others in ((text, COPUS, []), (file, "copus", ["--set", "data.train=DATA"])):
             command = printed.split("start it by")[1].split("`")[1]

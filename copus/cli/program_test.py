@@ -1,7 +1,7 @@
 """Tests the program `copus` as a process: commands, messages, runs from start to end, full disks.
 
-Usage: program_test.py PATH_TO_COPUS [unittest options]. A build without libtorch (environment COPUS_WITH_TORCH=0) is
-tested for what it says about that. bad_input_test.py tests mistakes, interruptions_test.py signals and kills,
+Usage: program_test.py PATH_TO_COPUS [unittest options]. For a build without libtorch (environment COPUS_WITH_TORCH=0),
+tests its messages about that. bad_input_test.py tests mistakes, interruptions_test.py signals and kills,
 several_ranks_test.py jobs of several ranks.
 """
 
@@ -22,7 +22,7 @@ from program_test_support import COPUS, SANITIZERS, TIMEOUT, WITH_TORCH, Program
 
 
 class ProgramWithLibtorch(ProgramTest):
-    """What `copus` leaves to the program copus-torch beside it: here a script that tells how it was started."""
+    """Commands that `copus` passes to copus-torch next to it: here a script that prints how it was started."""
 
     def setUp(self):
         super().setUp()
@@ -74,7 +74,7 @@ class ProgramWithLibtorch(ProgramTest):
 
 
 class ProgramOfAWheel(ProgramTest):
-    """A program in an environment's bin, and a copus-torch in its packages, which loads the libtorch of PyTorch there."""
+    """A program in an environment's bin, and a copus-torch in its packages, which loads the libtorch of its PyTorch."""
 
     def setUp(self):
         super().setUp()
@@ -105,7 +105,7 @@ class ProgramOfAWheel(ProgramTest):
 
     def test_another_pytorch_is_refused_in_one_sentence(self):
         self.install_torch("2.13.0+cpu")
-        self.install_torch("2.13.0+cu130", "shared")  # the libraries of the environment come first
+        self.install_torch("2.13.0+cu130", "shared")  # the environment's libraries have priority
         code, message = self.outcome()
         self.assertEqual(code, 2)
         self.assertEqual(message, "copus: error: 'copus gns' needs PyTorch 2.13.0+cu130, with which it was built, and "
@@ -174,18 +174,18 @@ class CommandLine(ProgramTest):
 @unittest.skipIf("address" in SANITIZERS, "AddressSanitizer takes more address space than the limit")
 class ScarceMemory(ProgramTest):
     def test_is_told_as_such(self):
-        """A description that is as large as may be, of which the file system holds nothing, under a limit below it."""
+        """A sparse file of the largest allowed size, read under a memory limit below that size."""
         with open(self.folder / "huge.json", "wb") as file:
             file.truncate(256 << 20)
-        def limit():  # of what a process takes for itself: what libraries map differs from build to build
+        def limit():  # of the process's own allocations: libraries map different amounts in different builds
             resource.setrlimit(resource.RLIMIT_DATA, (200 << 20, 200 << 20))
-            resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))  # which is told
+            resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))  # the limit that is reported
         self.assert_refused("plan", "--model", "huge.json", "--cluster", "h100-sxm", "--gpus", "8",
                             says=["there is not enough memory", "ulimit -v"], preexec_fn=limit)
 
 
 class BadModels(ProgramTest):
-    """Hugging Face directories and checkpoints, given to the one command that needs no libtorch."""
+    """Hugging Face directories and checkpoints, given to the only command for them that needs no libtorch."""
 
     CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 4, "hidden_size": 4,
               "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -400,7 +400,7 @@ class Runs(ProgramTest):
             shutil.rmtree(self.folder / "runs")
 
     def test_too_few_threads_are_a_users_mistake(self):
-        """Also where they would do for those that compute alone, and OpenMP would end the process."""
+        """Even if there were enough for the computing threads alone, so that OpenMP would end the process."""
         if os.geteuid() != 0:
             self.skipTest("only root can become a user who has no other process")
         self.folder.chmod(0o777)
@@ -432,7 +432,7 @@ class Runs(ProgramTest):
                                 preexec_fn=lambda: resource.setrlimit(kind, (limit, limit)))
 
     def test_ranks_that_others_start_agree_on_a_folder_of_their_own(self):
-        """Two jobs that begin in one second, whose ranks do not."""
+        """Two jobs that start in the same second, although their ranks do not."""
         self.write_run("run.toml", steps=2, checkpoint_interval=1)
         jobs = [free_port(), free_port()]
         processes = []
@@ -458,7 +458,7 @@ class Runs(ProgramTest):
         self.assertEqual([loss is None for loss in expected], [True, False, True, False])
 
         def resume_after(step, *more):
-            """As of a run that was stopped in the evaluation after that step."""
+            """Resumes as if the run had been stopped in the evaluation after that step."""
             for checkpoint in (self.folder / "r" / "checkpoints").glob("step-*"):
                 if int(checkpoint.name.split("-")[1]) > step:
                     shutil.rmtree(checkpoint)
@@ -474,12 +474,12 @@ class Runs(ProgramTest):
         self.assertNotIn("was due", output)
         self.assertEqual(self.held_out_losses(log), expected)
         output = resume_after(2, "--set", "evaluate.interval=3")
-        self.assertIn("step 2: held-out loss", output)  # as it was due then
+        self.assertIn("step 2: held-out loss", output)  # as was due at that step
         self.assertEqual(self.held_out_losses(log)[1], expected[1])
 
     @staticmethod
     def held_out_losses(log):
-        """By step: of a step's two lines the later one counts."""
+        """Maps steps to held-out losses. If a step has two lines, the later one counts."""
         losses = {record["step"]: record["held_out_loss"] for record in map(json.loads, log.read_text().splitlines())}
         return [loss for _, loss in sorted(losses.items())]
 
@@ -556,7 +556,7 @@ class Runs(ProgramTest):
         output = self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.global_batch=16").stdout
         records = self.records("r")
         self.assertEqual([record["consumed_samples"] for record in records[9:]], [80, 96, 112, 128, 144, 160])
-        for record in records[10:]:  # twice the batch has sqrt(2) times the rate, at the same place
+        for record in records[10:]:  # twice the batch has sqrt(2) times the learning rate at the same position
             self.assertAlmostEqual(record["lr"] / before[record["consumed_samples"]], math.sqrt(2), places=12)
         self.assertIn(f"at this point is now {before[80] * math.sqrt(2):.4g} (was {before[80]:.4g})", output)
         for change in ("the run now ends", "of the run is now done"):
@@ -585,7 +585,7 @@ class Runs(ProgramTest):
 
 @unittest.skipUnless(WITH_TORCH, "needs libtorch")
 class Forecast(ProgramTest):
-    """What a run is said to take before it begins."""
+    """The predicted duration of a run before it begins."""
 
     def dry_run(self, *settings):
         overrides = [part for setting in settings for part in ("--set", setting)]

@@ -1,5 +1,5 @@
-// `copus replay`: gives a new controller the inputs of a run's controller again. Under the run's own settings it must
-// decide the same; under others the command shows the choices that would have been made along the way.
+// `copus replay`: gives the inputs of a run's controller to a new one. Under the run's own settings it must make the
+// same decisions. Under other settings the command shows what would have been decided along the run's way.
 #include <filesystem>
 #include <iostream>
 #include <memory>

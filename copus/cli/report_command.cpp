@@ -1,4 +1,4 @@
-// `copus report`: writes the web page of a run, of several, or of an experiment.
+// `copus report`: writes the web page of one or several runs, or of an experiment.
 #include <filesystem>
 #include <iostream>
 #include <memory>

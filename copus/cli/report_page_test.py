@@ -1,6 +1,6 @@
-"""The pages of `copus report` and `copus plan --plot` in a headless Chromium: that they draw what the logs hold, zoom,
-fit a phone, complain about nothing and ask no network. Called as report_page_test.py PATH_TO_COPUS; ends with 77,
-which CTest takes for skipped, where there is no Chromium.
+"""Tests the pages of `copus report` and `copus plan --plot` in a headless Chromium: they must draw the contents of the
+logs, zoom, fit a phone, print no warnings and use no network. Called as report_page_test.py PATH_TO_COPUS. Exits with
+77, which CTest takes for skipped, if there is no Chromium.
 """
 
 import json
@@ -102,7 +102,7 @@ class PageTest(ProgramTest):
 
     def assert_fits(self, page, width):
         page.resize(width, 800, phone=width < 700)
-        # A phone's innerWidth is as wide as what overflows.
+        # On a phone, innerWidth grows with overflowing content.
         self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), width)
         narrowest = page.evaluate("Math.min(...group.plots.map((plot) => plot.over.clientWidth))")
         self.assertGreater(narrowest, 0.35 * min(width, 400), f"a chart's plot, at a width of {width}")
@@ -118,7 +118,7 @@ class RunPage(PageTest):
              ["Goodput", 2], ["Throughput", 2], ["Statistical efficiency", 1], ["Learning rate", 1],
              ["Gradient norm", 2], ["Step time", 3], ["Pauses", 1]])
         self.assertEqual(page.evaluate("document.querySelectorAll('canvas').length"), 11)
-        # The switch is a button with its reason, as text that nothing made markup of; what held is beside it.
+        # The switch is a button with its reason, escaped as text. The decisions to hold are next to it.
         self.assertEqual(page.evaluate("document.querySelectorAll('.mark').length"), 1)
         page.evaluate("document.querySelector('.mark').click()")
         tip = page.evaluate("[...document.querySelectorAll('.tip:not([hidden])')].map((one) => one.innerText)")
@@ -165,9 +165,9 @@ class RunPage(PageTest):
         self.write_logs("r", adapts=True)
         page = self.open("r")
         tops = "[0, 1].map((chart) => group.plots[chart].scales.y.max)"
-        page.evaluate("group.zoom_to([250 * 2048, 299 * 2048])")  # the batch is noted at steps 200 and 400
+        page.evaluate("group.zoom_to([250 * 2048, 299 * 2048])")  # the batch is recorded at steps 200 and 400
         self.assertGreater(page.evaluate(tops)[1], 16)
-        page.evaluate("group.zoom_to([250.2 * 2048, 250.8 * 2048])")  # a held-out loss of 2.5 goes through it
+        page.evaluate("group.zoom_to([250.2 * 2048, 250.8 * 2048])")  # a line with held-out loss 2.5 passes through it
         self.assertGreater(page.evaluate(tops)[0], 2.5)
         self.assertLess(page.evaluate(tops)[0], 2.6)
 
@@ -179,7 +179,7 @@ class RunPage(PageTest):
         self.assertLess(page.evaluate("group.plots[3].data[2][100]"), 1e-6, "the area goes on below")
 
     def test_labels_of_the_horizontal_axis_tell_places_apart(self):
-        start = 2_000_000  # seconds, of which a duration in days and hours tells nothing within a window of some steps
+        start = 2_000_000  # seconds; in days and hours, all labels of a window of a few steps would be equal
         late = {"elapsed_seconds": start, "consumed_tokens": 3 * 10**9, "step": 123_000}
         self.write_logs("r", adapts=False, change=lambda record: {name: record[name] + late[name] for name in late})
         page = self.open("r")

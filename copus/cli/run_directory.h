@@ -1,4 +1,4 @@
-// The directory of a run that a command was given, and what to say of one in which there is none.
+// Checks the run directory that a command was given, and makes the message if there is no run in it.
 #pragma once
 
 #include <filesystem>
@@ -6,15 +6,15 @@
 
 namespace copus {
 
-// Says of a folder of runs, such as `copus train` leaves in runs/, that it is one, to go on a sentence with: ", which
-// is a folder of 2: give one of them, such as runs/b". Empty where no folder in it has this file.
+// If the folder is one of runs, such as runs/, says so in words that continue a sentence: ", which is a folder of 2:
+// give one of them, such as runs/b". Empty if no folder in it has `needed_file`.
 std::string if_folder_of_runs(const std::filesystem::path& folder, const std::string& needed_file);
 
-// Says why there is no run in the directory, as "there is no run in r (...)"; names the runs in it where it is a folder
-// of them. `needed_file` is what the run would have there.
+// Says why there is no run in the directory: "there is no run in r (...)". If the directory is a folder of runs,
+// suggests one of them. `needed_file` is a file that a run would have.
 std::string why_no_run(const std::filesystem::path& directory, const std::string& needed_file);
 
-// Throws UserError, which points to the help of the command, where the directory has no such file.
+// Throws UserError, which refers to the command's help, if the directory has no `needed_file`.
 void check_is_run(const std::string& command, const std::filesystem::path& directory,
                   const std::string& needed_file = "config.toml");
 

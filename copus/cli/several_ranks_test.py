@@ -1,8 +1,8 @@
-"""Tests jobs of several ranks that the program, torchrun or mpirun starts: that every layout trains alike, and what
-becomes of a job when a rank fails or is given something else.
+"""Tests jobs of several ranks that the program, torchrun or mpirun starts: all layouts must train alike. Also tests
+jobs in which a rank fails or has other inputs than the rest.
 
 Usage: several_ranks_test.py PATH_TO_COPUS [unittest options], of a build with libtorch. With COPUS_KILL_ROUNDS=50 the
-kill test runs as many rounds (5 without). A build without MPI (environment COPUS_WITH_MPI=0) is tested without mpirun.
+kill test makes 50 rounds (5 without). A build without MPI (environment COPUS_WITH_MPI=0) is tested without mpirun.
 """
 
 import json
@@ -27,7 +27,7 @@ WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
 
 
 class SeveralRanks(ProgramTest):
-    """Layouts of several ranks, which the program starts itself."""
+    """Layouts of several ranks that the program starts itself."""
 
     def train(self, run, *settings, more=()):
         overrides = [part for setting in settings for part in ("--set", setting)]
@@ -79,7 +79,7 @@ class SeveralRanks(ProgramTest):
             self.wait_for_steps(name, 3, process)
             if rank is None:
                 process.send_signal(end)
-            else:  # without healing, what any rank is told holds for all
+            else:  # without healing, a signal to any rank counts for all
                 ranks = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 os.kill(int(ranks[rank]), end)
             output, errors = process.communicate(timeout=TIMEOUT)
@@ -170,7 +170,7 @@ class SeveralRanks(ProgramTest):
         overrides = [part for setting in settings for part in ("--set", setting)]
         command = [*launcher, COPUS, "train", "run.toml", "--run-dir", run, *overrides]
         result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT, **options)
-        if result.returncode == 77:  # exit code of scripts/two-hosts where it may not make hosts
+        if result.returncode == 77:  # exit code of scripts/two-hosts if it is not allowed to make hosts
             self.skipTest(result.stderr)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
@@ -215,7 +215,7 @@ class SeveralRanks(ProgramTest):
             self.assertFalse([pid for pid in ranks if os.path.exists(f"/proc/{pid}")])
 
     def test_a_rank_killed_while_all_write_costs_at_most_the_checkpoint_at_hand(self):
-        """The model is large enough for all four ranks to write."""
+        """The model is so large that all four ranks write."""
         model = MODEL.replace("= 32", "= 256").replace("= 64", "= 1536").replace("layers = 2", "layers = 5")
         self.write_run("long.toml", steps=100000, checkpoint_interval=1, model=model)
         moments = random.Random(5)
@@ -236,13 +236,13 @@ class SeveralRanks(ProgramTest):
             durable = int(complete[-1][5:])
             files = {path.name for path in (checkpoints / complete[-1]).iterdir()}
             self.assertIn("optimizer-00004-of-00004.safetensors", files)
-            self.assert_done("generate", "--checkpoint", "r", "--tokens", "1")  # compares every checksum
+            self.assert_done("generate", "--checkpoint", "r", "--tokens", "1")  # verifies every checksum
         self.assert_done("train", "--resume", "--run-dir", "r", "--set", f"train.max_steps={durable + 1}", "--set",
                          "parallel.data_parallel=1", "--set", "parallel.pipeline_parallel=1")
         self.assertFalse(list(checkpoints.glob("*.partial")))
 
     def environments(self, ranks):
-        """Environments of ranks that another launcher starts."""
+        """Environments of ranks as another launcher sets them."""
         port = free_port()
         return [os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
                               "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -280,7 +280,7 @@ class SeveralRanks(ProgramTest):
         self.assertFalse((self.folder / creates_not).exists())
 
     def test_ranks_that_would_train_something_else_are_refused(self):
-        """Ranks on machines that do not see the same files would differ in this way."""
+        """Ranks on machines without shared files would differ like this."""
         self.assert_ranks_differ([["run.toml", "--run-dir", "r"],
                                   ["run.toml", "--run-dir", "r", "--set", "optimizer.lr=2e-3"]],
                                  says=["lr = 0.002", "lr = 0.001"], creates_not="r")
@@ -290,12 +290,12 @@ class SeveralRanks(ProgramTest):
                                  says=["step 12", "none"], creates_not="elsewhere")
 
     def test_a_checkpoint_that_cannot_be_written_ends_the_job(self):
-        """Rank 0 alone meets the failure, while the other trains on."""
+        """Only rank 0 sees the error, while the other rank trains on."""
         self.write_run("long.toml", steps=100000)
         process = self.start("train", "long.toml", "--run-dir", "r", "--set", "parallel.data_parallel=2", "--set",
                              "checkpoint.interval=20")
         ranks = ranks_of(process.pid, 2, lambda: process.poll() is None)
-        # This stands in for a disk that is full: there is room for the log, and none for a checkpoint.
+        # Stands in for a full disk: there is room for the log, but not for a checkpoint.
         resource.prlimit(ranks[0], resource.RLIMIT_FSIZE, (50_000, 50_000))
         output, errors = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 2, output + errors)
@@ -303,7 +303,7 @@ class SeveralRanks(ProgramTest):
         self.assertRegex(errors, r"cannot write [^\n]*checkpoints[^\n]*File too large")
 
     def test_a_mistake_that_one_rank_meets_is_told_once(self):
-        """Rank 0 alone writes, while the other waits for it."""
+        """Only rank 0 writes, while the other rank waits for it."""
         self.assert_refused("train", "run.toml", "--run-dir", "run.toml/r", "--set", "parallel.data_parallel=2",
                             says=["run.toml/r"])
 
@@ -354,7 +354,7 @@ class SeveralRanks(ProgramTest):
         resumed = self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=30")
         self.assertIn("after 18 steps in r/profile.json", resumed.stdout)
         self.assertIn("Step time: ", resumed.stdout)
-        # The first step of a process is shorter than the others, on this clock too.
+        # The first step of a process is shorter than later ones, on this clock too.
         self.assertLess(max(errors_of("r")[21:]), 0.01)
         named = "cluster.profile=r/profile.json"
         self.train("other", *cluster, *layout, named)

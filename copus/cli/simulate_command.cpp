@@ -1,5 +1,5 @@
-// `copus simulate`: lets policies decide in runs of real size, whose step times are predicted and whose losses are
-// those of a published law.
+// `copus simulate`: simulates the decisions of policies in runs of real size. Step times are predicted, and losses
+// follow a published law.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -36,14 +36,15 @@ struct SimulatedPolicy {
   SimulatedRun run;
 };
 
-// Refuses a run on another clock before what its policies lack there, since that is not what it is to be given.
+// Refuses a run on another clock first. Otherwise the user would be asked for settings that its policies lack on that
+// clock.
 void check_clock(const std::string& text, const SimulateOptions& options) {
   std::vector<std::string> overrides = options.overrides;
   overrides.insert(overrides.end(), {"adapt.policy=none", "adapt.advise=false"});
   check_is_modelled(parse_run_config(text, options.file, overrides));
 }
 
-// The configuration under each policy; all of them are checked before the first run.
+// The configuration under each policy. All are checked before the first run.
 std::vector<RunConfig> read_configurations(const SimulateOptions& options) {
   const std::string text = read_named_file(options.file, "copus simulate", expected_run_file("simulate"));
   check_clock(text, options);
@@ -73,7 +74,7 @@ double read_tokens(const std::string& text) {
   throw UserError(concat("--tokens ", text, ": a simulated run has ", describe(simulated)));
 }
 
-// A run passes every step through its controller, some tens of microseconds each.
+// Every step of a run passes through its controller, which takes some tens of microseconds.
 void check_is_short_enough(const RunConfig& config, const LawScenario& scenario) {
   constexpr double most_steps = 1e8;
   const std::vector<int64_t>& batches = config.adapt.global_batches;
@@ -136,7 +137,7 @@ nlohmann::ordered_json to_json(const SimulateOptions& options, const RunConfig& 
   return result;
 }
 
-// Prints cells to the right of columns that are as wide as every one of these tables needs.
+// Prints cells right-aligned in columns of 16 characters, wide enough for all of these tables.
 void print_row(const std::vector<std::string>& cells) {
   for (const std::string& cell : cells) std::cout << std::string(cell.size() < 16 ? 16 - cell.size() : 1, ' ') << cell;
   std::cout << '\n';

@@ -1,4 +1,4 @@
-"""Tests `copus simulate` as a process: its tables and JSON, and what it says about mistakes.
+"""Tests `copus simulate` as a process: its tables and JSON, and its messages about mistakes.
 
 Usage: simulate_test.py PATH_TO_COPUS [unittest options].
 """

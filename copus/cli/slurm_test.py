@@ -1,8 +1,8 @@
-"""Tests jobs that a real SLURM starts, on this machine and on two virtual ones: that they train like those that the
-program starts itself, and what becomes of them when a rank is killed or the job is told to end.
+"""Tests jobs of a real SLURM, on this machine and on two virtual ones. They must train like jobs that the program
+starts itself. Also tests killing a rank and ending the job.
 
-Usage: slurm_test.py PATH_TO_COPUS [unittest options], of a build with libtorch. Ends with 77, which CTest takes for
-skipped, where SLURM is not installed or does not start. A build without MPI (environment COPUS_WITH_MPI=0) is tested
+Usage: slurm_test.py PATH_TO_COPUS [unittest options], of a build with libtorch. Exits with 77, which CTest takes for
+skipped, if SLURM is not installed or does not start. A build without MPI (environment COPUS_WITH_MPI=0) is tested
 without `srun --mpi`.
 """
 
@@ -21,7 +21,7 @@ from slurm_cluster import SlurmCluster
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
 LAYOUT = ["--set", "parallel.data_parallel=2", "--set", "parallel.tensor_parallel=2", "--set", "parallel.zero_stage=1"]
-GONE_WITHIN = 60  # seconds, from a failure to the end of srun: a limit for slow machines, no promise
+GONE_WITHIN = 60  # seconds from a failure to the end of srun: a limit for slow machines, not a promise
 
 
 class Slurm(ProgramTest):
@@ -54,7 +54,8 @@ class Slurm(ProgramTest):
         kinds = cluster.run("srun", "--mpi=list")
         if "pmix" not in kinds.stdout + kinds.stderr:
             self.skipTest("this SLURM has no PMIx")
-        # The MPI library would find the ranks of the other virtual machine on its own one, and want to share memory.
+        # The MPI library would take the ranks of the other virtual machine for local ones and try to share memory with
+        # them.
         self.assert_trains_alike("--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--mpi=pmix", run="mpi",
                                  variables={"OMPI_MCA_btl": "self,tcp"})
 
@@ -93,7 +94,7 @@ class Slurm(ProgramTest):
             self.assertEqual(len(named), told, errors)
 
     def test_sigterm_writes_a_checkpoint(self):
-        """What scancel and the end of the job's time send."""
+        """scancel and the time limit of a job send SIGTERM."""
         self.write_run("long.toml", steps=1000)
         self.assert_done("train", "long.toml", "--run-dir", "expected", *LAYOUT)
         for run, options in [("signalled", ["--signal=TERM"]), ("cancelled", [])]:
@@ -111,7 +112,7 @@ class Slurm(ProgramTest):
     def test_the_script_in_the_guide_goes_on_after_a_requeue(self):
         guide = (ROOT / "docs" / "guide.md").read_text()
         script = re.search(r"^For SLURM:\n\n```sh\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)[1]
-        self.write("job.sh", script)  # which knows the program and its configuration by these names
+        self.write("job.sh", script)  # it uses these names for the program and its configuration
         (self.folder / "build").mkdir()
         (self.folder / "build" / "copus").symlink_to(COPUS)
         self.write_run("my.toml", steps=100)
@@ -128,8 +129,8 @@ class Slurm(ProgramTest):
         self.assertEqual(said.count("Done: 300 steps"), 1, said)
 
     def submit_and_requeue(self, run, *arguments):
-        """Submits a job of this run, which is told to end while it trains, and goes on in the queue as if it had not been
-        told. Returns what it says."""
+        """Submits a job of this run, sends it SIGTERM while it trains, and lets it continue after requeueing. Returns
+        its output."""
         submitted = cluster.run("sbatch", *arguments, cwd=self.folder)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         log = self.folder / run / "run.jsonl"

@@ -36,7 +36,7 @@ Storage open_model(const fs::path& path) {
       "checkpoint.interval_seconds, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
 }
 
-// The path in a setting: a text, or of sources of data the first one's. Empty where there is none.
+// The path in a setting: a text or, for a list of data sources, that of the first source. Empty if there is none.
 std::string first_path(const Setting* setting) {
   while (setting && setting->kind != Setting::Kind::text) {
     const bool is_list = setting->kind == Setting::Kind::list && !setting->children.empty();
@@ -63,7 +63,7 @@ StoredModel::StoredModel(const fs::path& path) : directory_(path), storage_(open
   run_config_ = checkpoint.run_config();
 }
 
-// Only two settings are read, so that a folder that has changed since keeps nobody from exporting.
+// Reads only two settings, so that a model can be exported even if folders have changed since the run.
 StoredModel::Sources StoredModel::sources_of_run() const {
   const Setting root = read_settings(*run_config_, (directory_ / run_config_file_name).string(), {});
   const auto path_in = [&](const char* section, const char* key) {

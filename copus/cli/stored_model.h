@@ -1,5 +1,5 @@
-// A model on disk in any of the places that a user may name: a checkpoint, a run directory (its newest checkpoint), or
-// a Hugging Face directory.
+// A model on disk, wherever a user may find one: a checkpoint, a run directory (its newest checkpoint), or a Hugging
+// Face directory.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,8 @@ namespace copus {
 
 class StoredModel {
  public:
-  // Opens the model. Throws UserError where `path` is none of these, where a run has no checkpoint yet, and where files
-  // are damaged.
+  // Opens the model. Throws UserError if `path` is none of these, if a run has no checkpoint yet, and if files are
+  // damaged.
   explicit StoredModel(const std::filesystem::path& path);
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -30,17 +30,17 @@ class StoredModel {
   // The config.toml of a checkpoint; empty for other models.
   const std::optional<std::string>& run_config() const { return run_config_; }
 
-  // The Hugging Face folder that the model is or, of a checkpoint, that its run started from; empty where there is
+  // The Hugging Face folder of the model or, for a checkpoint, the one that its run started from; empty if there is
   // none.
   std::filesystem::path origin_directory() const;
-  // The folder for the files of the model's tokenizer, as far as the model knows: its own or, of a checkpoint, that of
-  // find_tokenizer; empty where it knows of none.
+  // The folder with the files of the model's tokenizer, if the model knows it: its own folder or, for a checkpoint,
+  // that of find_tokenizer. Otherwise empty.
   std::optional<std::filesystem::path> tokenizer_directory() const;
-  // Likewise the folder of the tokenizer by which text becomes tokens: that of find_text_tokenizer.
+  // The folder of the tokenizer that turns text into tokens: its own or, for a checkpoint, that of find_text_tokenizer.
   std::optional<std::filesystem::path> text_tokenizer_directory() const;
 
  private:
-  // Where tokenizers are looked for, of the run that has written the checkpoint.
+  // Where to look for tokenizers, from the run that wrote the checkpoint.
   struct Sources {
     std::string init_from, data;
   };

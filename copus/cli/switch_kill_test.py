@@ -1,8 +1,8 @@
-"""Tests what a rank's death costs while a job moves into another configuration: ranks of a run that switches at nearly
-every step are killed and stopped in every phase of a switch. Without healing, the job ends at once and says who it was and
-where, and the run goes on from its last checkpoint with bitwise the losses of a run that nobody struck.
+"""Tests the death of a rank while a job moves into another configuration. Ranks of a run that switches every few steps
+are killed and stopped in every phase of a switch. Without healing, the job must end at once and name the rank and its
+place. The run is then resumed from its last checkpoint, and its losses must equal those of an undisturbed run bitwise.
 
-Usage: switch_kill_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=100 as many rounds (7 without).
+Usage: switch_kill_test.py PATH_TO_COPUS [unittest options]. With COPUS_KILL_ROUNDS=100 it makes 100 rounds (7 without).
 """
 
 import collections
@@ -27,7 +27,7 @@ RANKS = 4
 STEPS = 40
 SWITCH_EVERY = 3  # steps; a switch is announced two steps before
 
-# A model with so many parameters, and so few tokens, that moving the state takes a good part of the run.
+# A model with so many parameters and so few tokens that moving the state takes a large part of the run.
 MODEL = """
 [model]
 architecture = "llama"
@@ -51,14 +51,14 @@ file = "script.jsonl"
 zero_stages = [0, 1]
 max_tensor_parallel = 4
 """
-# Places where a rank may be, as the message about its death names them: "switching after step 12: agreeing". Rounds
-# wait in turn for a rank to come to each of them.
+# Places of a rank, as the message about its death names them: "switching after step 12: agreeing". Successive rounds
+# wait for a rank to come to each of them.
 PHASES = ["preparing", "agreeing", "moving the state", "building the model", "verifying"]
 ANYWHERE = "at a random moment"
 
 
 def layouts():
-    """Yields the layouts of four ranks, with their batches."""
+    """Yields layouts of four ranks with their batches."""
     for d, t, p in [(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4), (1, 4, 1)]:
         for zero in [0, 1] if d > 1 else [0]:
             for batch in [8, 16]:
@@ -85,7 +85,7 @@ class KilledWhileSwitching(ProgramTest):
                          "--set", "evaluate.interval=0"]
 
     def start_run(self, name, verify):
-        """Starts a run. With `verify`, most of a switch is verifying, and the other phases are hard to hit."""
+        """Starts a run. With `verify`, most of a switch is spent verifying, so the other phases are hard to hit."""
         return self.start("train", "run.toml", "--run-dir", name, *self.settings, "--set",
                           f"adapt.verify={str(verify).lower()}", "--set", "heal.enabled=false")
 
@@ -96,7 +96,7 @@ class KilledWhileSwitching(ProgramTest):
         return ranks
 
     def wait_for_phase(self, phase, name, process, pid, chance):
-        """Waits until a rank has just come to the phase, some switches into the run."""
+        """Waits until a rank has just entered the phase, some switches into the run."""
         places, seen = Places(pid), set()
         first = chance.randrange(SWITCH_EVERY, STEPS * 2 // 3)
         deadline = time.monotonic() + TIMEOUT
@@ -118,7 +118,7 @@ class KilledWhileSwitching(ProgramTest):
         else:
             self.wait_for_phase(target, name, process, ranks[chance.randrange(RANKS)], chance)
         struck = time.monotonic()
-        with contextlib.suppress(ProcessLookupError):  # the job has ended before the strike
+        with contextlib.suppress(ProcessLookupError):  # the job may have ended before the kill
             os.kill(ranks[victim], kind)
         try:
             output, errors = process.communicate(timeout=TIMEOUT)

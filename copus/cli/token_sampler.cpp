@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// Draws uniformly from [0, 1), with the 53 bits of a double.
+// Draws uniformly from [0, 1), with the full 53 bits of a double.
 double uniform(uint64_t seed, uint64_t position) {
   const auto block = philox(stream_key(seed, "generate"), 0, position);
   const uint64_t bits = (uint64_t{block[0]} << 32) | block[1];

@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// Token that ends a document where tokens are bytes. No UTF-8 text contains it.
+// The token that ends a document if tokens are bytes. No UTF-8 text contains it.
 constexpr int64_t byte_behind_a_document = 0xFF;
 
 }  // namespace
@@ -24,7 +24,7 @@ std::vector<int64_t> ByteText::encode(const std::string& text) {
 
 std::optional<int64_t> ByteText::end_of_document() const { return byte_behind_a_document; }
 
-// A model of bytes may have a larger vocabulary, whose tokens above 255 mean nothing.
+// The vocabulary of a byte model may be larger; its tokens above 255 have no meaning.
 std::string ByteText::add(int64_t token) {
   return utf8_.add(static_cast<uint8_t>(std::min<int64_t>(token, byte_behind_a_document)));
 }

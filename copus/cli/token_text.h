@@ -1,4 +1,4 @@
-// The text of a model's tokens, for `copus generate`: which tokens a prompt is, and what tokens are to people.
+// Converts between text and a model's tokens, for `copus generate`.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@ class TokenText {
  public:
   virtual ~TokenText() = default;
 
-  // Returns the tokens of a text. Throws UserError where it has none.
+  // Returns the tokens of a text. Throws UserError if it cannot be encoded.
   virtual std::vector<int64_t> encode(const std::string& text) = 0;
 
-  // The token that ends a document; empty where nobody knows it.
+  // The token that ends a document; empty if unknown.
   virtual std::optional<int64_t> end_of_document() const = 0;
 
-  // Returns the text that is complete with this token, which may be none. All tokens are shown to one text.
+  // Returns the text that this token completes, which may be empty. All tokens passed in form one text.
   virtual std::string add(int64_t token) = 0;
 
-  // Returns the rest of the text: what stands for an unfinished character, or nothing.
+  // Returns the rest of the text: the replacement for an unfinished character, or nothing.
   virtual std::string finish() = 0;
 };
 
-// Tokens that are the bytes of UTF-8 text, and one that ends a document.
+// Tokens that are the bytes of UTF-8 text, and a token that ends a document.
 class ByteText final : public TokenText {
  public:
   std::vector<int64_t> encode(const std::string& text) override;
@@ -39,7 +39,7 @@ class ByteText final : public TokenText {
   Utf8Stream utf8_;
 };
 
-// Tokens as their ids, with blanks between them, for a model whose tokenizer is not there.
+// Tokens printed as their ids, separated by blanks, for a model without its tokenizer.
 class IdText final : public TokenText {
  public:
   explicit IdText(int64_t vocab_size) : vocab_size_(vocab_size) {}

@@ -1,14 +1,15 @@
-"""Encodes and decodes text for `copus generate`, by the package tokenizers.
+"""Encodes and decodes text for `copus generate`, with the package tokenizers.
 
-The program has this file built in (tokenizer_text.cpp) and starts it as `python3 -c`, with the path of a tokenizer.json.
-It asks by one JSON value a line on standard input, and is answered likewise on standard output:
+The program has this file built in (tokenizer_text.cpp) and starts it as `python3 -c`, with the path of a
+tokenizer.json. It sends one JSON value per line on standard input, and reads an answer in the same form from standard
+output:
 
   "text"  a list of its token ids
-  id      the text that is complete with this token
+  id      the text that this token completes
   null    the rest of the text
 
-Before all answers stands {"end_of_document": an id or null}, {"missing": what Python lacks} or {"error": what is wrong
-with the tokenizer}.
+The first line of output is {"end_of_document": an id or null}, {"missing": what Python lacks} or {"error": what is
+wrong with the tokenizer}.
 """
 
 import json
@@ -25,29 +26,29 @@ def end_of_document(tokenizer, config):
 
 
 class TextStream:
-    """The text of tokens as they come. What a token adds to a text follows from the tokens before it, so they are
-    decoded together with those that were told last."""
+    """The text of tokens that arrive one by one. The text that a token adds depends on the tokens before it, so they
+    are decoded together with the tokens of the last returned text."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
         self._told, self._untold = [], []
 
     def add(self, token):
-        """The text that is complete with this token."""
+        """Returns the text that this token completes."""
         self._untold.append(token)
         text = self.rest()
-        if not text or text.endswith("\ufffd"):  # of a character that the next tokens may complete
+        if not text or text.endswith("\ufffd"):  # part of a character that the next tokens may complete
             return ""
-        is_seen_alone = bool(self._tokenizer.decode(self._untold))  # unlike a blank, which begins no text
+        is_seen_alone = bool(self._tokenizer.decode(self._untold))  # unlike a blank, which cannot begin a text
         self._told, self._untold = self._untold if is_seen_alone else self._told + self._untold, []
         return text
 
     def rest(self):
-        """The text of the tokens that have not been told."""
+        """Returns the text of the tokens whose text has not been returned yet."""
         before, text = self._tokenizer.decode(self._told), self._tokenizer.decode(self._told + self._untold)
         if text.startswith(before):
             return text[len(before) :]
-        return self._tokenizer.decode(self._untold)  # bytes that are no text take those before them along
+        return self._tokenizer.decode(self._untold)  # invalid bytes merge with those before them
 
 
 def tell(answer):
@@ -77,8 +78,8 @@ def main(path):
             tell(stream.add(question))
 
 
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # at Ctrl-C the program ends, and with it the questions
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # at Ctrl-C the program ends and sends no more requests
 try:
     main(Path(sys.argv[1]))
-except ConnectionError:  # as when the program is killed
+except ConnectionError:  # for example if the program is killed
     pass

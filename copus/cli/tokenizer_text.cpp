@@ -31,7 +31,7 @@ std::vector<std::string> pythons() {
   return {"python3"};
 }
 
-// Bounds how long one call on the socket waits.
+// Limits how long a call on the socket waits.
 void limit_waiting(int socket, std::chrono::milliseconds longest) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
   const timeval limit{.tv_sec = seconds.count(), .tv_usec = std::chrono::microseconds(longest - seconds).count()};
@@ -44,8 +44,8 @@ std::string in_seconds(std::chrono::milliseconds time) {
   return concat(std::chrono::duration<double>(time).count(), " s");
 }
 
-// Starts a process whose input and output are `socket`. -P: nothing is imported from the folder that the user is in.
-// Returns an error number, 0 where there is none.
+// Starts a process whose input and output are `socket`. -P prevents imports from the current folder. Returns an error
+// number, or 0.
 int spawn_python(const std::string& python, const std::string& file, int socket, pid_t& process) {
   std::array<std::string, 5> texts = {python, "-P", "-c", tokenizer_process_py, file};
   std::array<char*, texts.size() + 1> arguments{};
@@ -105,7 +105,7 @@ std::optional<std::string> TokenizerText::start(const std::string& python) {
   return concat("it ended at once, or gave no answer within ", in_seconds(longest_answer_));
 }
 
-// Ends the process by force, since one that hangs would not end with its input; it has nothing to lose.
+// Kills the process, because a hanging one would not end at the end of its input. It has nothing to lose.
 void TokenizerText::stop() {
   if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   if (process_ <= 0) return;

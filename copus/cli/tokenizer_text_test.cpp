@@ -1,4 +1,4 @@
-// Tests what happens where the process with the tokenizer hangs. What it says of text is tested by generate_test.py.
+// Tests a tokenizer process that hangs. generate_test.py tests how text is encoded and decoded.
 #include "copus/cli/tokenizer_text.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ class TokenizerTextTest : public testing::Test {
   }
   ~TokenizerTextTest() override { ::setenv("PATH", path_before_.c_str(), 1); }
 
-  // Puts a python3 in front of all others that says this, and then reads nothing and says nothing for ever.
+  // Puts a python3 first in PATH that prints `greeting`, and then reads and prints nothing forever.
   void hang_behind(const std::string& greeting) const {
     const std::filesystem::path python = folder_.path() / "python3";
     write_file_durably(python, concat("#!/bin/sh\necho $$ >'", (folder_.path() / "process").string(), "'\n", greeting,
@@ -53,7 +53,7 @@ TEST_F(TokenizerTextTest, AProcessThatNeverBeginsIsGivenUp) {
 TEST_F(TokenizerTextTest, AProcessThatHangsIsGivenUp) {
   hang_behind("echo '{\"end_of_document\": 7}'");
   {
-    TokenizerText text(folder_.path(), milliseconds(2500));  // in which a shell has begun, on a busy machine too
+    TokenizerText text(folder_.path(), milliseconds(2500));  // enough for a shell to start, even on a busy machine
     EXPECT_EQ(text.end_of_document(), 7);
     for (const size_t length : {size_t{5}, size_t{10} << 20}) {  // the longer one fills the socket
       EXPECT_THAT(user_error([&] { text.encode(std::string(length, 'x')); }),

@@ -1,8 +1,8 @@
-"""Tests that what `copus plan` prints for other trainers is read by the trainers' own parsers, at the versions that it
-is written for.
+"""Tests that the parsers of other trainers read what `copus plan` prints for them, at the versions for which it is
+written.
 
-Usage: trainer_parsers_test.py PATH_TO_COPUS [unittest options]. Each trainer's test is skipped where its sources or the
-packages that its parser needs are not there:
+Usage: trainer_parsers_test.py PATH_TO_COPUS [unittest options]. A trainer's test is skipped if its sources or the
+packages that its parser needs are missing:
 
     COPUS_MEGATRON_LM      folder of Megatron-LM at d98e8a64
     COPUS_NANOTRON         folder of nanotron at 2411b022
@@ -11,7 +11,7 @@ packages that its parser needs are not there:
     COPUS_TRAINERS_PYTHON  a Python with torch, torchdata, tyro, tomli, dacite, yaml and datasets; by default that of
                            this test
 
-Packages that only compute on GPUs are stubbed: nothing is trained.
+Packages that are only needed for computing on GPUs are stubbed, because nothing is trained.
 """
 
 import json
@@ -25,7 +25,7 @@ from program_test_support import ProgramTest
 
 STUBS = pathlib.Path(__file__).resolve().parent.parent.parent / "bench" / "trainers"
 
-# What each trainer's script begins with.
+# The beginning of each trainer's script.
 STUBBED_IMPORT = f'''
 import json, os, shlex, sys
 from unittest import mock
@@ -120,7 +120,7 @@ for text in texts:
 print("PARSED " + json.dumps(parsed))
 '''
 
-# Attributes must be there before they are set: a dataclass would take a new one.
+# Attributes must exist before they are set, because a dataclass would accept a new one.
 TORCHTITAN_0_3 = STUBBED_IMPORT + '''
 registry = stubbed_import(sys.argv[1], "torchtitan.models.llama3.config_registry")
 for text in texts:

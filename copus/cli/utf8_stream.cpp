@@ -27,7 +27,7 @@ std::string Utf8Stream::finish() {
   return replacement;
 }
 
-// Begins a character. The well-formed byte sequences are those of Unicode 15, table 3-7.
+// Begins a character. Well-formed byte sequences are listed in Unicode 15, table 3-7.
 std::string Utf8Stream::begin_character(uint8_t byte) {
   if (byte < 0x80) return {static_cast<char>(byte)};
   if (byte < 0xC2 || byte > 0xF4) return replacement;

@@ -33,7 +33,7 @@ TEST(Utf8Stream, ReplacesWhatIsNotUtf8) {
   EXPECT_EQ(show("\xC0\xAF"), "\uFFFD\uFFFD");                      // overlong
   EXPECT_EQ(show("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD");            // a surrogate
   EXPECT_EQ(show("\xF4\x90\x80\x80"), "\uFFFD\uFFFD\uFFFD\uFFFD");  // beyond U+10FFFF
-  EXPECT_EQ(show("\xE2\x82z"), "\uFFFDz");                          // one for the unfinished character
+  EXPECT_EQ(show("\xE2\x82z"), "\uFFFDz");                          // one for an unfinished character
   EXPECT_EQ(show("\xF0\x9F\x98"), "\uFFFD");
 }
 

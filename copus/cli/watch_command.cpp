@@ -1,4 +1,4 @@
-// `copus watch`: a run's state in the terminal, drawn again and again until the run has ended.
+// `copus watch`: shows a run's state in the terminal, refreshed until the run has ended.
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,8 +29,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// How long a run may be without a process, and without having ended, before it counts as dead: its ranks may be
-// started again.
+// A run that has no process but has not ended counts as dead after this time. Before that, its ranks may be restarted.
 constexpr Seconds patience_with_the_dead(10);
 
 struct WatchOptions {
@@ -40,7 +39,7 @@ struct WatchOptions {
   std::string wait;
 };
 
-// Columns of output that is no terminal: what the environment says, as to other programs.
+// The columns of output that is not a terminal, from the environment, as other programs do.
 int columns_of_a_pipe() {
   const char* const text = std::getenv("COLUMNS");
   const std::string_view columns = text == nullptr ? "" : text;
@@ -59,7 +58,7 @@ std::string joined(const std::vector<std::string>& lines, std::string_view line_
   return text;
 }
 
-// Waits for signals in place of being ended by them, so that the terminal is left as it was found, and a new size of it
+// Catches signals, so that they do not end the process: the terminal is restored at the end, and a change of its size
 // is noticed at once. The thread must be the process's only one.
 class Signals {
  public:
@@ -72,7 +71,7 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  // Returns after so long, or earlier for a new size of the terminal; true where the user wants to end.
+  // Waits for `seconds`, or less if the terminal's size changes. Returns true if the user wants to end.
   bool wait(Seconds seconds) const {
     const auto whole = static_cast<time_t>(seconds.count());
     const timespec limit{whole, static_cast<long>((seconds.count() - static_cast<double>(whole)) * 1e9)};
@@ -84,8 +83,8 @@ class Signals {
   sigset_t awaited_{}, before_{};
 };
 
-// Shows frames. On a terminal they are drawn over each other on a screen of their own, without lines that wrap, and the
-// last one stays when it is left; elsewhere each follows the one before it, behind an empty line.
+// Shows frames. On a terminal they replace each other on the alternate screen, without wrapped lines, and the last one
+// stays visible at the end. Elsewhere each frame follows the one before it after an empty line.
 class Screen {
  public:
   explicit Screen(bool once) {

@@ -1,5 +1,5 @@
-"""Tests `copus watch` as a process: one frame as text, a live one on a terminal that changes its size, runs that end,
-are killed, are not there.
+"""Tests `copus watch` as a process: one frame as text, a live view on a terminal that changes its size, and runs that
+end, are killed or do not exist.
 
 Usage: watch_test.py PATH_TO_COPUS [unittest options].
 """
@@ -24,7 +24,7 @@ FRAME = re.compile(r"\x1b\[H(.*?)\x1b\[J", re.DOTALL)
 
 
 class Terminal:
-    """A terminal of this many columns, and all that was written on it."""
+    """A terminal with this many columns, and all text written to it."""
 
     def __init__(self, columns):
         self.own, self.other = pty.openpty()
@@ -50,14 +50,14 @@ class Terminal:
         os.close(self.own)
 
     def frames(self):
-        # The terminal makes "\r\n" of "\n", and the view may write that itself.
+        # The terminal turns "\n" into "\r\n", and the view may write "\r\n" itself.
         return [frame.replace("\x1b[K", "").replace("\r", "").split("\n") for frame in FRAME.findall(self.text)]
 
 
 class Watch(ProgramTest):
     def begin(self, *settings):
         self.write_run("long.toml", steps=100_000)
-        # Nobody reads what it prints, so that it must not print much.
+        # Nobody reads its output, so it must not print much.
         run = self.start("train", "long.toml", "--run-dir", "r", "--set", "log.interval=1000000", "--set",
                          "evaluate.interval=0", *settings)
         self.addCleanup(run.communicate)

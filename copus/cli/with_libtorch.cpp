@@ -27,7 +27,7 @@ namespace {
 
 constexpr const char* name_with_libtorch = "copus-torch";
 
-// The programs with libtorch that wheels have installed beside this bin/, one for each version of Python.
+// The programs with libtorch that wheels have installed next to this bin/, one for each version of Python.
 std::vector<std::filesystem::path> programs_of_wheels(const std::filesystem::path& bin) {
   std::vector<std::filesystem::path> programs;
   for (const char* const libraries : {"lib", "lib64"}) {
@@ -58,7 +58,7 @@ std::optional<std::filesystem::path> program_with_libtorch() {
 }
 
 std::optional<PytorchMismatch> pytorch_mismatch(const std::filesystem::path& program) {
-  // Written by python/CMakeLists.txt, which has the program look for libtorch in the same two places.
+  // python/CMakeLists.txt writes this file. It makes the program look for libtorch in the same two places.
   std::ifstream built_with(program.parent_path() / "pytorch.txt");
   std::string version, folder;
   if (!std::getline(built_with, version) || !std::getline(built_with, folder)) return std::nullopt;

@@ -1,6 +1,6 @@
-// How the program `copus`, which is without libtorch, does what needs it: it becomes the program copus-torch, which a
-// build with libtorch puts beside it. So libtorch, whose loading takes a hundred times as long as the rest of a start,
-// is loaded by those who train.
+// How the program `copus`, which does not contain libtorch, runs commands that need it: it becomes the program
+// copus-torch, which a build with libtorch places next to it. Loading libtorch takes a hundred times as long as the
+// rest of a start, so only these commands load it.
 #pragma once
 
 #include <filesystem>
@@ -14,15 +14,15 @@ struct NeedsLibtorch {
   std::string command;  // its words: "copus bench step"
 };
 
-// Returns the version of the Python package `torch` in that folder ("2.13.0+cu130"); empty where there is none, as
-// beside a libtorch without Python.
+// Returns the version of the Python package `torch` in that folder ("2.13.0+cu130"). Empty if the package is missing,
+// as it is for a libtorch without Python.
 std::string version_of_pytorch(const std::filesystem::path& package);
 
-// Returns the path of copus-torch: beside this program, or, if a Python wheel has installed this program into bin/, in
-// the package `copus`. Nothing if there is none.
+// Returns the path of copus-torch: next to this program or, if a Python wheel installed this program into bin/, in the
+// package `copus`. Nothing if there is none.
 std::optional<std::filesystem::path> program_with_libtorch();
 
-// How to get a copus-torch, to end a message with.
+// How to get a copus-torch, for the end of a message.
 inline constexpr const char* how_to_build_with_libtorch =
     "build Copus with libtorch: make build, or COPUS_WITH_TORCH=1 pip install . in the environment of your PyTorch";
 
@@ -31,12 +31,12 @@ struct PytorchMismatch {
   std::string remedy;
 };
 
-// A Python wheel has a copus-torch and no libtorch: it loads that of the environment's PyTorch, and libtorch's binary
-// interface changes with each version. Returns what is wrong if the environment has another PyTorch or none; nothing if
-// it has the right one, or if `program`, the path of copus-torch, is not from a wheel.
+// A Python wheel has a copus-torch without libtorch. It loads the libtorch of the environment's PyTorch, whose binary
+// interface changes with each version. Returns what is wrong if the environment has another PyTorch or none. Returns
+// nothing if the environment has the right one, or if `program`, the path of copus-torch, is not from a wheel.
 std::optional<PytorchMismatch> pytorch_mismatch(const std::filesystem::path& program);
 
-// Becomes copus-torch, with the same arguments, variables and descriptors. Throws UserError where that cannot be.
+// Becomes copus-torch, with the same arguments, environment and descriptors. Throws UserError if that fails.
 [[noreturn]] void become_program_with_libtorch(char* const* arguments, const NeedsLibtorch& needs);
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// The commands of this room that need libtorch, in the program without it.
+// The commands of this room that need libtorch, for the program without it.
 #include "copus/cli/commands.h"
 #include "copus/cli/with_libtorch.h"
 #include "copus/comm/job/launcher.h"
@@ -10,13 +10,13 @@ void add_with_libtorch(CLI::App& parent, CommandAction& action, const std::strin
                        const char* about) {
   const NeedsLibtorch needs{program + " " + name};
   if (program_with_libtorch()) {
-    // Before its options are read, which are known there.
+    // Switches programs before the options are parsed, which only copus-torch knows.
     parent.add_subcommand(name, about)->preparse_callback([needs](size_t) { throw NeedsLibtorch(needs); });
     return;
   }
   CLI::App& command = *parent.add_subcommand(name, "(not in this build, which has no libtorch)");
   command.allow_extras();
-  command.footer("");  // the examples of its parent are of other commands
+  command.footer("");  // the parent's examples are for other commands
   command.callback([&action, needs] { action = [needs]() -> int { throw NeedsLibtorch(needs); }; });
 }
 
@@ -32,8 +32,8 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
   add_with_libtorch(program, action, "copus", "calibrate", about_calibrate);
 }
 
-// Of `copus train`: a mistake in what was given is told without waiting for libtorch. Ranks that another launcher has
-// started tell theirs together, which takes libtorch.
+// For `copus train`: reports the user's mistakes without waiting for libtorch. Ranks that another launcher started
+// report theirs together, which needs libtorch.
 int run_job(const RunRequest& request, double /*max_seconds*/, const std::vector<std::string>& /*arguments*/) {
   if (program_with_libtorch() && !read_rank_environment()) plan_run(request);
   throw NeedsLibtorch{"copus train"};

@@ -4,8 +4,7 @@
         page = browser.open(path)
         page.evaluate("document.title")
 
-Whatever a page writes on the console as a warning or error, throws, or asks a network for is in page.complaints and
-page.requests.
+Console warnings and errors of a page and its exceptions are in page.complaints, its network requests in page.requests.
 """
 
 import base64
@@ -17,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 
-DEADLINE = 120  # seconds for one answer; much more than any takes
+DEADLINE = 120  # seconds for one answer, far more than needed
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -36,14 +35,14 @@ class Page:
         return self.browser.command(method, parameters, self.session)
 
     def evaluate(self, expression: str):
-        """The value of a JavaScript expression, which is awaited where it is a promise."""
+        """The value of a JavaScript expression; promises are awaited."""
         answer = self.command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise AssertionError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     def settle(self) -> None:
-        """Waits until what was asked for has been drawn."""
+        """Waits until all requested changes are drawn."""
         self.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
 
     def resize(self, width: int, height: int, phone: bool = False) -> None:
@@ -63,7 +62,7 @@ class Page:
         self.settle()
 
     def screenshot(self, path: pathlib.Path) -> None:
-        """The whole page, from top to bottom."""
+        """Saves the whole page, from top to bottom."""
         image = self.command("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(image["data"]))
 

@@ -1,5 +1,5 @@
-"""What the commands in the documentation leave to their reader: text to train on, a Hugging Face model with its tokenizer,
-and a run's configuration.
+"""Files that the commands in the documentation expect their reader to have: text to train on, a Hugging Face model with
+its tokenizer, and a run's configuration.
 """
 
 import array
@@ -9,12 +9,12 @@ import pathlib
 import random
 import struct
 
-# A model of 257 tokens: bytes, and the end of a document.
+# A model with 257 tokens: bytes and the end of a document.
 MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 257, "hidden_size": 32,
          "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
          "head_dim": 8, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
          "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 256, "eos_token_id": 256}
-# Settings that make every run small that is shown.
+# Settings that make every documented run small.
 SMALL_RUN = ["model.num_hidden_layers=2", "model.hidden_size=32", "model.intermediate_size=64",
              "train.sequence_length=64"]
 END_OF_DOCUMENT = "<|end|>"
@@ -58,7 +58,7 @@ def articles(count: int) -> str:
 
 
 def byte_tokenizer() -> dict:
-    """A tokenizer.json whose tokens are bytes, as the letters that GPT-2 writes for them."""
+    """A tokenizer.json with a token per byte, written with GPT-2's letters for bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
@@ -100,7 +100,7 @@ def write_config(path: pathlib.Path, **others) -> None:
 
 
 def write_model(folder: pathlib.Path) -> None:
-    """As save_pretrained writes it."""
+    """Writes the files that save_pretrained writes."""
     folder.mkdir()
     write_config(folder / "config.json")
     (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))

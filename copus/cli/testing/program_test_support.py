@@ -1,7 +1,7 @@
 """Support for tests of the program as a process: a folder with a corpus and a run, and access to the files of a run.
 
-For test files that are called as TEST.py PATH_TO_COPUS [unittest options]. A build without libtorch (environment
-COPUS_WITH_TORCH=0) is tested for what it says about that.
+For test files that are called as TEST.py PATH_TO_COPUS [unittest options]. For a build without libtorch (environment
+COPUS_WITH_TORCH=0), they test its messages about that.
 """
 
 import errno
@@ -24,9 +24,9 @@ COPUS = str(pathlib.Path(sys.argv[1]).resolve())
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TORCHRUN = str(ROOT / ".venv" / "bin" / "torchrun")
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
-SANITIZERS = os.environ.get("COPUS_SANITIZE", "")  # with which the program is built
+SANITIZERS = os.environ.get("COPUS_SANITIZE", "")  # the sanitizers of the program's build
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "5"))
-TIMEOUT = 400  # seconds; much more than any command here takes
+TIMEOUT = 400  # seconds, far more than any command here takes
 
 MODEL = """
 [model]
@@ -65,7 +65,7 @@ within_node = { latency_microseconds = 2.0, gigabytes_per_second = 8.0 }
 between_nodes = { latency_microseconds = 30.0, gigabytes_per_second = 0.5 }
 teraflops_per_rank = 0.01
 """
-# A job of 64 ranks on a cluster that is only described; its [parallel] is for the test to say.
+# A job of 64 ranks on a cluster that is only described. The test adds [parallel].
 MODELLED_CLOCK = """
 [cluster]
 clock = "modelled"
@@ -83,10 +83,10 @@ def batch_of(configuration):
 
 
 def run_with_terminal(arguments, folder, timeout=TIMEOUT, shows_output=False):
-    """Runs the program with a terminal for its messages. Returns its exit code, its output and what was shown there. With
-    `shows_output` the terminal is for the output instead, and there are no messages."""
+    """Runs the program with a terminal for its messages. Returns its exit code, its output and the terminal's text.
+    With `shows_output`, the terminal is for the output instead, and there are no messages."""
     ours, theirs = pty.openpty()
-    with tempfile.TemporaryFile() as output:  # no pipe, which a long output would fill
+    with tempfile.TemporaryFile() as output:  # not a pipe, which a long output would fill
         streams = {"stdout": theirs, "stderr": output} if shows_output else {"stdout": output, "stderr": theirs}
         process = subprocess.Popen([COPUS, *arguments], cwd=folder, **streams)
         os.close(theirs)
@@ -108,7 +108,7 @@ def run_with_terminal(arguments, folder, timeout=TIMEOUT, shows_output=False):
 
 
 def read_terminal(descriptor, deadline):
-    """What the other side has written since, nothing where there is no other side any more."""
+    """Returns what the other side has written since; nothing if the other side is gone."""
     if not select.select([descriptor], [], [], max(0, deadline - time.monotonic()))[0]:
         raise TimeoutError
     try:
@@ -120,7 +120,7 @@ def read_terminal(descriptor, deadline):
 
 
 def limit_files_to(size):
-    """Makes a preexec_fn that lets no file of the child grow beyond `size` bytes: this stands in for a full disk."""
+    """Makes a preexec_fn that limits files of the child to `size` bytes, as a stand-in for a full disk."""
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
@@ -151,7 +151,7 @@ class ProgramTest(unittest.TestCase):
 
     @staticmethod
     def kill_left_over(process):
-        """A test that fails leaves no process behind: a run without an end would take the machine's time."""
+        """Kills a process that a failed test leaves behind: an endless run would use up the machine's time."""
         if process.poll() is None:
             process.kill()
             process.wait(timeout=TIMEOUT)
@@ -177,7 +177,7 @@ class ProgramTest(unittest.TestCase):
         return result
 
     def assert_refused(self, *arguments, says, leaves_run_dir=False, **options):
-        """Expects a user's mistake: exit code 2, one message with these words, and nothing half-written."""
+        """Expects a user's mistake: exit code 2, one message with these words, and no half-written files."""
         result = self.copus(*arguments, **options)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertEqual(result.stderr.count("copus: error:"), 1, result.stderr)
@@ -189,9 +189,9 @@ class ProgramTest(unittest.TestCase):
         return result
 
     def losses(self, run):
-        """Returns {step: (loss, grad_norm, lr)} as written: equal text only for bitwise equal numbers.
+        """Returns {step: (loss, grad_norm, lr)} as written: texts are equal only if the numbers are bitwise equal.
 
-        A step may have a second line right behind its first, which adds the held-out loss and nothing else.
+        A step may have a second line right after its first, which only adds the held-out loss.
         """
         found, before = {}, None
         for line in (self.folder / run / "run.jsonl").read_text().splitlines():

@@ -1,11 +1,11 @@
-"""For tests: the processes of a job's ranks, as the system shows them."""
+"""For tests: the processes of a job's ranks, as found in the system."""
 
 import os
 import pathlib
 import re
 import time
 
-DEADLINE = 120  # seconds; much more than a job takes to start
+DEADLINE = 120  # seconds, far more than a job takes to start
 
 
 def children(pid):
@@ -16,7 +16,7 @@ def children(pid):
 
 
 def rank_of(pid, variable="COPUS_RANK"):
-    """Returns the rank of a process of a job; None for others and for one that has ended. Other launchers say it in
+    """Returns the rank of a process of a job; None for other processes and for one that has ended. Other launchers use
     other variables."""
     try:
         variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -34,7 +34,7 @@ def is_gone(pid):
 
 
 def ranks_of(launcher, count, lives, variable="COPUS_RANK"):
-    """Returns the processes of a job by rank, once there are `count`; None where the launcher ends before."""
+    """Returns the processes of a job by rank, once there are `count`; None if the launcher ends before."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline and lives():
         ranks = {rank_of(pid, variable): pid for pid in children(launcher) if not is_gone(pid)}
@@ -45,7 +45,7 @@ def ranks_of(launcher, count, lives, variable="COPUS_RANK"):
 
 
 class Places:
-    """The places where the ranks of a job say they are, read from the memory that they share."""
+    """The current places of a job's ranks, read from the memory in which they publish them."""
 
     HEALTH_BYTES = 16384  # the beginning of the segment: the states of all ranks
 
@@ -58,18 +58,18 @@ class Places:
             self.memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
 
     def read(self):
-        """The memory in which they say it, as bytes; nothing for a rank that has ended or not met the others."""
+        """Returns that memory as bytes; nothing for a rank that has ended or has not joined yet."""
         try:
             return b"" if self.memory is None else os.pread(self.memory, self.HEALTH_BYTES, self.address)
         except OSError:
             return b""
 
     def switching(self):
-        """Returns every (step, phase) that a rank is or was in lately."""
+        """Returns every (step, phase) where a rank is or was recently."""
         return set(re.findall(rb"switching after step (\d+): ([a-z ]+)", self.read()))
 
     def steps_with(self, words):
-        """Returns the steps after which a rank says that it is at a place with these words, or was lately."""
+        """Returns the steps after which a rank is, or recently was, at a place with these words."""
         return {int(step) for step in re.findall(words.encode() + rb" after step (\d+)", self.read())}
 
     def close(self):

@@ -1,10 +1,10 @@
-"""A real SLURM cluster on this machine, for tests: munged, slurmctld and a slurmd for each of several virtual nodes, from
-Debian's packages, as the current user and in a temporary folder.
+"""A real SLURM cluster on this machine, for tests: munged, slurmctld and one slurmd per virtual node, from Debian's
+packages, as the current user and in a temporary folder.
 
     with SlurmCluster(nodes=2) as cluster:
         cluster.run("srun", "-n", "4", "hostname")
 
-Nothing of it outlives the `with` statement; the daemons do not even outlive a test that is killed.
+All of it ends with the `with` statement. The daemons also end when the test is killed.
 """
 
 import ctypes
@@ -21,12 +21,12 @@ import unittest
 
 from free_port import free_port
 
-DEADLINE = 30  # seconds for one answer or end of the daemons; much more than any takes
+DEADLINE = 30  # seconds for one answer or end of the daemons, far more than needed
 MARKER = "COPUS_SLURM_TEST"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
 SEARCHED = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # where the daemons are
-# Without cgroups, accounting and limits, which need more than an ordinary user. Credentials are short-lived because
-# SLURM lets a requeued job wait for as long as they live.
+# Without cgroups, accounting and limits, which need privileges. Credentials are short-lived because SLURM delays a
+# requeued job for their lifetime.
 CONFIGURATION = """
 ClusterName=copus
 SlurmctldHost={host}(127.0.0.1)
@@ -60,7 +60,7 @@ def end_with_parent() -> None:
 
 
 class SlurmCluster:
-    """Raises unittest.SkipTest, with the reason, where SLURM is not installed or does not start."""
+    """Raises unittest.SkipTest, with the reason, if SLURM is not installed or does not start."""
 
     def __init__(self, nodes: int):
         self._nodes = nodes
@@ -72,7 +72,7 @@ class SlurmCluster:
             raise unittest.SkipTest(f"SLURM is not installed: there is no {', '.join(missing)}")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_slurm_"))
         own = {"PATH": SEARCHED, "SLURM_CONF": str(self.folder / "slurm.conf"), MARKER: str(self.folder)}
-        # A test that is itself run inside a job of SLURM must not look like that job's.
+        # A test that itself runs inside a SLURM job must not look like part of that job.
         others = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
         self.environment = {**others, **own}
         try:
@@ -100,14 +100,14 @@ class SlurmCluster:
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def answer(self, *command: str) -> str:
-        """What a command of SLURM prints."""
+        """Returns the output of a SLURM command."""
         result = self.run(*command)
         if result.returncode != 0:
             raise AssertionError(f"{command}: {result.stdout}{result.stderr}\n{self._logs()}")
         return result.stdout
 
     def _start(self) -> None:
-        self.folder.chmod(0o755)  # munged does not serve from a folder that others cannot enter
+        self.folder.chmod(0o755)  # munged refuses a folder that others cannot enter
         key = self.folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(1024))
@@ -150,24 +150,24 @@ class SlurmCluster:
             time.sleep(0.05)
 
     def _logs(self) -> str:
-        """The end of what each daemon said."""
+        """The end of each daemon's log."""
         ends = (f"{log.name}:\n{log.read_text(errors='replace')[-1500:]}" for log in sorted(self.folder.glob("*.log")))
         return "\n".join(ends)
 
     def processes(self) -> list[int]:
-        """Whatever was started by the cluster or in it, found by a variable in its environment."""
+        """All processes that the cluster or its jobs started, found by an environment variable."""
         mark = f"{MARKER}={self.folder}".encode()
         found = []
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
                 if mark in pathlib.Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                     found.append(int(name))
-            except OSError:  # it has just ended, or is somebody else's
+            except OSError:  # it has just ended, or belongs to another user
                 pass
         return found
 
     def cancel_all(self) -> None:
-        """Ends what jobs there are at once, without the time that SLURM would give them, and waits for that."""
+        """Kills all jobs at once, without SLURM's grace period, and waits until they are gone."""
         deadline = time.monotonic() + DEADLINE
         while self.answer("squeue", "--noheader"):
             if time.monotonic() > deadline:
@@ -177,7 +177,7 @@ class SlurmCluster:
             time.sleep(0.1)
 
     def _end(self) -> None:
-        """Ends the daemons, and whatever they and jobs have left."""
+        """Ends the daemons, and all processes that they or jobs left."""
         for daemon in reversed(self._daemons):
             daemon.terminate()
         deadline = time.monotonic() + 5

@@ -7,12 +7,12 @@ import unittest
 
 
 def ip(*words: str) -> bool:
-    """Whether the program `ip` did what it was told."""
+    """Runs the program `ip`; returns whether it succeeded."""
     return subprocess.run(["ip", *words], check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
 class TwoHosts:
-    """Deleted when the test ends; skips the test where this machine does not allow them."""
+    """Deleted when the test ends. Skips the test if this machine does not allow such hosts."""
 
     def __init__(self, test: unittest.TestCase):
         if os.getuid() != 0 or not shutil.which("ip"):
