@@ -6,7 +6,7 @@ namespace copus {
 
 namespace {
 
-// Of the whole process, as its stderr is.
+// Per process, like stderr.
 std::atomic<bool> all_is_told = false;
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Whether this process still tells the user of failures (rank_failure.h).
+// Whether this process still reports failures to the user (rank_failure.h).
 #pragma once
 
 namespace copus {
 
-// From now on it does not: what has ended the job is told otherwise, and all else follows from it.
+// Stops these reports. The cause that ended the job is reported elsewhere, and all other failures follow from it.
 void announce_no_more();
 bool may_announce();
 

@@ -1,4 +1,4 @@
-// A thread that takes no signals: Ctrl-C and SIGTERM are for the main thread.
+// A thread that receives no signals: Ctrl-C and SIGTERM go to the main thread.
 #pragma once
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 namespace copus {
 
 inline std::thread background_thread(std::function<void()> body) {
-  // A thread begins with the mask of its parent.
+  // A thread inherits its parent's signal mask.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

@@ -1,13 +1,14 @@
 // Communication within one ordered group of ranks. Torch-free: callers pass addresses and counts. Reductions sum in the
 // order of the group's ranks, element by element (bfloat16 in fp32, rounded once), so that results repeat bitwise and
-// do not depend on message sizes or on how a buffer is cut. (Of device memory over NCCL, the order is NCCL's.)
+// do not depend on message sizes or on how a buffer is split. (For device memory over NCCL, the order is NCCL's.)
 //
-// Buffers are host memory, or memory of the rank's GPU (device_runtime.h). An operation on device memory comes after
-// what its caller's current stream held when it was started. What that stream is given after wait(), or after a
-// blocking call, comes after the operation. Neither need block the host, and done() means done on the device.
+// Buffers are in host memory or in memory of the rank's GPU (device_runtime.h). An operation on device memory runs
+// after the work that its caller's current stream held when the operation was started. Work that is put on that stream
+// after wait(), or after a blocking call, runs after the operation. Neither need block the host, and done() means done
+// on the device.
 //
-// Every member of a group must start the same collectives in the same order. Nothing waits for ever: a wait that finds
-// a rank failed, or that exceeds the world's deadline, throws RankFailure naming who is missing.
+// Every member of a group must start the same collectives in the same order. No wait is endless: a wait throws
+// RankFailure, which names the missing rank, if a rank has failed or if the wait exceeds the world's deadline.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@
 
 namespace copus {
 
-// An operation under way. Its buffers must stay alive and untouched until wait() returns or done() is true. Destroying
-// it does not wait, so whoever started the operation has to.
+// An operation under way. Its buffers must stay alive and untouched until wait() returns or done() is true. The
+// destructor does not wait, so the caller must.
 class Work {
  public:
   class State {
@@ -31,7 +32,7 @@ class Work {
     virtual bool done() = 0;
   };
 
-  Work() = default;  // of an operation that is done
+  Work() = default;  // an operation that is done
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   void wait() const {
     if (state_) state_->wait();
@@ -42,7 +43,7 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-// Called by one thread of the rank. Counts are in elements.
+// Called by one thread of the rank at a time. Counts are in elements.
 class Communicator {
  public:
   using Message = copus::Message;
@@ -51,16 +52,16 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // World ranks of the members, in the group's order, and this rank's place among them.
+  // World ranks of the members in the group's order, and this rank's position among them.
   const std::vector<int64_t>& ranks() const { return ranks_; }
   int64_t rank() const { return rank_; }
   int64_t size() const { return std::ssize(ranks_); }
 
-  // Starts an operation: all_reduce, reduce_scatter, all_gather, broadcast, send or receive. The value may go once this
-  // returns.
+  // Starts an operation: all_reduce, reduce_scatter, all_gather, broadcast, send or receive. `operation` may be
+  // destroyed when this returns.
   Work start(const Operation& operation);
-  // Returns when an operation, of any kind, is done. Both throw InternalError for counts and members that do not fit
-  // the group.
+  // Runs an operation of any kind and returns when it is done. Both functions throw InternalError if counts or members
+  // do not fit the group.
   void run(const Operation& operation);
 
   Work start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
@@ -70,8 +71,8 @@ class Communicator {
     run(Operation::all_reduce(data, count, type, reduction));
   }
 
-  // input: sum(counts) elements; member i gets the counts[i] elements after those of the members before it, reduced.
-  // output may be the member's own part of input; the rest of input is then left unspecified.
+  // input: sum(counts) elements. Member i gets the reduction of its part, the counts[i] elements after those of earlier
+  // members. output may be the member's own part of input; the rest of input is then unspecified.
   Work start_reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
                             Reduction reduction) {
     return start(Operation::reduce_scatter(input, output, counts, type, reduction));
@@ -80,7 +81,7 @@ class Communicator {
     run(Operation::reduce_scatter(input, output, counts, type, Reduction::sum));
   }
 
-  // Member i gives counts[i] elements; output: sum(counts) elements, in the order of the members. input may be the
+  // Member i contributes counts[i] elements. output: sum(counts) elements in the order of the members. input may be the
   // member's own part of output.
   Work start_all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
     return start(Operation::all_gather(input, output, counts, type));
@@ -96,14 +97,14 @@ class Communicator {
   // Returns when all members have called it.
   void barrier() { run({.kind = OperationKind::barrier}); }
 
-  // Messages between two members arrive in the order in which they were sent, each as it was sent: the receiver knows
-  // count and type, and both ends name the same link. A send needs no receiver to make progress in anything else; over
-  // NCCL it holds up later messages of its link until it is received.
+  // Messages between two members arrive in the order in which they were sent. The receiver passes the same count and
+  // type as the sender, and both ends name the same link. A send makes progress without a receiver; over NCCL it delays
+  // later messages on its link until it is received.
   Work start_send(const void* data, int64_t count, DataType type, int64_t to, Route route = {}) {
     return start(Operation::send(data, count, type, to, route));
   }
   void send(const void* data, int64_t count, DataType type, int64_t to) { run(Operation::send(data, count, type, to)); }
-  // The message may be taken as late as in wait(), so whoever starts several receives waits for them in order.
+  // The message may be received only in wait(), so a caller with several receives waits for them in order.
   Work start_receive(void* data, int64_t count, DataType type, int64_t from, Route route = {}) {
     return start(Operation::receive(data, count, type, from, route));
   }
@@ -111,7 +112,8 @@ class Communicator {
     run(Operation::receive(data, count, type, from, route));
   }
 
-  // Messages between any members at once, at most one from each to each. Every member calls it, even without messages.
+  // Messages between any members at the same time, at most one from each member to each. Every member calls it, even
+  // without messages.
   void exchange(std::span<const Message> outgoing, std::span<const Message> incoming) {
     run({.kind = OperationKind::exchange,
          .outgoing = {outgoing.begin(), outgoing.end()},
@@ -121,13 +123,13 @@ class Communicator {
  protected:
   Communicator(std::vector<int64_t> ranks, int64_t rank);
 
-  // An operation that runs when it is waited for, before this communicator ends.
+  // An operation that runs when the caller waits for it, which must happen before this communicator ends.
   Work run_in_wait(const Operation& operation);
-  // An exchange as single messages of this communicator: all sends are started before the first message is received.
+  // Performs an exchange by single messages of this communicator. Starts all sends before receiving the first message.
   void exchange_one_by_one(const Operation& operation);
 
  private:
-  // start() and run() of an operation that fits the group.
+  // Implement start() and run() for an operation that fits the group.
   virtual Work do_start(const Operation& operation) = 0;
   virtual void do_run(const Operation& operation) = 0;
 
@@ -139,10 +141,10 @@ class Communicator {
   const int64_t rank_;
 };
 
-// The base of communicators that add something to the operations of another one. By itself it passes them on.
+// The base of communicators that add something to another one's operations. By default it forwards them.
 class WrappedCommunicator : public Communicator {
  public:
-  // Refers to `group`, which may end before it.
+  // Keeps a reference to `group`, which may be destroyed first.
   explicit WrappedCommunicator(Communicator& group) : Communicator(group.ranks(), group.rank()), group_(group) {}
 
  protected:

@@ -1,4 +1,4 @@
-// The number by which the kernel knows an open file of this process, closed at the end of its owner.
+// A file descriptor of this process, closed by its owner's destructor.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@ namespace copus {
 
 class Descriptor {
  public:
-  // Takes ownership; -1: of no file. Throws InternalError for the number of a standard stream.
+  // Takes ownership; -1: no file. Throws InternalError for the number of a standard stream.
   explicit Descriptor(int number = -1) : number_(checked_descriptor(number)) {}
   Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {

@@ -35,7 +35,7 @@ class ChosenRanksWorld final : public WrappedWorld {
     return there;
   }
 
-  const std::vector<int64_t> ranks_;  // of the world within, by rank of this one
+  const std::vector<int64_t> ranks_;  // ranks in the inner world, by rank of this world
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The world of some ranks of another one: those that a layout uses, where the job has more.
+// The world of some ranks of another world, for a layout that does not use all ranks of the job.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace copus {
 
-// The world of these ranks of `inner`, which are distinct and include this one. The order of the list gives them their
-// new ranks. Health, clock and the ranks in reports of failures stay those of `inner`, which belongs to somebody else
-// and outlives this world. Throws InternalError for a rank that is not in the list.
+// Returns the world of these ranks of `inner`. They are distinct and include this rank; their order in the list gives
+// them their new ranks. Health, clock and the ranks in failure reports stay those of `inner`, which the caller owns and
+// which outlives the new world. Throws InternalError if this rank is not in the list.
 std::unique_ptr<World> chosen_ranks(World& inner, std::vector<int64_t> ranks);
 
 // The world of ranks 0 to size - 1.

@@ -1,6 +1,6 @@
-// How the ranks of a job know of each other's health. Every rank says where it is; a watchdog thread sends heartbeats
-// and looks at everybody else's. The first to see a failure reports it once for all; from then on every wait throws
-// RankFailure, and a rank that does not notice in time is ended by its watchdog.
+// How the ranks of a job monitor each other. Every rank publishes its place. A watchdog thread sends heartbeats and
+// checks those of the other ranks. The first rank that sees a failure reports it for all. From then on every wait
+// throws RankFailure, and the watchdog of a rank that does not notice in time ends it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace copus {
 
-// Where memory for them is fixed, this much is kept of a place and of a failure's cause, with the 0 that ends them.
+// The sizes, including the terminating 0, of a place and of a failure's cause in memory of fixed size. Longer texts are
+// truncated.
 inline constexpr size_t place_bytes = 96, cause_bytes = 256;
 
 // Thread-safe.
@@ -20,19 +21,19 @@ class Health {
  public:
   virtual ~Health() = default;
 
-  // Where this rank is, in words for a message; every change counts as progress.
+  // Sets where this rank is, in words for a message. Every change counts as progress.
   virtual void set_place(std::string_view place) = 0;
 
-  // The length of a step as far as it is known. A rank without progress for ten of them, and for at least ten seconds,
-  // counts as stalled. At first it is 0, which means that it is not known: then nothing counts as stalled (set-up,
-  // evaluation, checkpoints).
+  // Sets the expected length of a step. A rank that makes no progress for ten steps, and for at least ten seconds,
+  // counts as stalled. The initial value 0 means unknown: then no rank counts as stalled (set-up, evaluation,
+  // checkpoints).
   virtual void set_expected_step_seconds(double seconds) = 0;
 
-  // Between these two this rank waits for others, and so is not the one that stalls.
+  // Between these two calls this rank waits for others, so it does not count as stalled.
   virtual void begin_wait() = 0;
   virtual void end_wait() = 0;
 
-  // Ends the job. The first report counts, and later ones are dropped.
+  // Ends the job. Only the first report counts.
   virtual void report(const FailureReport& report) = 0;
   virtual std::optional<FailureReport> failure() const = 0;
 
@@ -42,7 +43,7 @@ class Health {
   }
 };
 
-// While it lives, this rank waits for others.
+// Marks this rank as waiting for others while the object lives.
 class WaitingForOthers {
  public:
   explicit WaitingForOthers(Health& health) : health_(health) { health_.begin_wait(); }

@@ -1,5 +1,5 @@
-// One operation of a group of ranks as a value. Communicators hand it on to one another, to queue it, to time it or to
-// copy its buffers to and from a device, and mostly need not know which kind of operation it is.
+// One operation of a group of ranks as a value. Communicators pass it on to queue it, to time it or to copy its buffers
+// to and from a device, mostly without regard to its kind.
 #pragma once
 
 #include <cstdint>
@@ -15,39 +15,39 @@ enum class OperationKind { all_reduce, reduce_scatter, all_gather, broadcast, ba
 // "all_reduce", "reduce_scatter", ...
 const char* to_string(OperationKind kind);
 
-// Bytes to or from one member of the group.
+// A message to or from one member of the group.
 struct Message {
   int64_t member;
   void* data;
   int64_t bytes;
 };
 
-// How a message travels where messages wait for their receivers on the device (NCCL). Elsewhere it makes no difference.
+// How a message travels if messages wait for their receivers on the device (NCCL). Otherwise it has no effect.
 struct Route {
-  // The link of the ring of n members that carries the message: link i joins member i and the next one, link n - 1 the
-  // last member and the first, and link n + i is another one beside link i. -1: the first link between the two members.
-  // Messages of different links do not wait for each other.
+  // The link that carries the message in the ring of n members. Link i connects member i and the next one, link n - 1
+  // the last member and the first, and link n + i is a second link parallel to link i. -1: the first link between the
+  // two members. Messages on different links do not wait for each other.
   int64_t link = -1;
-  // The sender's next operation in this group is a receive, and the two may become one operation. A pipeline's
-  // neighbours that both send before they receive would otherwise wait for each other for ever.
+  // The sender's next operation in this group is a receive, and the two may be joined into one operation. Otherwise two
+  // neighbours in a pipeline that both send before they receive would deadlock.
   bool with_next_receive = false;
 };
 
-// A stretch of the vector that an operation is about, in bytes.
+// A part of an operation's vector, in bytes.
 struct VectorPart {
   int64_t offset = 0;
   int64_t bytes = 0;
   bool operator==(const VectorPart&) const = default;
 };
 
-// What one member does in an operation. Every operation but a barrier and an exchange is about one vector of `count`
-// elements of `type`. The functions of Communicator say what each kind does with it.
+// What one member does in an operation. Every operation except a barrier and an exchange works on one vector of `count`
+// elements of `type`. The functions of Communicator describe each kind.
 struct Operation {
   OperationKind kind;
-  const void* input = nullptr;  // what this member gives
-  void* output = nullptr;       // where it wants the result; may be `input`, or the member's part of it
+  const void* input = nullptr;  // what this member contributes
+  void* output = nullptr;       // where the result goes; may be `input`, or the member's part of it
   int64_t count = 0;
-  std::vector<int64_t> counts = {};  // reduce_scatter, all_gather: the elements of each member's part
+  std::vector<int64_t> counts = {};  // reduce_scatter, all_gather: number of elements in each member's part
   DataType type = DataType::byte;
   Reduction reduction = Reduction::sum;
   int64_t peer = -1;                                  // broadcast: the root; send, receive: the other member
@@ -70,18 +70,18 @@ struct Operation {
     return {OperationKind::receive, nullptr, data, count, {}, type, Reduction::sum, from, {}, {}, route};
   }
 
-  // Whether it may be started and waited for later; the others only run.
+  // Whether the operation can be started and waited for later. The others can only be run.
   bool can_be_started() const;
-  bool is_message() const;  // and not a collective, in which every member of the group takes part
+  bool is_message() const;  // rather than a collective, in which every member of the group takes part
 
-  // Of the whole vector.
+  // Bytes of the whole vector.
   int64_t bytes() const { return count * size_of(type); }
-  // The part that `counts` gives to a member.
+  // The part that `counts` assigns to a member.
   VectorPart part_of(int64_t member) const;
   // What a member's `input` and `output` hold of the vector: nothing, the member's part, or all of it.
   VectorPart input_of(int64_t member) const;
   VectorPart output_of(int64_t member) const;
-  // The buffer of the whole vector. The other one may be empty, and so say nothing about the memory that it is in.
+  // The buffer of the whole vector. The other buffer may be empty, and then does not tell which memory it is in.
   const void* whole() const { return kind == OperationKind::reduce_scatter || output == nullptr ? input : output; }
 };
 

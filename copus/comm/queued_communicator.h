@@ -1,5 +1,5 @@
-// A communicator over any transport. Operations that are started run in order on threads of the group; blocking ones
-// run on the thread of the caller, after those.
+// A communicator over any transport. Started operations run in order on threads of the group. Blocking operations run
+// on the caller's thread, after the started ones.
 #pragma once
 
 #include <deque>
@@ -14,13 +14,13 @@ namespace copus {
 
 class QueuedCommunicator final : public Communicator {
  public:
-  // `ranks`: world ranks of the members; `member`: this rank's place among them. `queues`: those of this rank, where it
-  // goes on after the failure of another one.
+  // `ranks`: world ranks of the members; `member`: this rank's position among them. `queues`: the open queues of this
+  // rank, if it survives the failure of other ranks.
   QueuedCommunicator(std::vector<int64_t> ranks, int64_t member, std::unique_ptr<Transport> transport,
                      std::shared_ptr<OpenQueues> queues = nullptr);
 
  private:
-  // A send is done at once where the message fits between the two members and none waits before it.
+  // A send completes immediately if the message fits into the buffer between the two members and no earlier one waits.
   Work do_start(const Operation& operation) override;
   void do_run(const Operation& operation) override;
   void perform(const Operation& operation);
@@ -28,7 +28,7 @@ class QueuedCommunicator final : public Communicator {
   const std::unique_ptr<Transport> transport_;
   const std::shared_ptr<OpenQueues> queues_;
   TaskQueue collectives_;
-  std::deque<TaskQueue> sends_;  // for each receiver
+  std::deque<TaskQueue> sends_;  // by receiver
 };
 
 }  // namespace copus

@@ -17,8 +17,7 @@
 namespace copus {
 namespace {
 
-// Notes which operation of which size ran in what order and on which thread; those of the size `held` wait for
-// release().
+// Records the kind, size and thread of each operation in order. Operations of the size `held` wait for release().
 class NotingTransport : public Transport {
  public:
   static constexpr int64_t held = 1000;
@@ -38,7 +37,7 @@ class NotingTransport : public Transport {
   }
 
   void release() { released_->set_value(); }
-  // Does the same, and may be called when the transport has ended.
+  // Returns a function that does the same and that may be called after the transport's end.
   std::function<void()> releaser() const {
     return [released = released_] { released->set_value(); };
   }
@@ -93,7 +92,7 @@ TEST_F(QueuedCommunicatorTest, runs_blocking_operations_on_the_caller) {
 TEST_F(QueuedCommunicatorTest, runs_what_was_started_in_order_and_blocking_operations_after_it) {
   const Work first = start_all_reduce(held);
   const Work second = communicator_.start_all_gather(nullptr, nullptr, counts_, DataType::byte);
-  counts_.assign(3, 0);  // were needed at the start alone
+  counts_.assign(3, 0);  // needed only at the start
   EXPECT_FALSE(first.done());
   EXPECT_FALSE(second.done());
   EXPECT_TRUE(transport_->noted().empty());
@@ -139,12 +138,12 @@ TEST(QueuedCommunicator, that_ends_before_its_operations_drops_them_with_an_erro
   std::vector<Work> started{start(NotingTransport::held)};
   for (int64_t i = 0; i < 1000; ++i) started.push_back(start(1));
   std::thread later([release = transport->releaser()] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the end of the communicator mostly waits meanwhile
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // meanwhile the destructor usually waits
     release();
   });
   communicator.reset();
   later.join();
-  // Whoever waits goes on. Which of them were dropped depends on how far the threads had come.
+  // All waits return. Which operations were dropped depends on how far the threads had come.
   for (const Work& work : started) {
     EXPECT_TRUE(work.done());
     try {

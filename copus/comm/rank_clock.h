@@ -1,29 +1,28 @@
-// The clock that a rank's step times, timeline and log are read from: the real one, the real one with messages that
-// arrive late, or a virtual one on which 16 ranks on 2 cores have the step times that 16 devices would have.
+// The clock for a rank's step times, timeline and log: the real clock, the real clock with delayed messages, or a
+// virtual clock on which 16 ranks on 2 cores have the step times of 16 devices.
 #pragma once
 
 #include <chrono>
 
 namespace copus {
 
-// Used by the rank's main thread alone.
+// Used only by the rank's main thread.
 class RankClock {
  public:
   virtual ~RankClock() = default;
 
-  // Seconds since the job began, comparable between ranks. A virtual clock has advanced by the computing done since the
-  // last call: the thread's measured time, or what charge() added.
+  // Seconds since the job began, comparable between ranks. A virtual clock advances by the computing done since the
+  // last call: the thread's measured time, or the time added by charge().
   virtual double now() = 0;
 
-  // Tells when something that this rank waited for has ended. A virtual clock moves there unless it is later already; a
-  // real one sleeps until then.
+  // Sets the time at which something that this rank waited for ended. A virtual clock moves there unless it is later
+  // already; a real one sleeps until then.
   virtual void advance_to(double seconds) = 0;
 
-  // Tells that `flops` of computing were done since the last call. Only a virtual clock with modelled computing counts
-  // them.
+  // Adds `flops` of computing since the last call. Only virtual clocks with modelled computing count them.
   virtual void charge(double flops) = 0;
 
-  // Between these two the thread communicates or waits, and its own time is not computing.
+  // Between these two calls the thread communicates or waits, and its CPU time does not count as computing.
   virtual void begin_communication() = 0;
   virtual void end_communication() = 0;
 };

@@ -26,7 +26,7 @@ RankFailure::RankFailure(FailureReport report) : std::runtime_error(to_string(re
 void announce(const FailureReport& report) {
   if (!may_announce()) return;
   const std::string line = concat("copus: error: ", printable(to_string(report)), "; the job is ended\n");
-  // It is one call, so that no other process writes into the middle. There is nobody to tell if it fails.
+  // Uses a single call, so that no other process writes in between. An error could not be reported to anybody.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

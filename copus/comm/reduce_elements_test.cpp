@@ -30,7 +30,7 @@ TEST(ReduceElements, rounds_a_sum_of_bfloat16_once_to_nearest_even) {
   const uint16_t one = nearest_bfloat16(1);
   const uint16_t half_a_place = nearest_bfloat16(std::ldexp(1.0F, -8));
   const uint16_t a_bit_more = nearest_bfloat16(std::ldexp(1.0F, -15));
-  // Rounded after each addition, the second sum would lose both small terms.
+  // With rounding after each addition, the second sum would lose both small terms.
   const std::vector<std::vector<uint16_t>> inputs = {
       {one, one, static_cast<uint16_t>(one + 1)}, {half_a_place, half_a_place, half_a_place}, {0, a_bit_more, 0}};
   EXPECT_EQ(reduce(inputs, DataType::bfloat16, Reduction::sum),

@@ -1,4 +1,4 @@
-// The communicator of a group of one: everything is done at once, on the thread of the caller.
+// The communicator of a group of one. Every operation completes immediately, on the caller's thread.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@ namespace copus {
 
 class SoloCommunicator final : public Communicator {
  public:
-  // `rank`: of the world, the only member.
+  // `rank`: world rank of the only member.
   explicit SoloCommunicator(int64_t rank) : Communicator({rank}, 0) {}
 
  private:

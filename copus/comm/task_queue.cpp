@@ -12,7 +12,7 @@ class TaskQueue::Task : public Work::State {
   Task(std::function<void()> function, std::shared_ptr<OpenQueues> all)
       : function_(std::move(function)), all_(std::move(all)) {}
 
-  // Ends the task with `error` where there is one, and else by running it. Returns the error that it ended with.
+  // Ends the task with `error`, if given, or runs it. Returns the error with which the task ended.
   std::exception_ptr run(std::exception_ptr error) {
     if (!error) {
       try {

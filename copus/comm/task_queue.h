@@ -1,4 +1,4 @@
-// Runs tasks one after another on a thread of its own, which starts with the first of them.
+// Runs tasks one after another on its own thread, which starts with the first task.
 #pragma once
 
 #include <condition_variable>
@@ -16,8 +16,8 @@ namespace copus {
 
 class TaskQueue;
 
-// The queues of all groups of a rank. When a rank has failed, an exception takes this rank out of whatever it does, and
-// what other operations still read and write must not be gone before these have ended, as they do soon then.
+// The queues of all groups of a rank. After a failure, an exception makes this rank leave whatever it does. Its other
+// operations, which soon end too, still use their buffers, so these must not be freed earlier.
 class OpenQueues {
  public:
   void add(TaskQueue* queue);
@@ -30,12 +30,12 @@ class OpenQueues {
   std::set<TaskQueue*> queues_;
 };
 
-// Used by one thread. Once a task has thrown, those after it throw the same without being run.
+// Used by one thread. After a task throws, later tasks end with the same exception and do not run.
 class TaskQueue {
  public:
-  // `all`: to which it belongs; null where operations may go on after a failure.
+  // `all`: the rank's open queues; null if operations may continue after a failure.
   explicit TaskQueue(std::shared_ptr<OpenQueues> all = nullptr);
-  // Waits for the end of the task under way. Those after it are dropped: whoever still waits for one gets an error.
+  // Waits for the end of the current task. Later tasks are dropped; waiting for one of them throws an error.
   ~TaskQueue();
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
@@ -44,7 +44,7 @@ class TaskQueue {
 
   bool idle();
   void wait_until_idle();
-  // Returns when all tasks have ended; throws what one of them threw.
+  // Returns when all tasks have ended. Throws if one of them threw.
   void drain();
 
  private:
@@ -54,7 +54,7 @@ class TaskQueue {
   const std::shared_ptr<OpenQueues> all_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Task>> tasks_;  // the first is under way
+  std::deque<std::shared_ptr<Task>> tasks_;  // the first one is running
   std::exception_ptr error_;
   bool stopping_ = false;
   std::thread thread_;

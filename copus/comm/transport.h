@@ -1,5 +1,5 @@
-// What a kind of connection provides for one group of two ranks or more: blocking operations on host memory. Queues,
-// asynchrony and modelled times are put around it once for all kinds (queued_communicator.h, timed_world.h).
+// What each kind of connection provides for one group of at least two ranks: blocking operations on host memory.
+// Queues, asynchrony and modelled times are added around it, once for all kinds (queued_communicator.h, timed_world.h).
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace copus {
 
-// The operations, which fit the group, do what Communicator says of them, and throw RankFailure as it does. Collectives
-// are called by one thread at a time, sends by one thread at a time for each receiver, and receives by one for each
-// sender. Collectives, sends and receives may be under way at the same time.
+// The operations fit the group and behave as Communicator describes, including RankFailure. One thread at a time calls
+// collectives, one per receiver calls sends, and one per sender calls receives. Collectives, sends and receives may run
+// at the same time.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -23,7 +23,7 @@ class Transport {
 
   virtual void send(const void* data, int64_t bytes, int64_t to) = 0;
   virtual void receive(void* data, int64_t bytes, int64_t from) = 0;
-  // Sends if that needs no waiting, and says whether it did.
+  // Sends if that is possible without waiting, and returns whether it did.
   virtual bool try_send(const void* data, int64_t bytes, int64_t to) = 0;
 };
 

@@ -1,4 +1,4 @@
-// All ranks of a job as one of them sees it: who it is, groups to communicate in, health and clock.
+// All ranks of a job from the view of one of them: its own rank, its groups, health and clock.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@
 
 namespace copus {
 
-// A group of ranks that a layout communicates in.
+// A group of ranks that a layout uses for communication.
 struct GroupUse {
-  // Which neighbours send messages to each other: none, each member and the next, or the last and the first as well. In
-  // a one-way ring they have a link for each direction (Route).
+  // Which neighbours exchange messages: none, each member and the next one, or also the last and the first. In a
+  // one-way ring, neighbours have a link per direction (Route).
   enum class Messages { none, line, ring, one_way_ring };
 
   std::vector<int64_t> ranks;  // in the group's order
   bool collectives = true;
   Messages messages = Messages::none;
   bool exchanges = false;
-  int64_t collective_bytes = 0;  // of the largest vector of a collective, as far as it is known
+  int64_t collective_bytes = 0;  // of the largest vector in a collective, if known
 };
 
 // Used by the rank's main thread.
@@ -39,41 +39,41 @@ class World {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  // The communicator of an ordered list of distinct world ranks, this rank among them. It is made at the first call,
-  // and then kept. Making one waits for nobody, so ranks may ask for their groups in different orders. Throws
-  // InternalError for a list that is no group of this rank.
+  // The communicator of an ordered list of distinct world ranks, which include this rank. It is made at the first call
+  // and kept. Making it does not wait for other ranks, so ranks may ask for their groups in different orders. Throws
+  // InternalError if the list is not a group of this rank.
   Communicator& group(const std::vector<int64_t>& ranks);
   Communicator& everyone();
 
-  // Every rank calls it between two steps, when nothing is under way, with the same list of the groups of all ranks,
-  // before it asks for its own of them. Where ranks connect by working together (NCCL) this is when they do so, and
-  // when groups that are not in the list may be closed; elsewhere there is nothing to do. Returns on all ranks why
-  // groups cannot be opened, or nothing where all are open. Groups of the list that were open before stay open.
+  // Every rank calls this between two steps, with no operation under way, with the same list of all ranks' groups,
+  // before it asks for its own groups. If ranks have to cooperate to connect (NCCL), they do so here, and groups that
+  // are not in the list may be closed. Otherwise this does nothing. Returns on all ranks why groups cannot be opened,
+  // or nothing if all are open. Groups in the list that were open before stay open.
   [[nodiscard]] virtual std::optional<std::string> prepare(const std::vector<GroupUse>& /*groups*/) { return {}; }
-  // Likewise, where the job cannot do without them. Throws UserError.
+  // The same, if the job cannot continue without the groups. Throws UserError.
   void require(const std::vector<GroupUse>& groups);
 
-  // What connects the devices of the ranks, as a line for the user; empty where none are.
+  // How the devices of the ranks are connected, as a line for the user; empty if they are not.
   virtual std::string device_connection() const { return ""; }
 
-  // Memory of this rank's device that its connections take.
+  // Bytes of this rank's device memory that its connections take.
   virtual int64_t communicator_bytes() const { return 0; }
   // Mean bytes and seconds of the communicators that this job has opened between devices, the same on all ranks; zero
-  // where there are none. `context_bytes` is always 0.
+  // if there are none. `context_bytes` is always 0.
   virtual CommunicatorCosts communicator_costs() const { return {}; }
 
   virtual Health& health() = 0;
   virtual RankClock& clock() = 0;
 
  protected:
-  // Threads of a group, which end when it is destroyed, use what connects the ranks. Members of a derived class would
-  // be gone by then. So a derived class keeps what its groups use in an object of its own, `used_by_groups`, which goes
-  // after them. It is null where groups use nothing.
+  // `used_by_groups` holds the objects of a derived class that its groups use, or null. Threads of a group end when the
+  // group is destroyed, and members of a derived class would already be gone by then. This object is destroyed after
+  // the groups.
   World(int64_t rank, int64_t size, std::shared_ptr<const void> used_by_groups)
       : rank_(rank), size_(size), used_by_groups_(std::move(used_by_groups)) {}
 
  private:
-  // `member`: this rank's place among the ranks.
+  // `member`: this rank's position among the ranks.
   virtual std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) = 0;
   int64_t place_in(const std::vector<int64_t>& ranks) const;
 
@@ -82,8 +82,9 @@ class World {
   std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
 };
 
-// The base of worlds that add something to another one, and pass on to it all that they do not override. The world
-// within ends before the groups of the one around it, since its threads may be working on buffers that are theirs.
+// The base of worlds that add something to another one. It forwards everything that a derived class does not override.
+// The inner world is destroyed before the groups of the outer one, because its threads may still use buffers of these
+// groups.
 class WrappedWorld : public World {
  public:
   std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override { return inner_->prepare(groups); }
@@ -96,21 +97,21 @@ class WrappedWorld : public World {
  protected:
   explicit WrappedWorld(std::unique_ptr<World> inner, std::shared_ptr<const void> used_by_groups = nullptr)
       : World(inner->rank(), inner->size(), std::move(used_by_groups)), inner_(std::move(inner)) {}
-  // Around a world that belongs to somebody else, and outlives this one.
+  // Wraps a world that the caller owns and that outlives this one.
   explicit WrappedWorld(World& inner) : WrappedWorld(inner, inner.rank(), inner.size()) {}
-  // As the world of `size` of its ranks, of which this one is `rank`.
+  // Wraps it as the world of `size` of its ranks, in which this rank is `rank`.
   WrappedWorld(World& inner, int64_t rank, int64_t size)
       : World(rank, size, nullptr), inner_(std::shared_ptr<void>(), &inner) {}
 
   World& inner() const { return *inner_; }
-  // A group that passes everything on.
+  // A group that forwards everything.
   std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override;
 
  private:
   const std::shared_ptr<World> inner_;
 };
 
-// How long a wait may last before it counts as a failure of those that are missing.
+// How long a wait may last before the missing ranks count as failed.
 inline constexpr double default_wait_seconds = 600;
 
 }  // namespace copus

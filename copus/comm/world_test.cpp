@@ -1,4 +1,4 @@
-// What holds for ranks as a whole: how their failures end a job, and the world of one rank.
+// Properties of all ranks together: how their failures end a job, and the world of one rank.
 #include "copus/comm/world.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 namespace copus {
 namespace {
 
-// A wait that ends at its deadline; long enough for any machine to start the ranks in.
+// A wait that reaches its deadline. It is long enough for any machine to start the ranks.
 constexpr double short_wait_seconds = 1;
 
 TEST(World, of_one_rank_does_everything_at_once) {
@@ -37,7 +37,7 @@ TEST(World, gives_every_rank_its_own_number_and_one_clock) {
     EXPECT_EQ(world.size(), 4);
     EXPECT_EQ(world.everyone().rank(), world.rank());
     seen += int64_t{1} << (8 * world.rank());
-    // A clock that ranks compare: nobody leaves a barrier before the last has come to it.
+    // The clock is comparable between ranks: no rank leaves a barrier before the last one has entered it.
     double came = world.clock().now();
     EXPECT_GE(came, 0);
     world.everyone().all_reduce(&came, 1, DataType::float64, Reduction::maximum);
@@ -104,7 +104,7 @@ TEST(World, refuses_groups_that_are_none) {
   });
 }
 
-// Runs three ranks of which rank 1 does nothing, and returns the failure that the others end with.
+// Runs three ranks, of which rank 1 does nothing, and returns the failure with which the others end.
 FailureReport failure_without_rank_1(const std::function<void(World&)>& body) {
   try {
     run_ranks_as_threads(

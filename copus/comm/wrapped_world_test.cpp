@@ -1,5 +1,5 @@
-// What holds for every world that adds something to another one: it passes on what it does not change, its groups check
-// their arguments, and its parts end in the order in which they need one another.
+// Properties of every world that adds something to another one: it forwards what it does not change, its groups check
+// their arguments, and its parts are destroyed in the order of their dependencies.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -32,7 +32,7 @@ std::string name_of_wrapper(const testing::TestParamInfo<Wrapper>& info) {
       "none", "borrowed", "first_ranks", "late", "virtual_time", "staged", "nccl"}[static_cast<int>(info.param)];
 }
 
-// One rank's device and library, and the wrapped world over them, which ends before they do.
+// One rank's device and library, and the wrapped world over them, which is destroyed first.
 struct Wrapped {
   Wrapped(Wrapper wrapper, std::unique_ptr<World> inner, MockNccl& nccl) {
     switch (wrapper) {
@@ -65,13 +65,13 @@ struct Wrapped {
 
   std::shared_ptr<FakeDeviceRuntime> device =
       std::make_shared<FakeDeviceRuntime>(FakeDeviceRuntime::Options{.runs_by_itself = true});
-  std::unique_ptr<World> inner_world;  // that is borrowed
+  std::unique_ptr<World> inner_world;  // the borrowed one
   std::unique_ptr<World> world;
 };
 
 class WrappedWorlds : public testing::TestWithParam<Wrapper> {};
 
-// The world within, of three ranks.
+// The inner world, of three ranks.
 class ToldWorld final : public WrappedWorld {
  public:
   explicit ToldWorld(World& world) : WrappedWorld(world) {}
@@ -163,13 +163,13 @@ TEST_P(WrappedWorlds, GroupsRefuseArgumentsThatDoNotFit) {
       expect_refusals(wrapped.world->everyone(), data);
       expect_refusals(wrapped.world->group({world.rank()}), data);
     }
-    // Nobody has sent anything.
+    // No rank has sent anything.
     wrapped.world->everyone().barrier();
   });
 }
 
-// A rank leaves while the other one has yet to come to what it has started. Its thread still writes the result, into
-// memory that a sanitizer sees if it has gone.
+// A rank leaves while the other one has not yet reached the operation that it started. The operation's thread still
+// writes the result. If its memory were freed, a sanitizer would notice.
 TEST_P(WrappedWorlds, MayEndWhileAnOperationIsUnderWay) {
   if (GetParam() == Wrapper::nccl) GTEST_SKIP() << "a world over NCCL waits for what is under way";
   MockNccl nccl;
@@ -189,7 +189,7 @@ TEST_P(WrappedWorlds, MayEndWhileAnOperationIsUnderWay) {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       std::vector<float> sent(on_host.size(), 1);
-      // As far as rank 0 comes: what it had queued behind the operation under way is dropped.
+      // As far as rank 0 gets: operations queued after the current one are dropped.
       const Work work = everyone.start(Operation::broadcast(sent.data(), std::ssize(sent), DataType::float32, 1));
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       wrapped.world->health().report({0, "a test", "has left"});
@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(all, WrappedWorlds,
 
 using Log = std::vector<std::string>;
 
-// Notes its end.
+// Records its destruction.
 class Ending {
  public:
   Ending(Log& log, std::string name) : log_(log), name_(std::move(name)) {}

@@ -72,7 +72,7 @@ void strike(Fault::Kind kind) {
   ::kill(::getpid(), SIGSTOP);
 }
 
-// What the environment of this process asks for.
+// The faults that the environment of this process requests.
 struct Requested {
   Requested() {
     const auto variable = [](const char* name) {

@@ -1,4 +1,4 @@
-// Text in a field of fixed size, for memory that ranks share and messages that are sent as they lie in memory.
+// Text in a field of fixed size, for shared memory and for messages that are sent as raw memory.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// Zeros fill the rest of the field; of a text that is too long, the beginning is kept.
+// The rest of the field is filled with zeros. A text that is too long is truncated.
 template <size_t Bytes>
 void write_text(std::array<char, Bytes>& to, std::string_view text) {
   to = {};

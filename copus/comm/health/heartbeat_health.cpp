@@ -13,9 +13,9 @@ namespace copus {
 
 namespace {
 
-// A report waits so much longer than any decision takes.
+// report() waits this much longer than the longest decision.
 constexpr auto longest_telling = std::chrono::milliseconds(300);
-// A job counts as stalled after this many steps' time without progress, and no sooner than the time below.
+// A job counts as stalled after the time of this many steps without progress, but not before the time below.
 constexpr double stalled_steps = 10;
 constexpr double least_stalled_seconds = 10;
 

@@ -1,5 +1,5 @@
-// Health where ranks have no memory in common: what this rank says of itself, and its part in the tree along which the
-// ranks know of one another (tree_member.h). Classes that derive from it carry the texts to its neighbours.
+// Health for ranks without shared memory: this rank's own state, and its part in the tree along which ranks monitor
+// each other (tree_member.h). Derived classes transport the texts to its neighbours.
 #pragma once
 
 #include <chrono>
@@ -21,13 +21,13 @@ class HeartbeatHealth : public Health {
   void set_expected_step_seconds(double seconds) final;
   void begin_wait() final;
   void end_wait() final;
-  // Returns once it is decided what has failed, or soon after.
+  // Returns when it is decided which rank failed, or soon after.
   void report(const FailureReport& report) override;
   std::optional<FailureReport> failure() const final;
 
-  // As this rank has set it.
+  // The value that this rank has set.
   double expected_step_seconds() const;
-  // Where a rank last said that it is; empty where that is not known here.
+  // The last published place of a rank; empty if unknown here.
   std::string place_of(int64_t rank) const;
 
  protected:
@@ -38,20 +38,20 @@ class HeartbeatHealth : public Health {
   int64_t rank() const { return member_.tree().rank(); }
   int64_t size() const { return member_.tree().size(); }
 
-  // Protects all that follows. The condition is notified of every failure.
+  // Protects all members below. The condition is notified of every failure.
   std::mutex& mutex() const { return mutex_; }
   std::condition_variable& changed() { return changed_; }
 
   TreeMember& member() { return member_; }
   const TreeMember& member() const { return member_; }
 
-  // Looks whether this rank makes progress, and lets the member look. To be called several times a second.
+  // Checks whether this rank makes progress, and calls the tree member's look(). Call it several times a second.
   void look(Clock::time_point now);
   bool has_failed() const { return failure_.has_value(); }
-  // The first failure counts.
+  // Only the first failure counts.
   void set_failure(const FailureReport& report);
 
-  // Hands in a report, wakes whoever carries texts, and waits for the decision.
+  // Submits a report, wakes the thread that transports texts, and waits for the decision.
   void submit(const TreeMember::Decision& report);
   // Called with the mutex held when there are texts to send.
   virtual void wake() = 0;

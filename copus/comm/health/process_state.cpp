@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// The letter for the state of a process or thread, from its file "stat"; empty where there is none any more.
+// The letter for the state of a process or thread from its file "stat"; empty if it is gone.
 std::optional<char> state_letter(const std::string& stat) {
   std::ifstream file(stat);
   std::string line;

@@ -1,4 +1,4 @@
-// Whether a process runs, is stopped, or is gone, as the kernel tells it.
+// Whether a process runs, is stopped, or is gone, according to the kernel.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,13 @@
 namespace copus {
 
 enum class ProcessState { running, stopped, gone };
-// Why a process that is stopped has failed, as it is told.
+// The reported cause for a rank whose process is stopped.
 inline constexpr const char* stopped_cause = "stopped (SIGSTOP)";
 
-// From /proc/<pid>/stat. A process that has ended and waits for its parent to notice is gone; one that a debugger holds
-// is running.
+// Reads /proc/<pid>/stat. A zombie counts as gone, and a process that a debugger holds as running.
 ProcessState process_state(int64_t pid);
 
-// Whether one of its threads runs or waits for a processor.
+// Whether one of its threads is running or waiting for a processor.
 bool has_runnable_thread(int64_t pid);
 
 }  // namespace copus

@@ -38,8 +38,8 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   }
   const ProcessState state = state_of_process_(signs.pid);
   if (state == ProcessState::gone) {
-    // The launcher, whose child the process is, knows how it ended. Ranks wait for its word as long as for a heartbeat,
-    // since the launcher may itself be held up.
+    // The launcher, the parent of the process, knows how it ended. Ranks wait for its report as long as for a
+    // heartbeat, because the launcher itself may be delayed.
     if (role_ == Role::parent) return std::nullopt;
     // The rank may have left after its signs were read.
     if (health_.signs_of(rank).left) return std::nullopt;
@@ -53,10 +53,10 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   const bool stopped = state == ProcessState::stopped;
   if (stopped && seen->silent_seconds >= limits_.stopped_seconds) return stopped_cause;
   if (stopped || seen->silent_seconds < limits_.silence_seconds) return std::nullopt;
-  // On a machine with too much to do a process may wait longer than that for a processor. It has not failed; if it
-  // computes and gets nowhere, that is seen by its lack of progress.
+  // On an overloaded machine a process may wait longer than this for a processor. It has not failed. If it computes
+  // without progress, judge_progress notices.
   if (state == ProcessState::running && is_runnable_(signs.pid)) return std::nullopt;
-  // The rank may have beaten after its signs were read, and be asleep again.
+  // The rank may have sent a heartbeat after its signs were read, and be asleep again.
   if (health_.signs_of(rank).heartbeats != signs.heartbeats) return std::nullopt;
   return "no heartbeat for " + whole_seconds(limits_.silence_seconds);
 }

@@ -1,5 +1,5 @@
-// Judges from the signs that ranks show whether one of them has failed: its process is gone or stopped, it sends no
-// heartbeats, it makes no progress, or all wait for one another.
+// Decides from the signs of ranks whether one of them has failed: its process is gone or stopped, it sends no
+// heartbeats, it makes no progress, or all ranks wait for one another.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@
 namespace copus {
 
 struct HealthLimits {
-  double silence_seconds = 3;  // without a heartbeat, of a process that nothing keeps from a processor
-  double stopped_seconds = 2;  // without a heartbeat, of a process that the kernel says is stopped
-  double stall_seconds = 10;   // without progress, which also has to last for ten expected steps
+  double silence_seconds = 3;  // without a heartbeat, for a process that is not waiting for a processor
+  double stopped_seconds = 2;  // without a heartbeat, for a process that is stopped according to the kernel
+  double stall_seconds = 10;   // without progress; at least ten expected steps
 };
 
 class RankMonitor {
  public:
-  // A parent learns from the kernel when a process ends, and knows the processes that have not yet joined.
+  // A parent learns from the kernel when a process ends, and also monitors processes that have not joined yet.
   enum class Role { rank, parent };
 
   RankMonitor(const SharedHealth& health, Role role, HealthLimits limits = {},
               std::function<ProcessState(int64_t pid)> state_of_process = process_state,
               std::function<bool(int64_t pid)> is_runnable = has_runnable_thread);
 
-  // Looks at all ranks, `seconds` after the look before. At most half a second of them counts: if whoever looks was
-  // itself stopped for longer, perhaps with the whole job, then silence meanwhile says nothing.
+  // Checks all ranks, `seconds` after the previous check. Counts at most half a second of this time: if the checking
+  // process itself was stopped for longer, perhaps with the whole job, silence during that time means nothing.
   std::optional<FailureReport> look(double seconds);
 
-  // Stops looking at a rank, whose process has ended.
+  // Stops monitoring a rank whose process has ended.
   void forget(int64_t rank) { seen_[rank].forgotten = true; }
 
  private:

@@ -16,8 +16,7 @@ using testing::HasSubstr;
 
 constexpr int64_t num_ranks = 3;
 
-// Three ranks whose processes are what the test says they are. Every rank's process number here is its rank, and time
-// is what the test says has passed.
+// Three ranks with simulated processes and simulated time. Every rank's process number is its rank.
 class RankMonitorTest : public testing::Test {
  protected:
   RankMonitorTest() {
@@ -41,7 +40,7 @@ class RankMonitorTest : public testing::Test {
     return {rank(num_ranks), role, HealthLimits{}, state, [this](int64_t pid) { return starved_.contains(pid - 1); }};
   }
 
-  // Looks ten times a second while these ranks send heartbeats; what was found, and after how long.
+  // Checks ten times per second while these ranks send heartbeats. Returns the failure; passed_ is the time until then.
   std::optional<FailureReport> look_for(RankMonitor& monitor, double seconds, const std::vector<int64_t>& beating) {
     for (passed_ = 0; passed_ < seconds; passed_ += 0.1) {
       for (const int64_t number : beating) beat(number);
@@ -51,7 +50,7 @@ class RankMonitorTest : public testing::Test {
   }
 
   std::map<int64_t, ProcessState> states_;
-  std::set<int64_t> starved_;  // wait for a processor
+  std::set<int64_t> starved_;  // these wait for a processor
   double passed_ = 0;
 
  private:
@@ -256,7 +255,7 @@ TEST_F(RankMonitorTest, ShortWaitsOfAllAreNoDeadlock) {
   }
   for (int i = 0; i < 10; ++i) {
     EXPECT_FALSE(look_for(all, 8, {0, 1, 2}));
-    rank(i % num_ranks).end_wait();  // and begins the next at once
+    rank(i % num_ranks).end_wait();  // and begins the next wait at once
     rank(i % num_ranks).begin_wait();
   }
 }

@@ -1,6 +1,6 @@
-// The tree along which the ranks of a job know of one another: rank r hangs below r with its lowest bit cleared. So no
-// rank has more than log2(ranks) + 1 neighbours, or is farther than log2(ranks) from rank 0, and where the ranks of a
-// machine are a power of two, all of them hang below the machine's first.
+// The tree along which the ranks of a job monitor each other. The parent of rank r is r with its lowest set bit
+// cleared. Every rank has at most log2(ranks) + 1 neighbours and is at most log2(ranks) steps from rank 0. If each
+// machine has a power of two of ranks, all of them are in the subtree of the machine's first rank.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +22,10 @@ class RankTree {
   int64_t size() const { return size_; }
   bool is_root() const { return rank_ == 0; }
 
-  // The neighbour towards rank 0, of any rank but that.
+  // The neighbour towards rank 0. Not for rank 0.
   int64_t parent() const { return rank_ & (rank_ - 1); }
 
-  // The first rank after those that hang below this one, itself among them.
+  // The first rank after the subtree of this rank.
   int64_t end() const {
     return is_root() ? size_ : static_cast<int64_t>(std::min<uint64_t>(size_, rank_ + (rank_ & -rank_)));
   }
@@ -37,7 +37,7 @@ class RankTree {
     return children;
   }
 
-  // The neighbour that is next on the way to another rank.
+  // The next neighbour on the path to another rank.
   int64_t towards(int64_t other) const {
     if (other < rank_ || other >= end()) return parent();
     return rank_ + static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(other - rank_)));

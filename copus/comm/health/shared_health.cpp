@@ -14,9 +14,9 @@
 namespace copus {
 
 struct alignas(64) SharedHealth::RankState {
-  // How many places there have been. The last one stands in places[place_version % 2]. Every change is progress.
+  // The number of places so far. The latest one is in places[place_version % 2]. Every change counts as progress.
   std::atomic<uint32_t> place_version;
-  std::atomic<uint32_t> waiting;  // threads of this rank that wait for others
+  std::atomic<uint32_t> waiting;  // number of this rank's threads that wait for others
   std::atomic<uint64_t> waits_ended;
   std::atomic<double> expected_step_seconds;
   std::atomic<int64_t> pid;
@@ -30,7 +30,7 @@ struct alignas(64) SharedHealth::RankState {
 };
 
 struct alignas(64) SharedHealth::Region {
-  std::atomic<int64_t> failed;  // 0, or 1 + the rank whose state holds the report that counts
+  std::atomic<int64_t> failed;  // 0, or 1 + the rank whose state holds the valid report
   std::atomic<uint32_t> has_launcher;
 };
 
@@ -57,10 +57,9 @@ void SharedHealth::set_place(std::string_view place) {
   const auto words = std::bit_cast<std::array<uint64_t, place_bytes / 8>>(text);
   const std::scoped_lock lock(mutex_);
   RankState& state = state_of(rank_);
-  // The next place is written where nobody looks yet, so that a writer that is held up or dies leaves the last one
-  // whole.
+  // Writes the next place where no reader looks yet. If the writer is delayed or dies, the previous place stays intact.
   const uint32_t version = state.place_version.load(std::memory_order_relaxed) + 1;
-  // With release order, whoever reads a new word of the place after next also sees that the version has moved on.
+  // Because of release order, a reader that sees a word of the place after next also sees that the version has changed.
   for (size_t i = 0; i < words.size(); ++i) state.places[version % 2][i].store(words[i], std::memory_order_release);
   state.place_version.store(version, std::memory_order_release);
 }

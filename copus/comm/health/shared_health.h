@@ -1,6 +1,6 @@
 // Health in memory that all ranks of one machine share: a state for each rank, and the one failure that ends the job.
-// Nobody takes a lock that a rank could die holding: a rank writes only its own state, and a failure counts once one
-// atomic word names the state in which it is written.
+// There is no lock that a rank could hold when it dies. A rank writes only its own state, and a failure becomes valid
+// when one atomic word names the state that holds it.
 #pragma once
 
 #include <cstddef>
@@ -14,26 +14,26 @@
 
 namespace copus {
 
-// The cause that report_own_error() gives.
+// The cause in the report of report_own_error().
 inline constexpr const char* own_error_cause = "it ended with an error of its own";
 
-// The bytes of the region that the health of `size` ranks takes. It is aligned to 64, and all zero before the first
-// use.
+// The size in bytes of the health region for `size` ranks. The region must be aligned to 64 bytes and zero before its
+// first use.
 int64_t health_bytes(int64_t size);
 
-// What one rank shows of itself to the others.
+// The signs of one rank that the others can see.
 struct RankSigns {
-  int64_t pid = 0;          // 0: not known yet
-  uint64_t heartbeats = 0;  // 0: sends none (yet)
-  bool left = false;        // it has ended its part in good order
-  uint64_t progress = 0;    // grows with each place and with each end of a wait
+  int64_t pid = 0;          // 0: unknown so far
+  uint64_t heartbeats = 0;  // 0: sends none, or none yet
+  bool left = false;        // it has ended in good order
+  uint64_t progress = 0;    // grows with each new place and each end of a wait
   bool waiting = false;
   double expected_step_seconds = 0;
 };
 
 class SharedHealth : public Health {
  public:
-  // `rank`: one of the ranks, or `size` for the launcher, which watches over them. The region outlives this.
+  // `rank`: one of the ranks, or `size` for the launcher, which monitors them. The region outlives this object.
   SharedHealth(std::byte* region, int64_t rank, int64_t size);
 
   void set_place(std::string_view place) override;
@@ -46,21 +46,21 @@ class SharedHealth : public Health {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  // What another rank last said of itself.
+  // The last published place of another rank.
   std::string place_of(int64_t rank) const;
   RankSigns signs_of(int64_t rank) const;
 
-  // A watched rank (watchdog.h) shows that its process is there. After leave() nobody expects that of it any more.
+  // Signs of life of a rank with a watchdog (watchdog.h). After leave() no rank expects them any more.
   void beat();
   void leave();
 
-  // The launcher says that it is there: it sees processes end, and tells the user what failed. Without one, the watched
-  // rank that is first to report a failure does so on stderr.
+  // Announces the launcher, which sees processes end and reports failures to the user. Without a launcher, the first
+  // rank with a watchdog that reports a failure prints it to stderr.
   void become_launcher();
   void set_process(int64_t rank, int64_t pid);
   bool has_launcher() const;
 
-  // What a rank that is ended by an error of its own does in place of report(). It tells the user itself.
+  // Called instead of report() by a rank that ends with an error of its own. It prints the error itself.
   void report_own_error();
 
  private:
@@ -70,7 +70,7 @@ class SharedHealth : public Health {
   Region& region_;
   const int64_t rank_;
   const int64_t size_;
-  std::mutex mutex_;  // among the threads of this rank
+  std::mutex mutex_;  // between the threads of this rank
   bool reported_ = false;
 
   static Region& region_at(std::byte* address);

@@ -10,18 +10,18 @@ namespace copus {
 
 namespace {
 
-constexpr char here = 'a';       // up: the cards of the sender and all below it, a line each
+constexpr char here = 'a';       // up: the cards of the sender's subtree, one per line
 constexpr char everyone = 'e';   // down: the cards of all ranks: they have met
 constexpr char heartbeat = 'h';  // both ways: "pid", a line with the place
 constexpr char failed = 'f';     // towards a failed rank's neighbour or rank 0: "rank pid told located", place, cause
 constexpr char decided = 'd';    // down: the same
 constexpr char leaving = 'l';    // up: the sender has come to the end
-constexpr char all_left = 'b';   // up: and so have all below it
-constexpr char ended = 'g';      // down: all have
+constexpr char all_left = 'b';   // up: so has its whole subtree
+constexpr char ended = 'g';      // down: so have all ranks
 
-// A member that was itself held up for longer cannot tell from the clock who else was silent.
+// After a longer delay of its own, a member cannot tell from the clock who else was silent.
 constexpr auto own_pause = std::chrono::milliseconds(1000);
-// Rank 0 waits so long for a neighbour of the failed rank to say where that rank was.
+// How long rank 0 waits for a neighbour of the failed rank to report where that rank was.
 constexpr auto longest_completion = std::chrono::milliseconds(300);
 
 constexpr const char* lost_connection = "its process ended, or the network to its machine broke";
@@ -31,7 +31,7 @@ double seconds_between(TreeMember::Time from, TreeMember::Time to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Whether it is so many lines.
+// Tells whether the text has one line per rank.
 bool are_cards(std::string_view text, int64_t ranks) {
   return text.ends_with('\n') && std::count(text.begin(), text.end(), '\n') == ranks;
 }
@@ -44,10 +44,10 @@ std::string to_text(const TreeMember::Decision& report, bool is_located) {
 
 struct Report {
   TreeMember::Decision decision;
-  bool is_located = false;  // whether it has been where the failed rank is known
+  bool is_located = false;  // whether it has passed a rank that knows the failed rank
 };
 
-// Empty for what is no report of a job with so many ranks.
+// Empty if the text is not a report of a job with `size` ranks.
 std::optional<Report> report_of(std::string_view text, int64_t size) {
   std::istringstream words{std::string(text)};
   Report report;
@@ -162,7 +162,7 @@ void TreeMember::look(Time now) {
   for (const auto& [rank, signs] : neighbours_) send(rank, heartbeat, concat(own_.pid, '\n', own_.place));
 }
 
-// Of ranks that do not come to the beginning or to the end of a job, each neighbour judges.
+// Each neighbour reports ranks that do not come to the beginning or to the end of a job.
 void TreeMember::judge_absence(Time now) {
   if (!has_met_ && seconds_between(started_, now) > wait_seconds_) {
     for (const int64_t child : tree_.children()) {
@@ -187,7 +187,7 @@ void TreeMember::judge_silence(Time now) {
   }
 }
 
-// A neighbour has failed. That it is the parent nobody else can tell those below.
+// A neighbour has failed. If it is the parent, only this member can tell its own subtree, so it decides alone.
 void TreeMember::find(int64_t neighbour, const std::string& cause, Time now) {
   const Signs& signs = neighbours_.at(neighbour);
   const Decision found{{neighbour, signs.place, cause, signs.pid}};
@@ -209,7 +209,7 @@ void TreeMember::miss_parent() {
   if (!decision_) decide({did_not_come(tree_.parent(), wait_seconds_)});
 }
 
-// Sends a report on: to where its rank is known, and from there to rank 0, which decides.
+// Forwards a report: first to a rank that knows the failed one, then to rank 0, which decides.
 void TreeMember::pass_on(Decision report, bool is_located, Time now) {
   if (decision_ || has_ended_) return;
   FailureReport& failure = report.failure;
@@ -259,7 +259,7 @@ void TreeMember::hand_on_cards() {
   send(tree_.parent(), here, std::move(cards));
 }
 
-// The next heartbeat, which tells the others who this is, goes out at once.
+// Resets the heartbeat timer, so that the next heartbeat, with this rank's pid, is sent immediately.
 void TreeMember::meet(std::string cards) {
   has_met_ = true;
   beaten_ = {};

@@ -1,12 +1,12 @@
-// One rank's part in how the ranks of a job meet, watch over one another, and part, along a tree (rank_tree.h). It is
-// a state machine: it is told what happens and what time it is, and gives texts for its neighbours. It knows no
-// threads, connections or clocks.
+// One rank's part in how the ranks of a job meet, monitor each other, and part, along a tree (rank_tree.h). It is a
+// state machine without threads, connections or clocks: its inputs are events and times, its outputs are texts for its
+// neighbours.
 //
-// Meeting: each rank hands its card (its address, say) to its parent when those of all below it have come. Rank 0 then
-// gives all cards to all, down the tree. Watching: neighbours send each other heartbeats. Whoever finds a failure
-// sends it to rank 0 by way of the neighbours of the rank that failed, which know where that rank was; rank 0 decides
-// which failure was the first, and tells all. A rank whose parent is gone decides that for those below it. Parting: a
-// rank that has come to the end says so to its parent, and again when all below it have; rank 0 then ends the job.
+// Meeting: each rank passes its card (for example its address) to its parent when its subtree's cards have arrived.
+// Rank 0 then sends all cards down the tree. Monitoring: neighbours send each other heartbeats. A rank that finds a
+// failure sends it to rank 0 by way of the failed rank's neighbours, which know the place of that rank. Rank 0 decides
+// which failure was the first and tells all ranks. A rank whose parent is gone decides this for its subtree. Parting: a
+// rank that has come to the end tells its parent so, and again when its whole subtree has. Rank 0 then ends the job.
 #pragma once
 
 #include <chrono>
@@ -22,10 +22,10 @@
 
 namespace copus {
 
-// How often a rank sends heartbeats to its neighbours, and after how long a silence it counts as failed.
+// The interval of heartbeats between neighbours, and the silence after which a neighbour counts as failed.
 inline constexpr auto heartbeat_interval = std::chrono::milliseconds(200);
 inline constexpr auto longest_silence = std::chrono::milliseconds(3000);
-// A report of which nobody hears for so long counts for the rank that made it and those below it.
+// If a report gets no answer for this long, it counts for the reporting rank and its subtree.
 inline constexpr auto longest_decision = std::chrono::milliseconds(1000);
 
 class TreeMember {
@@ -39,45 +39,44 @@ class TreeMember {
   };
   struct Decision {
     FailureReport failure;
-    bool told = false;  // to the user, by the rank that failed
+    bool told = false;  // whether the rank that failed has reported it to the user
   };
 
-  // Of ranks that have yet to meet. A neighbour that is not there `wait_seconds` after `started` counts as failed.
+  // For ranks that have yet to meet. A neighbour that is missing `wait_seconds` after `started` counts as failed.
   TreeMember(int64_t rank, int64_t size, int64_t pid, double wait_seconds, Time started);
 
   const RankTree& tree() const { return tree_; }
 
-  // What happens. A neighbour is expected to show that it is there once it is connected. A connection that is lost does
-  // not come back.
+  // Events. Once a neighbour is connected, it is expected to send heartbeats. A lost connection does not come back.
   void connect(int64_t neighbour, Time now);
   void lose(int64_t neighbour);
   // The parent could not be found in time.
   void miss_parent();
   void take(int64_t neighbour, char kind, std::string_view content, Time now);
-  // Looks for what is late, and sends heartbeats that are due. To be called several times a second.
+  // Checks for late events, and sends heartbeats that are due. Call it several times a second.
   void look(Time now);
 
-  // What this rank does. Its card is one line.
+  // Actions of this rank. Its card is one line.
   void come(const std::string& card);
   void set_place(std::string_view place) { own_.place = place; }
   void report(const Decision& report, Time now);
   void leave(Time now);
 
-  // Texts for neighbours since the last call. Heartbeats need not be sent where others still wait.
+  // Returns the texts for neighbours since the last call. Heartbeats may be dropped while others are still queued.
   std::vector<Text> take_texts();
   static bool is_heartbeat(char kind);
 
   bool has_met() const { return has_met_; }
-  std::vector<std::string> cards() const;  // of all ranks in their order, once they have met
+  std::vector<std::string> cards() const;  // of all ranks, by rank, once they have met
   bool has_ended() const { return has_ended_; }
   const std::optional<Decision>& decision() const { return decision_; }
-  // Whether it is this member's own decision, and did not come from its parent.
+  // Whether this member made the decision itself instead of receiving it from its parent.
   bool decides_itself() const { return decides_itself_; }
-  // Where a rank last said that it was; empty but for this one and its neighbours.
+  // The last published place of a rank; known only for this rank and its neighbours, otherwise empty.
   std::string place_of(int64_t rank) const;
 
  private:
-  // What is known of this rank, or of a neighbour.
+  // What is known about this rank or a neighbour.
   struct Signs {
     int64_t pid = 0;
     std::string place;
@@ -107,12 +106,12 @@ class TreeMember {
   std::vector<Text> texts_;
   Time looked_, beaten_{};
 
-  std::map<int64_t, std::string> cards_below_;  // by child: those of the ranks below it, a line each
+  std::map<int64_t, std::string> cards_below_;  // by child: the cards of its subtree, one per line
   std::string own_card_;
-  std::string cards_;  // of all ranks, a line each
+  std::string cards_;  // of all ranks, one per line
   bool has_met_ = false;
 
-  // A report that is on its way, of this rank or, on rank 0, one that has been sent on to be completed.
+  // A report without a decision yet: this rank's own or, on rank 0, one that was forwarded to be completed.
   std::optional<Decision> undecided_;
   Time undecided_since_{};
   std::optional<Decision> decision_;

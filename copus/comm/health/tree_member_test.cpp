@@ -1,4 +1,5 @@
-// Up to 8,192 members of a tree, driven by a simulated scheduler: no threads, no connections, no clock but its own.
+// Up to 8,192 members of a tree under a simulated scheduler, without threads and connections and with a simulated
+// clock.
 #include "copus/comm/health/tree_member.h"
 
 #include <gmock/gmock.h>
@@ -58,7 +59,7 @@ TEST(RankTree, HasFewNeighboursAndAMachinesRanksBelowItsFirst) {
   }
 }
 
-// Members, and the texts between them, which take 20 to 60 us and arrive in their order. Members look every 50 ms.
+// Members and the texts between them, which take 20 to 60 us and arrive in order. Members call look() every 50 ms.
 class Simulation {
  public:
   Simulation(int64_t size, uint64_t seed, double wait_seconds = 60) : random_(seed), last_arrival_(size) {
@@ -75,7 +76,7 @@ class Simulation {
   double seconds() const { return std::chrono::duration<double>(now_ - Time()).count(); }
   int64_t messages = 0, bytes = 0;
 
-  // A rank comes at some time of the next `within`: it connects to its parent once both are there.
+  // Each rank comes at a random time within `within`. It connects to its parent once both are there.
   void start(const std::set<int64_t>& absent = {}, milliseconds within = milliseconds(500)) {
     std::vector<Time> comes;
     for (int64_t rank = 0; rank < size(); ++rank) {
@@ -87,7 +88,7 @@ class Simulation {
         continue;
       }
       at(comes[rank], [this, rank] {
-        members_[rank]->come(std::to_string(rank % 10));  // short, since all have those of all
+        members_[rank]->come(std::to_string(rank % 10));  // short, because all members hold all cards
         deliver(rank);
       });
       at(comes[rank], [this, rank] { look(rank); });
@@ -102,7 +103,7 @@ class Simulation {
     }
   }
 
-  // Stopped ranks do nothing any more, and nobody is told. Of those that are killed, connections end.
+  // A stopped rank becomes silent without notice. If a rank is killed, its connections end.
   void stop(int64_t rank) { running_[rank] = false; }
   void kill(int64_t rank) {
     stop(rank);
@@ -124,7 +125,7 @@ class Simulation {
     deliver(rank);
   }
 
-  // Until the condition holds of every running rank, or for so long; returns whether it does.
+  // Runs until the condition holds for every running rank, or for `longest`. Returns whether it does.
   template <class Condition>
   bool run(const Condition& holds_of, double longest) {
     const auto holds = [&] {
@@ -198,7 +199,7 @@ class Simulation {
 bool has_met(const TreeMember& member) { return member.has_met(); }
 bool has_decided(const TreeMember& member) { return member.decision().has_value(); }
 
-// Runs until all that are left have decided. Returns the seconds, and expects them to name `rank`.
+// Runs until all remaining ranks have decided. Returns the seconds, and expects all decisions to name `rank`.
 double expect_named(Simulation& job, int64_t rank, const std::string& cause, const std::set<int64_t>& gone) {
   const double begin = job.seconds();
   EXPECT_TRUE(job.run(has_decided, 100));
@@ -230,7 +231,7 @@ TEST_P(Members, MeetWatchAndPart) {
     const std::vector<std::string> cards = job[rank].cards();
     for (int64_t other = 0; other < size; ++other) ASSERT_EQ(cards[other], std::to_string(other % 10)) << other;
   }
-  // Each has a few neighbours, with whom it exchanges five heartbeats a second.
+  // Each rank has a few neighbours, with which it exchanges five heartbeats per second.
   job.messages = 0;
   EXPECT_FALSE(job.run_for(2));
   EXPECT_NEAR(static_cast<double>(job.messages), static_cast<double>(2 * (size - 1) * 10),
@@ -299,12 +300,12 @@ TEST(Failures, ReportedAtOnceAreOneForAll) {
   }
 }
 
-// Of a rank that nobody can ask any more, what its reporter knows is told.
+// If no neighbour of the failed rank can answer, the report has what its sender knows.
 TEST(Failures, AreDecidedWhereNobodyCompletesThem) {
   Simulation job(64, 6);
   job.start();
   ASSERT_TRUE(job.run(has_met, 5));
-  job.stop(48);  // above 50
+  job.stop(48);  // the parent of 50
   job.report(1, {50, "", "kept rank 1 waiting"});
   job.run_for(0.5);
   for (int64_t rank = 0; rank < 48; ++rank) {
@@ -317,7 +318,7 @@ TEST(Failures, ThatARankWasItselfHeldUpIsNobodysFault) {
   Simulation job(16, 7);
   job.start();
   ASSERT_TRUE(job.run(has_met, 5));
-  // For four seconds the rank hears nothing, and looks only then.
+  // For four seconds the rank hears nothing, and only then calls look().
   job[15].look(Time(std::chrono::hours(1)) + std::chrono::seconds(8));
   EXPECT_FALSE(job[15].decision().has_value());
   job.run_for(0.5);
@@ -331,7 +332,7 @@ TEST(Meetings, NameARankThatDoesNotCome) {
     EXPECT_FALSE(job.run(has_met, 9));
     job.run_for(2);
     for (int64_t rank = 0; rank < 8; ++rank) {
-      if (rank == absent || RankTree(rank, 8).parent() == absent) continue;  // these find nobody to connect to
+      if (rank == absent || RankTree(rank, 8).parent() == absent) continue;  // these have no parent to connect to
       if (rank > absent && rank < RankTree(absent, 8).end()) continue;
       ASSERT_TRUE(job[rank].decision().has_value()) << rank << " without " << absent;
       EXPECT_THAT(to_string(job[rank].decision()->failure), HasSubstr(concat("rank ", absent, " failed at the start")));
@@ -371,21 +372,21 @@ TEST(Meetings, NameAParentThatDoesNotComeToAllBelow) {
 TEST(Texts, OfStrangersDoNothing) {
   TreeMember member(5, 8, 1, 60, Time());
   for (const char kind : {'a', 'e', 'f', 'd', 'l', 'b', 'g', 'h', 'x'}) {
-    member.take(6, kind, "9 9 9 9\n9", Time());  // no neighbour
+    member.take(6, kind, "9 9 9 9\n9", Time());  // not a neighbour
     if (kind != 'e' && kind != 'g') member.take(4, kind, "", Time());
   }
   member.take(4, 'd', "9 0 0 0\n\nof no rank", Time());
   EXPECT_FALSE(member.decision() || member.has_met() || member.has_ended());
 }
 
-// Whoever has met counts on as many addresses as there are ranks.
+// After meeting, a rank relies on having as many addresses as ranks.
 TEST(Texts, WithOtherNumbersOfCardsThanRanksAreTheirSendersFailure) {
   for (const char* cards : {"", "x", "x\n", "x\ny", "x\ny\nz\n"}) {
     TreeMember root(0, 4, 1, 60, Time());
     for (const int64_t child : {1, 2}) root.connect(child, Time());
     root.come("w");
     root.take(1, 'a', "v\n", Time());
-    root.take(2, 'a', cards, Time());  // of ranks 2 and 3
+    root.take(2, 'a', cards, Time());  // from the subtree of ranks 2 and 3
     EXPECT_FALSE(root.has_met()) << cards;
     ASSERT_TRUE(root.decision()) << cards;
     EXPECT_EQ(root.decision()->failure.rank, 2);

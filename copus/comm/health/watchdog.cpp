@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto interval = std::chrono::milliseconds(100);
-// What the main thread gets to notice a failure, throw, and clean up.
+// The time for the main thread to notice a failure, throw, and clean up.
 constexpr auto grace = std::chrono::seconds(1);
 constexpr int exit_code_of_failure = 1;
 

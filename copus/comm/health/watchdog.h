@@ -1,6 +1,6 @@
-// A rank's watchdog: a thread that sends heartbeats, looks after the other ranks, and ends this process when the job
-// has failed and the rank does not end by itself. Where the job goes on without the rank that has failed, ending those
-// that do not notice is left to the launcher, which knows when all others are ready.
+// A rank's watchdog: a thread that sends heartbeats, monitors the other ranks, and ends this process if the job has
+// failed and the rank does not end by itself. If the job continues without the failed rank, the launcher instead ends
+// ranks that do not notice, because it knows when all others are ready.
 #pragma once
 
 #include <condition_variable>
@@ -15,10 +15,10 @@ enum class AfterFailure { end_process, leave_it_to_the_launcher };
 
 class Watchdog {
  public:
-  // Watches while it lives. `health`, which is that of this rank, outlives it. Signals are left to other threads.
+  // Runs while it lives. `health` is that of this rank and outlives it. The thread receives no signals.
   explicit Watchdog(SharedHealth& health, HealthLimits limits = {},
                     AfterFailure after_failure = AfterFailure::end_process);
-  // The rank leaves. If an exception is what ends it, the others learn that it has failed.
+  // The rank leaves. If an exception ends it, the other ranks learn that it has failed.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;

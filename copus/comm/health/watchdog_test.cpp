@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Two ranks, over memory that a child process shares.
+// Two ranks over memory that a child process shares.
 class WatchdogTest : public testing::Test {
  protected:
   static constexpr int64_t size = 2;
@@ -30,13 +30,13 @@ class WatchdogTest : public testing::Test {
   }
   ~WatchdogTest() override { ::munmap(region_, bytes_); }
 
-  // Only CTest's time limit ends this if it never happens.
+  // Only CTest's time limit ends this wait if the condition never holds.
   template <class Condition>
   static void wait_until(Condition condition) {
     while (!condition()) std::this_thread::yield();
   }
 
-  // A rank as a process of its own, which does `body` and then ends with code 0.
+  // Starts a rank as a separate process, which runs `body` and then ends with code 0.
   template <class Body>
   pid_t start(int64_t rank, Body body) {
     const pid_t pid = ::fork();
@@ -108,7 +108,7 @@ TEST_F(WatchdogTest, LeavesAProcessThatDoesNotNoticeToTheLauncherWhereTheJobGoes
   wait_until([&] { return health.signs_of(1).heartbeats > 0; });
   health.report({0, "", "killed by signal 9 (Killed)"});
   const uint64_t before = health.signs_of(1).heartbeats;
-  // One that ends its process has done so by then.
+  // By this time a watchdog that ends its process would have done so.
   wait_until([&] { return health.signs_of(1).heartbeats > before + 15 || ::waitpid(pid, nullptr, WNOHANG) != 0; });
   EXPECT_GT(health.signs_of(1).heartbeats, before + 15);
   ::kill(pid, SIGKILL);

@@ -1,4 +1,4 @@
-// A file that has addresses in this process until the end of its owner.
+// A file mapped into this process until the mapping's owner is destroyed.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,7 +13,7 @@ struct Unmap {
   void operator()(std::byte* address) const { ::munmap(address, bytes); }
 };
 
-// Null where the file could not be mapped.
+// Null if the file could not be mapped.
 using Mapping = std::unique_ptr<std::byte, Unmap>;
 
 }  // namespace copus

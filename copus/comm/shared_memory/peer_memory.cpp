@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// Drawn once for each process, after it was forked from another.
+// Drawn once per process, after its fork.
 uint64_t own_token() {
   static const uint64_t token = [] {
     std::random_device device;
@@ -28,7 +28,7 @@ void allow_peers_to_read() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 PeerAddress peer_address(const void* address) { return {getpid(), own_token(), address}; }
 
 bool read_peer(const PeerAddress& from, std::byte* to, int64_t bytes) {
-  // Ranks that are threads of one process; what is empty may have no address.
+  // Ranks that are threads of one process. Empty memory may have a null address.
   if (from.process == getpid() && from.token == own_token()) {
     if (bytes > 0) std::memcpy(to, from.address, static_cast<size_t>(bytes));
     return true;

@@ -17,9 +17,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// A thread that waits looks at the health of the job this often.
+// A waiting thread checks the health of the job this often.
 constexpr double slice_seconds = 0.1;
-// More than this passes between two looks only if the process was stopped, perhaps with the whole job.
+// A longer time between two checks means that the process was stopped, perhaps with the whole job.
 constexpr double longest_slice_seconds = 0.5;
 
 void pause_briefly() {
@@ -31,7 +31,7 @@ void pause_briefly() {
 }
 
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
-  // The word is shared between processes, so it is none of FUTEX_*_PRIVATE. Errors mean "look again", as success does.
+  // The word is shared between processes, so no FUTEX_*_PRIVATE. Errors mean "look again", as success does.
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 
@@ -39,8 +39,8 @@ void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
 
-// A sleeper announces itself and then looks at the value; the publisher writes the value and then looks for sleepers.
-// All four are sequentially consistent, so that at least one of the two sees the other.
+// A sleeper announces itself and then reads the value; the publisher writes the value and then checks for sleepers. All
+// four accesses are sequentially consistent, so at least one of the two sees the other.
 void SharedCounter::publish(uint32_t value) {
   value_.store(value, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex(value_, FUTEX_WAKE, INT_MAX, nullptr);
@@ -66,7 +66,7 @@ Wait::~Wait() {
 }
 
 bool Wait::until(SharedCounter& counter, uint32_t target) {
-  // Ranks that never have to sleep must notice a failure as well: it may be that of one that they do not wait for.
+  // Ranks that never sleep must also notice a failure, which may be that of a rank that they do not wait for.
   policy_.health.check();
   if (counter.reached(target)) return true;
   if (policy_.spin.count() > 0) {

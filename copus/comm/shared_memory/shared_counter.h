@@ -1,4 +1,4 @@
-// Counters in shared memory that threads of any process can wait for, without lost wake-ups and without spinning longer
+// Counters in shared memory on which threads of any process can wait, without lost wake-ups and without spinning longer
 // than a context switch takes.
 #pragma once
 
@@ -10,16 +10,16 @@
 
 namespace copus {
 
-// Lies in shared memory, all zero at first. One thread at a time writes it, only ever upwards, until it wraps.
+// In shared memory, initially all zero. Only one thread at a time writes it, and only increases it, until it wraps.
 class SharedCounter {
  public:
   uint32_t value() const { return value_.load(std::memory_order_acquire); }
   bool reached(uint32_t target) const { return static_cast<int32_t>(value() - target) >= 0; }
 
-  // Whoever sees the new value sees everything that was written before.
+  // A thread that sees the new value also sees everything that was written before it.
   void publish(uint32_t value);
 
-  // Returns when the counter has reached `target`, after `seconds` (less than one), or earlier without a reason.
+  // Returns when the counter has reached `target`, after `seconds` (less than one), or earlier for no reason.
   void sleep(uint32_t target, double seconds);
 
  private:
@@ -30,17 +30,17 @@ class SharedCounter {
 // How the threads of a rank wait.
 struct WaitPolicy {
   Health& health;
-  double deadline_seconds;  // after it, whoever is missing counts as failed
-  // Looking again at once is fastest while every rank has a core to itself. Otherwise it keeps others from running.
+  double deadline_seconds;  // after it, missing ranks count as failed
+  // How long to spin. Spinning is fastest if every rank has its own core. Otherwise it keeps other ranks from running.
   std::chrono::nanoseconds spin;
   int64_t yields;
 };
 
-// For ranks of which `ranks_here` share this machine.
+// For a machine that has `ranks_here` ranks.
 WaitPolicy wait_policy(Health& health, double deadline_seconds, int64_t ranks_here);
 
-// One wait, perhaps for several counters one after another. The deadline counts from its beginning, without the time
-// for which this process was stopped (Ctrl-Z).
+// One wait, perhaps for several counters in turn. The deadline counts from its beginning, without the time during which
+// this process was stopped (Ctrl-Z).
 class Wait {
  public:
   explicit Wait(const WaitPolicy& policy) : policy_(policy) {}
@@ -48,13 +48,13 @@ class Wait {
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 
-  // False where the deadline has passed. Throws RankFailure when the job has failed.
+  // Returns false if the deadline has passed. Throws RankFailure if the job has failed.
   bool until(SharedCounter& counter, uint32_t target);
 
  private:
   const WaitPolicy& policy_;
   bool sleeps_ = false;
-  double waited_seconds_ = 0;  // since it had to sleep
+  double waited_seconds_ = 0;  // since it began to sleep
 };
 
 }  // namespace copus

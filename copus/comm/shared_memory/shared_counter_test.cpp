@@ -24,7 +24,7 @@ TEST(SharedCounter, reaches_targets_across_its_wrap) {
   EXPECT_TRUE(counter.reached(std::numeric_limits<uint32_t>::max()));
 }
 
-// Two threads that always sleep at once: a wake-up lost would cost the whole time of a sleep.
+// Two threads that always sleep immediately: a lost wake-up would cost the whole sleep time.
 TEST(SharedCounter, loses_no_wake_up) {
   constexpr uint32_t turns = 1000;
   constexpr double sleep_seconds = 0.9;
@@ -73,7 +73,7 @@ TEST(Wait, ends_at_its_deadline_and_counts_as_waiting_until_then) {
   EXPECT_EQ(health.notes, "begin end ") << "nothing to wait for";
 }
 
-// Stops the process that looks while it waits, so to speak, for longer than it may; then what it waits for comes.
+// Simulates a process that is stopped during its wait, for longer than the deadline. Then the awaited value arrives.
 class StoppingHealth : public NotingHealth {
  public:
   explicit StoppingHealth(SharedCounter& awaited) : awaited_(awaited) {}

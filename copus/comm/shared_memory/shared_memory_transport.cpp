@@ -17,21 +17,21 @@ namespace copus {
 
 namespace {
 
-// Up to this size it is faster that every member reduces everything than that there is a second round.
+// Up to this size, reducing everything on every member is faster than a second round.
 constexpr int64_t whole_reduction_bytes = 16 << 10;
 
-// From this part of a member on it is faster to read it where it lies than to have it copied into a slot first.
+// From this size of a member's part on, reading it in place is faster than copying it through a slot.
 constexpr int64_t least_peer_bytes = 16 << 10;
 
 constexpr int64_t line = 64;
 
-// A message goes through its ring in steps, so that both ends copy at the same time.
+// A message passes through its ring in steps, so that both ends copy at the same time.
 constexpr int64_t ring_step = 32 << 10;
 constexpr int64_t message_header_bytes = 8;
 
 constexpr int64_t ring_bytes(int64_t bytes) { return message_header_bytes + round_up(bytes, 8); }
 
-// Addresses may be null where there are no bytes.
+// Addresses may be null if there are no bytes.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
@@ -50,9 +50,9 @@ void copy_from_ring(SharedRing& ring, int64_t capacity, uint32_t position, std::
   copy_bytes(to + until_wrap, ring.data(), bytes - until_wrap);
 }
 
-// The bytes of each member's part of a buffer, and where they begin.
+// Offsets and sizes, in bytes, of each member's part of a buffer.
 struct Parts {
-  std::vector<int64_t> offsets;  // of each member, and of the end
+  std::vector<int64_t> offsets;  // of each member, and the end
   int64_t longest = 0;
 
   Parts(std::span<const int64_t> counts, DataType type) : offsets{0} {
@@ -63,7 +63,7 @@ struct Parts {
   }
 
   int64_t bytes(int64_t member) const { return offsets[member + 1] - offsets[member]; }
-  // How many of the `piece` bytes from `begin` on the member's part has.
+  // The number of bytes of the member's part within the `piece` bytes from `begin` on.
   int64_t bytes_of_piece(int64_t member, int64_t begin, int64_t piece) const {
     return std::clamp<int64_t>(bytes(member) - begin, 0, piece);
   }
@@ -90,7 +90,7 @@ SharedMemoryTransport::Collective::Collective(const Operation& its_operation) : 
 SharedMemoryTransport::SharedMemoryTransport(GroupArea area, std::vector<int64_t> ranks, int64_t member,
                                              SharedHealth& health, const WaitPolicy& policy)
     : area_(area), ranks_(std::move(ranks)), member_(member), health_(health), policy_(policy) {
-  // An earlier communicator of this rank has stopped there.
+  // An earlier communicator of this rank stopped at this round.
   const uint32_t even = area_.slot(member_, 0).round.value();
   const uint32_t odd = area_.slot(member_, 1).round.value();
   round_ = static_cast<int32_t>(odd - even) > 0 ? odd : even;
@@ -165,7 +165,7 @@ void SharedMemoryTransport::reduce_whole(const Collective& collective) {
 }
 
 // In round p, a member gives piece p of every other member's share to that member, reduces piece p - 1 of its own
-// share, and gives the result to all.
+// share, and gives the result to all members.
 void SharedMemoryTransport::reduce_by_shares(const Collective& collective) {
   const auto [count, type, reduction] =
       std::tuple(collective.operation.count, collective.operation.type, collective.operation.reduction);
@@ -227,13 +227,13 @@ void SharedMemoryTransport::reduce_scatter(const Operation& operation) {
           member == member_ ? from + parts.offsets[member_] + begin : message(member, round_, member_, piece);
     }
     const int64_t bytes = parts.bytes_of_piece(member_, begin, piece);
-    // Who has an empty part may have no memory for it.
+    // A member with an empty part may have no buffer.
     std::byte* const to = bytes > 0 ? static_cast<std::byte*>(operation.output) + begin : nullptr;
     reduce_elements(inputs, {&to, 1}, bytes / size_of(operation.type), operation.type, operation.reduction);
   }
 }
 
-// Finds out once for each group, and so that all members come to the same: each reads a word of every other's memory.
+// Each member reads a word of every other member's memory. Done once per group, with the same result on all members.
 bool SharedMemoryTransport::reads_peers() {
   if (reads_peers_) return *reads_peers_;
   struct Word {
@@ -262,7 +262,7 @@ bool SharedMemoryTransport::reads_peers() {
   return *reads_peers_;
 }
 
-// Tells whether every member says yes. No member goes on before all have said something.
+// Tells whether every member says yes. No member returns before all have answered.
 bool SharedMemoryTransport::all_agree(const Collective& collective, bool yes) {
   begin_round();
   area_.slot(member_, round_).short_message[0] = std::byte{yes};
@@ -274,8 +274,9 @@ bool SharedMemoryTransport::all_agree(const Collective& collective, bool yes) {
   return true;
 }
 
-// Every member tells where its part lies, and each copies the others' from there. Nobody returns before all have. False
-// on all where one of them could not: some memory is readable to its owner alone.
+// Every member publishes the address of its part, and each copies the parts of the others from there. No member returns
+// before all have copied. Returns false on all members if one of them could not, because some memory is readable only
+// to its owner.
 bool SharedMemoryTransport::gather_from_peers(const Collective& collective) {
   const Operation& operation = collective.operation;
   const Parts parts(operation.counts, operation.type);
@@ -287,7 +288,7 @@ bool SharedMemoryTransport::gather_from_peers(const Collective& collective) {
   copy_bytes(to + parts.offsets[member_], static_cast<const std::byte*>(operation.input), parts.bytes(member_));
   wait_for_all(collective);
   bool reads_all = true;
-  // Each begins with the member after it, so that not all read from one.
+  // Each member begins with the next one, so that not all read from the same member.
   for (int64_t distance = 1; distance < size() && reads_all; ++distance) {
     const int64_t member = (member_ + distance) % size();
     PeerAddress other;
@@ -352,13 +353,13 @@ void SharedMemoryTransport::barrier() {
   wait_for_all(collective);
 }
 
-// A message lies in the ring as its length in eight bytes, its bytes, and padding to a multiple of eight.
+// In the ring, a message is its length in eight bytes, its bytes, and padding to a multiple of eight.
 void SharedMemoryTransport::send(const void* data, int64_t bytes, int64_t to) {
   SharedRing& ring = area_.ring(member_, to);
   const int64_t capacity = GroupArea::ring_capacity(size());
   const auto* const from = static_cast<const std::byte*>(data);
   uint32_t written = ring.written.value();
-  int64_t done = 0;  // of the message as it lies in the ring
+  int64_t done = 0;  // bytes of the message in the ring, with its header
   const int64_t total = ring_bytes(bytes);
   while (done < total) {
     const int64_t wanted = std::min(total - done, ring_step);
@@ -414,7 +415,7 @@ void SharedMemoryTransport::wait_for_ring(SharedCounter& counter, uint32_t targe
 }
 
 void SharedMemoryTransport::fail(std::vector<int64_t> missing, std::string_view what) {
-  // A rank that never came to the job is named first: others that are missing may wait for it elsewhere.
+  // A rank that never joined the job is named first: other missing ranks may be waiting for it elsewhere.
   std::ranges::stable_partition(missing, [&](int64_t member) { return health_.signs_of(ranks_[member]).pid == 0; });
   const auto with_place = [&](int64_t member) {
     const std::string place = health_.place_of(ranks_[member]);

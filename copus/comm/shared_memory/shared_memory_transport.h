@@ -1,12 +1,12 @@
 // The operations of one group over shared memory.
 //
-// A collective goes in rounds. In each, a member fills its slot, publishes the number of the round, waits until all
-// have done so, and reads the slots of the others. A member has two slots, which it uses in turn: whoever has seen all
-// others publish round k knows that they have read everything of round k - 1, and may overwrite that slot. So one wait
-// a round is enough.
+// A collective runs in rounds. In each, a member fills its slot, publishes the number of the round, waits until all
+// members have done so, and reads the slots of the others. A member has two slots and alternates between them. A member
+// that has seen all others publish round k knows that they have read everything of round k - 1, so it may overwrite
+// that slot. Therefore one wait per round suffices.
 //
-// Large reductions are cut into pieces, and of each piece every member reduces its own share of the elements. In which
-// share and piece an element lies has no influence on its sum, which goes over the members in their order.
+// Large reductions are split into pieces, and every member reduces its own share of each piece. The share and piece of
+// an element do not affect its sum, which is over the members in their order.
 #pragma once
 
 #include <iterator>
@@ -23,7 +23,8 @@ namespace copus {
 
 class SharedMemoryTransport : public Transport {
  public:
-  // `ranks`: the members' world ranks; `member`: this rank's place among them. Health and policy must outlive this.
+  // `ranks`: the members' world ranks; `member`: this rank's position among them. Health and policy must outlive this
+  // object.
   SharedMemoryTransport(GroupArea area, std::vector<int64_t> ranks, int64_t member, SharedHealth& health,
                         const WaitPolicy& policy);
 
@@ -38,7 +39,7 @@ class SharedMemoryTransport : public Transport {
   bool try_send(const void* data, int64_t bytes, int64_t to) override;
 
  private:
-  // A collective under way, with what all members must agree on: the others compare the signature with theirs.
+  // A running collective, with the properties on which all members must agree: members compare its signature.
   struct Collective {
     explicit Collective(const Operation& its_operation);
     const Operation& operation;
@@ -53,16 +54,16 @@ class SharedMemoryTransport : public Transport {
   void gather_through_slots(const Collective& collective);
   bool reads_peers();
 
-  // From begin_round() to publish_round() this member may fill its slot. After it has waited for a member or all of
-  // them, it may read their slots until the next round begins.
+  // From begin_round() to publish_round() this member may fill its slot. After it has waited for one or all members, it
+  // may read their slots until the next round begins.
   void begin_round();
   void publish_round(const Collective& collective);
   void wait_for(int64_t member, const Collective& collective);
   void wait_for_all(const Collective& collective);
-  // Waits until all have published the round, whatever they did in it. `kind` is what this member takes part in, and
-  // empty where it is about to begin something else.
+  // Waits until all members have published the round, in whatever operation. `kind` is the operation in which this
+  // member takes part; empty if it is about to begin another one.
   void wait_for_round(std::optional<OperationKind> kind);
-  // Where the bytes for member k lie in a member's slot of a round that holds `bytes` for each.
+  // The position of member k's bytes in a member's slot, in a round with `bytes` bytes for each member.
   std::byte* message(int64_t member, uint32_t round, int64_t k, int64_t bytes) const;
 
   // Waits for the other end of a ring.
@@ -76,8 +77,8 @@ class SharedMemoryTransport : public Transport {
   const WaitPolicy& policy_;
 
   uint32_t round_;
-  uint32_t all_published_;  // the last round that all are known to have published
-  // Whether every member can read what every other gathers, as far as was seen; empty: not tried yet. The same on all.
+  uint32_t all_published_;  // the last round that all members are known to have published
+  // Whether every member can read the parts of every other one, as far as tried; empty: not tried yet. The same on all.
   std::optional<bool> reads_peers_;
 };
 

@@ -16,7 +16,7 @@ namespace copus {
 
 namespace {
 
-// What connects a rank with the others.
+// The connection of a rank to the others.
 struct Connection {
   Connection(std::shared_ptr<SharedSegment> its_segment, int64_t rank, double wait_seconds)
       : segment(std::move(its_segment)),
@@ -54,8 +54,8 @@ class SharedMemoryWorld final : public World {
   }
 
   Connection& connection_;
-  // It ends before the groups do: of an error that ends this rank it tells the other ranks, for which threads of groups
-  // may be waiting.
+  // It is destroyed before the groups, whose threads may wait for other ranks: it tells these ranks about an error that
+  // ends this rank.
   std::optional<Watchdog> watchdog_;
 };
 

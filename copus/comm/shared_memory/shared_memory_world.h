@@ -1,5 +1,5 @@
 // Ranks on one machine, as processes or threads, that communicate through one segment of shared memory. The segment is
-// anonymous (memfd), so that nothing is left behind however the ranks end.
+// anonymous (memfd), so nothing is left behind however the ranks end.
 #pragma once
 
 #include <chrono>
@@ -16,29 +16,29 @@
 
 namespace copus {
 
-// An anonymous segment, whose pages cost memory only once they are touched. Whoever starts the ranks makes it, and they
-// inherit it or open it (/proc/<pid>/fd/<descriptor>).
+// An anonymous segment, whose pages take memory only once they are touched. The process that starts the ranks creates
+// it, and the ranks inherit it or open it (/proc/<pid>/fd/<descriptor>).
 class SharedSegment {
  public:
-  // For `size` ranks. The descriptor is closed by exec unless its flag FD_CLOEXEC is cleared. `start` is what their
-  // clocks count from.
+  // For `size` ranks. exec closes the descriptor unless its flag FD_CLOEXEC is cleared. `start` is the zero of the
+  // ranks' clocks.
   static SharedSegment create(int64_t size,
                               std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
-  // Throws InternalError for what is no segment for `size` ranks.
+  // Throws InternalError if the file is not a segment for `size` ranks.
   static SharedSegment open(Descriptor descriptor, int64_t size);
-  // Opens the segment of another process of this machine. Throws UserError where that does not go.
+  // Opens the segment of another process of this machine. Throws UserError if that fails.
   static SharedSegment open(int64_t process, int descriptor, int64_t size);
-  // Opens a segment of a launcher, for whoever looks at a job from outside; nothing where it has none but those with
-  // the numbers `known`. Throws InternalError where shared memory cannot be mapped.
+  // Opens a segment of a launcher, for observing a job from outside. Returns nothing if the launcher has no segment
+  // other than those with the numbers `known`. Throws InternalError if shared memory cannot be mapped.
   static std::optional<SharedSegment> find(int64_t launcher, const std::vector<uint64_t>& known);
 
   int descriptor() const { return descriptor_.number(); }
   std::byte* address() const { return mapping_.get(); }
-  // The region of SharedHealth, for whoever watches over the ranks.
+  // The region of SharedHealth, for processes that monitor the ranks.
   std::byte* health() const;
   std::chrono::steady_clock::time_point start() const;
   int64_t size() const;     // number of ranks
-  uint64_t number() const;  // tells it from all others of this machine
+  uint64_t number() const;  // distinguishes it from all others on this machine
 
  private:
   explicit SharedSegment(Descriptor descriptor);
@@ -46,8 +46,8 @@ class SharedSegment {
   Mapping mapping_;
 };
 
-// Joins as `rank`. The segment may be shared by several worlds of one process (ranks as threads). With `watch`, a
-// watchdog thread sends heartbeats, and does `after_failure` when the job has failed and the rank does not notice.
+// Joins as `rank`. Several worlds in one process may share the segment (ranks as threads). With `watch`, a watchdog
+// thread sends heartbeats, and does `after_failure` if the job has failed and the rank does not notice.
 std::unique_ptr<World> join_shared_memory(std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
                                           double wait_seconds, bool watch,
                                           AfterFailure after_failure = AfterFailure::end_process);

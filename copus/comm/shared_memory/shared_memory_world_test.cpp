@@ -1,4 +1,4 @@
-// What is shared memory's own: ranks as processes, and what they find in the segment.
+// Tests specific to shared memory: ranks as processes, and what they find in the segment.
 #include "copus/comm/shared_memory/shared_memory_world.h"
 
 #include <gtest/gtest.h>
@@ -49,8 +49,8 @@ TEST(Groups, keep_their_place_when_their_ranks_join_again) {
   }
 }
 
-// Runs `body` as ranks 0 .. size - 1, each a process of its own that finds the segment by its descriptor, and returns
-// their exit codes.
+// Runs `body` as ranks 0 .. size - 1, each in a process that finds the segment by its descriptor. Returns their exit
+// codes.
 std::vector<int> run_processes(int64_t size, double wait_seconds, const std::function<int(World&)>& body) {
   const SharedSegment segment = SharedSegment::create(size);
   std::vector<pid_t> processes;
@@ -86,7 +86,7 @@ TEST(Processes, random_operations_give_what_they_should) {
   EXPECT_EQ(codes, std::vector<int>(4, 0));
 }
 
-// Forbids this process to read the memory of others, as a container may.
+// Forbids this process to read other processes' memory, as a container may.
 bool deny_reading_of_peers() {
   sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
@@ -96,8 +96,8 @@ bool deny_reading_of_peers() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// Large parts, gathered many times while their owners change them in between; 0 where every element was right. `memory`
-// is where this rank has its part, in the later rounds alone; null for the heap.
+// Gathers large parts many times while their owners change them in between. Returns 0 if every element was right.
+// `memory`, or the heap if null, holds this rank's part, but only in the later rounds.
 int gather_changing_parts(World& world, float* memory = nullptr) {
   const std::vector<int64_t> counts = {40000, 7, 90000};
   const int64_t count = counts[0] + counts[1] + counts[2];
@@ -122,7 +122,7 @@ TEST(Processes, gather_what_lies_in_each_others_memory) {
   EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
-// A part of one member lies in memory that its owner alone can read, as memory of a device may.
+// One member's part is in memory that only its owner can read, such as some device memory.
 TEST(Processes, gather_the_same_where_some_memory_is_its_owners_alone) {
   constexpr size_t bytes = 90000 * sizeof(float);
   const Descriptor file(static_cast<int>(syscall(SYS_memfd_secret, 0)));
@@ -137,7 +137,7 @@ TEST(Processes, gather_the_same_where_some_memory_is_its_owners_alone) {
 }
 
 TEST(Processes, gather_the_same_where_one_may_not_read_the_others) {
-  // Without rules this fails everywhere, and in this way only where there are any.
+  // Without seccomp this call fails too, but with another error.
   const bool has_rules = prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr, 0, 0) == -1 && errno == EFAULT;
   if (!has_rules) GTEST_SKIP() << "this system has no seccomp";
   const auto codes = run_processes(3, default_wait_seconds, [](World& world) {
@@ -160,22 +160,22 @@ TEST(Processes, name_one_that_is_gone) {
   EXPECT_EQ(codes, (std::vector<int>{7, 0, 7}));
 }
 
-// What rank `rank` of three does when rank 2 ends in the middle of all that was started: it leaves the epoch, and joins
-// the next one without it. Says by a byte to `begun` that all has been started. 0 where all went well.
+// What rank `rank` of three does when rank 2 ends while many operations are under way: it leaves the epoch and joins
+// the next one without rank 2. Writes a byte to `begun` when everything has been started. Returns 0 on success.
 int live_through_a_failure(const std::vector<std::shared_ptr<SharedSegment>>& epochs, int64_t rank, int begun) {
   constexpr int64_t count = int64_t{1} << 18;
   std::vector<std::vector<float>> buffers(12, std::vector<float>(count, 1));
   Work last;
   try {
     const auto world = join_shared_memory(epochs[0], rank, 3, default_wait_seconds, false);
-    // Rank 2 leaves out the last sum, which can so never come to its end.
+    // Rank 2 omits the last sum, which can therefore never complete.
     for (size_t i = 0; i < (rank == 2 ? 5 : 6); ++i) {
       last = world->everyone().start_all_reduce(buffers[i].data(), count, DataType::float32, Reduction::sum);
     }
     if (rank == 2) {
       for (;;) ::pause();
     }
-    // More than fits without a receiver, and more after that.
+    // More messages than fit without a receiver, and further ones after them.
     Communicator& pair = world->group({rank, 2});
     for (size_t i = 6; i < buffers.size(); ++i) pair.start_send(buffers[i].data(), count, DataType::float32, 1);
     if (::write(begun, "", 1) != 1) return 6;
@@ -188,7 +188,7 @@ int live_through_a_failure(const std::vector<std::shared_ptr<SharedSegment>>& ep
     if (failure.report().rank != 2) return 3;
   }
   try {
-    last.wait();  // ended with an error, or dropped with one
+    last.wait();  // ended with an error, or was dropped with one
     return 4;
   } catch (const std::exception&) {
   }

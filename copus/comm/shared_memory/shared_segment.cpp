@@ -25,16 +25,16 @@ namespace copus {
 namespace {
 
 constexpr uint64_t magic = 0x31304d4d4f435043;  // "CPCOMM01", little-endian
-// These are addresses and not memory, with room for some hundred groups of 16 ranks.
+// These are addresses, not memory, with room for some hundred groups of 16 ranks.
 constexpr int64_t segment_bytes = int64_t{1} << 37;
 constexpr int64_t max_groups = 8192;
-// There may be more lists than groups: ranks that add the same group at the same time write one each.
+// There may be more lists than groups, because ranks that add the same group at the same time write one list each.
 constexpr int64_t max_rank_lists = 8 * max_groups;
 
 }  // namespace
 
 int64_t GroupArea::slot_capacity(int64_t members) {
-  // All slots in use should fit the caches. The shares of members are cut at whole pages.
+  // All slots in use should fit into the caches. Members' shares are multiples of a page.
   return std::max<int64_t>(round_up((256 << 10) / members, 4096), 4096) * members;
 }
 
@@ -106,7 +106,7 @@ GroupArea SegmentTable::find_or_add_group(const std::vector<int64_t>& ranks) {
   std::byte* const areas =
       address_ + round_up(reinterpret_cast<std::byte*>(rank_list(max_rank_lists)) - address_, 4096);
   int64_t offset = 0;
-  uint32_t own = 0;  // the entry for the list of this rank, once it is written
+  uint32_t own = 0;  // the entry for this rank's list, once written
   for (int64_t i = 0; i < max_groups; ++i) {
     uint32_t entry = entries()[i].load(std::memory_order_acquire);
     if (entry == 0) {
@@ -141,7 +141,7 @@ SharedSegment SharedSegment::create(int64_t size, std::chrono::steady_clock::tim
   Descriptor descriptor(::memfd_create("copus", MFD_CLOEXEC));
   if (!descriptor.is_open()) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
   if (::ftruncate(descriptor.number(), segment_bytes) != 0) {
-    // Linux counts memory that processes share as a file.
+    // Linux applies file size limits to memory that processes share.
     if (errno == EFBIG)
       throw UserError(concat("the memory that ranks share: ", write_error_text(errno, segment_bytes, "")));
     throw InternalError(concat("could not size shared memory: ", std::strerror(errno)));
@@ -171,7 +171,7 @@ SharedSegment SharedSegment::open(int64_t process, int descriptor, int64_t size)
 }
 
 std::optional<SharedSegment> SharedSegment::find(int64_t launcher, const std::vector<uint64_t>& known) {
-  std::error_code ignored;  // of a process that ends
+  std::error_code ignored;  // if the process ends meanwhile
   for (const auto& entry : std::filesystem::directory_iterator(concat("/proc/", launcher, "/fd"), ignored)) {
     if (std::filesystem::read_symlink(entry.path(), ignored).string() != "/memfd:copus (deleted)") continue;
     Descriptor opened(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));

@@ -1,5 +1,5 @@
-// What lies where in the segment that the ranks of one machine share: the start of the job, the health of its ranks,
-// and an area for each group, laid out at its first use.
+// The layout of the segment that the ranks of one machine share: the start of the job, the health of its ranks, and an
+// area for each group, allocated at its first use.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,11 @@
 
 namespace copus {
 
-// A slot for what one member gives to the others in one round of a collective.
+// A slot with what one member gives to the others in one round of a collective.
 struct alignas(64) SharedSlot {
   SharedCounter round;  // the last round for which the slot was filled
-  uint32_t operation;   // what its owner believes to take part in
-  // A short message lies in the same cache line as its counter, so that the reader has one cache miss.
+  uint32_t operation;   // signature of the collective in which its owner takes part
+  // A short message is in the same cache line as its counter, so that its reader has only one cache miss.
   static constexpr int64_t short_bytes = 48;
   alignas(8) std::byte short_message[short_bytes];  // elements of any type
 
@@ -25,7 +25,7 @@ struct alignas(64) SharedSlot {
 };
 static_assert(sizeof(SharedSlot) == 64);
 
-// Carries the messages of one member to another, as a stream of bytes. The counters count bytes.
+// Carries the messages from one member to another as a stream of bytes. The counters count bytes.
 struct SharedRing {
   alignas(64) SharedCounter written;
   alignas(64) SharedCounter read;
@@ -34,7 +34,7 @@ struct SharedRing {
 };
 static_assert(sizeof(SharedRing) == 128);
 
-// The memory of one group: for each member two slots, which it uses in turn, and a ring to each member.
+// The memory of one group: for each member two slots, which it uses in turn, and a ring to each other member.
 class GroupArea {
  public:
   GroupArea(std::byte* address, int64_t members) : address_(address), members_(members) {}
@@ -57,9 +57,9 @@ class GroupArea {
 // The table at the beginning of the segment, as one rank uses it.
 class SegmentTable {
  public:
-  // Makes memory that is all zero a segment for `size` ranks.
+  // Turns memory that is all zero into a segment for `size` ranks.
   static void initialize(std::byte* address, int64_t size, std::chrono::steady_clock::time_point start);
-  // Whether there is one, all of it.
+  // Whether there is a complete segment.
   static bool is_made(const std::byte* address);
   explicit SegmentTable(std::byte* address);
 
@@ -67,8 +67,8 @@ class SegmentTable {
   std::byte* health() const;
   std::chrono::steady_clock::time_point start() const;
 
-  // The area of an ordered list of ranks, the same for whoever asks. This waits for nobody: groups are entered by
-  // compare-and-swap into a log that only grows, and a group's area begins where that of the entry before it ends.
+  // The area of an ordered list of ranks, the same for every caller. This never waits: groups are appended by
+  // compare-and-swap to a log, and each group's area begins where that of the previous entry ends.
   GroupArea find_or_add_group(const std::vector<int64_t>& ranks);
 
  private:

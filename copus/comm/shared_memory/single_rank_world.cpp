@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// It has no segment: a lone rank shares nothing, and should run under any limit on files and addresses.
+// Has no segment: a lone rank shares nothing, and should run under any limit on files and addresses.
 class SoloWorld final : public World {
  public:
   SoloWorld()

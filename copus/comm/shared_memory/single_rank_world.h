@@ -1,4 +1,4 @@
-// The world of a job that is one process.
+// The world of a job of one process.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// Every operation is done at once.
+// Every operation completes immediately.
 std::unique_ptr<World> single_rank_world();
 
 }  // namespace copus

@@ -28,12 +28,13 @@ namespace copus {
 namespace {
 
 constexpr int64_t huge_page = int64_t{2} << 20;
-constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, which older headers lack
-// Pages are made present in pieces of this size. Between them the threads that train get to the memory map.
+constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, missing in older headers
+// Pages are made present in pieces of this size. Between pieces the training threads get access to the memory map.
 constexpr int64_t piece = 4 * huge_page;
-// prefault() leaves this much to the rest of the system. Without it the kernel would end a process, not the request.
+// prefault() leaves this much to the rest of the system. Otherwise the kernel would kill a process instead of failing
+// the request.
 constexpr int64_t spare_bytes = int64_t{128} << 20;
-// All arenas of a machine together take at most so many of a process' 2^47 bytes of addresses.
+// All arenas of a machine together take at most this many of a process' 2^47 bytes of addresses.
 constexpr int64_t most_addresses = int64_t{1} << 46;
 
 int64_t addresses_per_rank(int64_t ranks) {
@@ -41,14 +42,14 @@ int64_t addresses_per_rank(int64_t ranks) {
   return round_up(std::min(physical, most_addresses / ranks), huge_page);
 }
 
-// Tells apart machines, and the boots of one machine.
+// Distinguishes machines, and different boots of one machine.
 int64_t machine_identity() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   return std::bit_cast<int64_t>(stream_key(0, boot));
 }
 
-// Addresses of a file of `bytes`, aligned so that its huge pages can be mapped as such; null where that fails.
+// Maps a file of `bytes` at an alignment that allows huge pages. Returns null if that fails.
 Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
   const int64_t with_slack = bytes + huge_page;
   void* const reserved = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -66,17 +67,17 @@ Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
   return mapping;
 }
 
-// Behind an arena's bytes its file has the record's place: the number of records that were written, which says in which
-// of two slots the latest one is, and the slots, each with the record's length before it. A file takes memory where it
-// was written alone.
+// After an arena's bytes, its file has a place for the record. It holds the number of records written, which tells
+// which of two slots has the latest one, and the two slots, each with the record's length before it. Only the written
+// parts of the file take memory.
 constexpr int64_t slots_at = 4096;
 constexpr int64_t slot_bytes = StateArena::most_record_bytes + slots_at;
 constexpr int64_t record_place_bytes = slots_at + 2 * slot_bytes;
 
 int64_t slot_of(uint64_t record) { return slots_at + static_cast<int64_t>(record % 2) * slot_bytes; }
 
-// The record's place of a process' own file, which is written as memory, since a limit on the size of files would hold
-// for writing to the file.
+// Maps the record's place in a process' own file. It is written as memory, because a limit on file sizes would apply to
+// writing the file.
 Mapping map_record(int descriptor, int64_t arena_bytes) {
   void* const mapped =
       mmap(nullptr, record_place_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, arena_bytes);
@@ -88,10 +89,10 @@ bool read_at(int descriptor, int64_t offset, void* bytes, size_t count) {
   return pread(descriptor, bytes, count, offset) == static_cast<ssize_t>(count);
 }
 
-// What a rank tells the others of an arena that it has open, so that they can open it, and can check that it is the
-// right one.
+// What a rank tells the others about an arena that it has open, so that they can open it and check that it is the right
+// one.
 struct Offer {
-  int64_t owner = 0;  // the process whose arena it is
+  int64_t owner = 0;  // the process that owns the arena
   int64_t machine = 0, pid = 0, descriptor = -1;
   int64_t device = 0, inode = 0, bytes = 0;  // of the open file
 };
@@ -127,7 +128,7 @@ Offer offer_file(int64_t owner, int descriptor) {
 
 std::string path_of(int64_t pid, int64_t descriptor) { return concat("/proc/", pid, "/fd/", descriptor); }
 
-// Opens what another rank offers. It can be written, since this rank may have to stand in for the owner some day.
+// Opens an offered arena, with write access, because this rank may later have to stand in for the owner.
 Descriptor open_offered(const Offer& offer) {
   const std::string path = path_of(offer.pid, offer.descriptor);
   Descriptor opened(offer.descriptor < 0 ? -1 : open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
@@ -138,8 +139,8 @@ int64_t machine_of_rank(const std::vector<int64_t>& machines, int64_t rank) {
   return machines.empty() ? 0 : machines[rank];
 }
 
-// What the ranks of this machine offer, by owner. An owner's own offer comes first, and then those of the ranks in
-// their order.
+// The offers of this machine's ranks, by owner. An owner's own offer comes first, then those of other ranks in rank
+// order.
 std::map<int64_t, std::vector<Offer>> exchange_offers(World& world, const std::vector<int64_t>& processes,
                                                       const std::vector<int64_t>& machines,
                                                       const std::vector<Offer>& mine) {
@@ -173,7 +174,7 @@ int64_t most_ranks_of_a_machine(const std::vector<int64_t>& machines, int64_t ra
   return most;
 }
 
-// How large kept arenas are; 0 where there are none.
+// The size of kept arenas; 0 if there are none.
 int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
   int64_t bytes = 0;
   for (const KeptArena& one : kept) {
@@ -184,8 +185,8 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
   return bytes;
 }
 
-// Agrees on the size of all arenas, which the arenas of the ranks decide, else the kept ones. Kept arenas of another size
-// are of no use. Every rank calls it with the size of its own arena, 0 where it has none yet, and with the kept ones.
+// Agrees on the size of all arenas: that of the ranks' arenas or, if they have none, of the kept ones. Kept arenas of
+// another size are useless. Every rank passes the size of its own arena, 0 if it has none yet, and the kept ones.
 int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
                        const std::vector<KeptArena>& kept) {
   std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),
@@ -265,7 +266,7 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   for (const auto& [owner, offers] : exchange_offers(world, processes, machines, mine)) {
     const Offer& right = offers.front();
     if (owner == process_ || failures > 0 || known_by_keeper.contains(owner)) continue;
-    // A newcomer whose first try to join was cut off may have another arena by now.
+    // A newcomer whose first attempt to join was interrupted may have another arena by now.
     if (const auto known = others_.find(owner); known != others_.end() && is_file(known->second.file.number(), right)) {
       continue;
     }
@@ -277,13 +278,13 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
     }
     if (!map_other(owner, std::move(file))) failures = 1;
   }
-  // Until then an owner must not go away in good order.
+  // An owner must not exit before all have mapped its arena.
   world.everyone().all_reduce(&failures, 1, DataType::int64);
   return failures == 0;
 }
 
-// Maps those of processes that have ended. A rank may still have an earlier arena of such a process, of state that has
-// been loaded again since.
+// Maps the arenas of ended processes. A rank may still have an older arena of such a process, whose state has been
+// loaded again since.
 std::set<int64_t> StateArena::map_kept(const std::vector<KeptArena>& kept) {
   std::set<int64_t> owners;
   for (const KeptArena& one : kept) {
@@ -302,7 +303,7 @@ bool StateArena::map_other(int64_t owner, Descriptor file) {
   Arena arena{std::move(file), nullptr};
   if (arena.file.is_open()) arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
   if (!arena.memory) return false;
-  // If a rank's memory is dumped, its own state belongs into the dump and that of others does not.
+  // A core dump should contain the rank's own state, but not that of others.
   madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
   others_[owner] = std::move(arena);
   return true;
@@ -369,9 +370,8 @@ bool StateArena::prefault(int64_t end) {
   for (int64_t at = present_; at < last; at = present_) {
     const int64_t bytes = std::min(piece, last - at);
     if (available_memory_bytes() < bytes + spare_bytes) return false;
-    // Whatever the system's setting for shared memory, a file's memory comes in huge pages only where a page of each
-    // was touched and one then asks for them. It also comes twice as fast this way. Where there are none, small ones
-    // do.
+    // Whatever the system's setting for shared memory, a file's memory gets huge pages only if a page of each was
+    // touched and they are then requested. This is also twice as fast. Without huge pages, small ones are used.
     for (int64_t page = at; page < at + bytes; page += huge_page) touch(mine() + page);
     madvise(mine() + at, bytes, collapse_into_huge_page);
     if (madvise(mine() + at, bytes, MADV_POPULATE_WRITE) != 0) {
@@ -387,7 +387,7 @@ void StateArena::prefault_read(int64_t process, int64_t begin, int64_t end) {
   const int64_t first = begin / ArenaSpace::alignment * ArenaSpace::alignment;
   if (first >= end) return;
   auto* const address = const_cast<std::byte*>(of(process) + first);
-  // Where the kernel does not know how, the copy itself makes the pages present.
+  // If the kernel does not support this, the copy itself makes the pages present.
   madvise(address, round_up(end - first, ArenaSpace::alignment), MADV_POPULATE_READ);
 }
 

@@ -1,6 +1,6 @@
-// Memory of each rank that the other ranks of the machine can read: training state lies in it, so that in a re-layout a
-// slice is copied once, from owner to owner. Pages that were touched are kept and used again, since fresh ones cost ten
-// times a warm copy.
+// Memory of each rank that the other ranks of the machine can read. It holds training state, so that a re-layout copies
+// each slice once, from owner to owner. Touched pages are kept and reused, because fresh ones cost ten times as much as
+// a warm copy.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@
 
 namespace copus {
 
-// Which stretches of an arena are taken. It is a value, so that a sequence of allocations can be tried on a copy
-// beforehand. An allocation goes into the first gap that it fits into.
+// Tracks which ranges of an arena are taken. It is a value, so a sequence of allocations can be tried on a copy first.
+// An allocation goes into the first gap that is large enough.
 class ArenaSpace {
  public:
   static constexpr int64_t alignment = 4096;
 
-  int64_t allocate(int64_t bytes);  // gives the offset of more than 0 bytes
-  void release(int64_t offset);     // of an allocation
+  int64_t allocate(int64_t bytes);  // returns the offset of more than 0 bytes
+  void release(int64_t offset);     // offset of an allocation
   int64_t used_bytes() const { return used_; }
   int64_t end() const;  // of the last allocation
   // The highest end so far. Pages below it have been touched.
@@ -38,68 +38,68 @@ class ArenaSpace {
   int64_t used_ = 0, high_water_ = 0;
 };
 
-// An arena that a process outside of the ranks' world keeps open, so that it outlives all of them.
+// An arena that a process outside of the ranks' world keeps open, so that it outlives all ranks.
 struct KeptArena {
   int64_t owner = 0;            // the process that the arena belongs or belonged to
-  int64_t pid = 0, number = 0;  // the process that keeps it, as the system knows it, and its descriptor there
+  int64_t pid = 0, number = 0;  // pid and descriptor in the process that keeps it
 };
 
-// Nothing is left behind however the ranks end, since the memory has no name and is gone with the last process that
-// has it open. Pages that were made present stay so, and the next layout that is as large finds them warm.
+// Nothing is left behind however the ranks end: the memory has no name and is freed with the last process that has it
+// open. Pages that were made present stay present, and the next layout of the same size finds them warm.
 //
-// Arenas are those of processes, which keep their numbers where ranks come and go (job/membership.h). That of a process
-// that has ended can be read until keep_only() is called without it. With an arena comes a record, which says what
-// lies in it.
+// Arenas belong to processes, whose numbers do not change when ranks come and go (job/membership.h). The arena of an
+// ended process can be read until keep_only() is called without it. Each arena has a record that describes its content.
 class StateArena {
  public:
-  // Every rank of `world` calls it. Each maps the arenas of the ranks on its machine: `machines` tells by rank which
-  // that is; where it is empty, all are on one. Null on all ranks where one of them cannot map such an arena (ranks on
-  // several machines of which nothing is told, a limit on addresses); state then travels as messages. Addresses are
-  // reserved, memory is not. Without `processes`, which gives the number of each rank's process, that is its rank.
-  // `kept`: alike on all ranks of a machine; those that cannot be opened are passed over.
+  // Every rank of `world` calls this. Each maps the arenas of the ranks on its machine. `machines` gives the machine of
+  // each rank; if empty, all ranks are on one machine. Returns null on all ranks if one of them cannot map such an
+  // arena (ranks on several machines without `machines`, a limit on addresses); state then travels in messages. This
+  // reserves addresses, not memory. `processes` gives the number of each rank's process, by default its rank. `kept` is
+  // the same on all ranks of a machine; arenas that cannot be opened are skipped.
   static std::unique_ptr<StateArena> join(World& world);
   static std::unique_ptr<StateArena> join(World& world, const std::vector<int64_t>& processes,
                                           const std::vector<int64_t>& machines = {},
                                           const std::vector<KeptArena>& kept = {});
-  // For ranks that have arenas, in the world of a later epoch: each calls it, while those that have none, the
-  // newcomers, call join with the same. Afterwards every rank maps the arenas of all on its machine, and those of ended
-  // processes that are kept or that one of these ranks still had; of two the kept one. What was mapped stays where it
-  // is. False on all ranks where one of them cannot map another's.
+  // For ranks that have arenas, in the world of a later epoch. Each of them calls this while newcomers, which have
+  // none, call join with the same arguments. Afterwards every rank maps the arenas of all ranks on its machine, and
+  // those of ended processes that are kept or that one of these ranks still had; if both exist, the kept one. Existing
+  // mappings do not move. Returns false on all ranks if one of them cannot map another's arena.
   bool rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines = {},
               const std::vector<KeptArena>& kept = {});
-  // Gives up the arenas of all others than these and this process.
+  // Gives up all arenas except those of these processes and of this process.
   void keep_only(const std::vector<int64_t>& processes);
 
-  // The machine of a process of the world that was joined last; 0 where all are on one.
+  // The machine of a process in the world that was joined last; 0 if all are on one machine.
   int64_t machine_of(int64_t process) const { return machines_.at(process); }
-  // Whether these processes of that world are all on one machine, and so each maps the arenas of all.
+  // Whether these processes of that world are all on one machine, so that each maps the arenas of all.
   bool are_on_one_machine(const std::vector<int64_t>& processes) const;
-  // Whether this process maps the arena of that one, which may have ended, or be itself.
+  // Whether this process maps the arena of `process`, which may have ended or be this process itself.
   bool is_here(int64_t process) const { return process == process_ || others_.contains(process); }
 
-  // For the thread that the rank trains on.
+  // Only for the rank's training thread.
   ArenaSpace& space() { return space_; }
   std::byte* mine() const { return own_.memory.get(); }  // of this process
-  const std::byte* of(int64_t process) const;            // of any process whose arena is here
-  // That of another process that has ended: this process writes into it from now on, in place of the other.
+  const std::byte* of(int64_t process) const;            // of any process whose arena is mapped here
+  // The arena of another process, which has ended: from now on this process writes into it in place of the owner.
   std::byte* stand_in(int64_t process);
-  int64_t reserved_bytes() const { return bytes_; }     // that an arena can hold at most
+  int64_t reserved_bytes() const { return bytes_; }     // the most that an arena can hold
   const Descriptor& file() const { return own_.file; }  // of this process' arena and its record
 
-  // Replaces the record of this process' arena, of at most most_record_bytes. Readers find the record before or this
-  // one, wherever the process ends.
+  // Replaces the record of this process' arena, of at most most_record_bytes. Whenever the process ends, readers find
+  // either the previous record or this one.
   void write_record(std::string_view record);
-  // The record of another process that has ended; empty: it has written none, or its arena is not here.
+  // The record of another process, which has ended. Empty if it has written none, or if its arena is not mapped here.
   std::string record_of(int64_t process) const;
-  // Processes whose arenas are here and that are not of the world that was joined last.
+  // Processes whose arenas are mapped here but that are not in the world that was joined last.
   std::vector<int64_t> ended() const;
   static constexpr int64_t most_record_bytes = int64_t{64} << 20;
 
-  // Makes the first `end` bytes of this rank's arena present. One thread at a time calls it, beside training. False
-  // where the system has no more memory or the arena ends before; what was made present until then stays so.
+  // Makes the first `end` bytes of this rank's arena present. One thread at a time calls this, concurrently with
+  // training. Returns false if the system has no more memory or the arena is shorter. Pages made present until then
+  // stay present.
   bool prefault(int64_t end);
-  // Makes what this rank is going to read present in its page table. The owner must have written it: other pages would
-  // become memory here.
+  // Makes the pages that this rank is going to read present in its page table. The owner must have written them: others
+  // would become allocated here.
   void prefault_read(int64_t process, int64_t begin, int64_t end);
 
  private:
@@ -107,23 +107,22 @@ class StateArena {
   struct Arena {
     Descriptor file;
     Mapping memory;
-    Mapping record = nullptr;  // of this process' own
+    Mapping record = nullptr;  // only for this process' own arena
   };
 
   StateArena(int64_t process, int64_t bytes, Arena own);
-  // Every rank calls it, once all arenas that there will be are there. Whether all have come to map those of their
-  // machines.
+  // Every rank calls this when all arenas exist. Returns whether all ranks could map those of their machines.
   bool map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines,
                   const std::vector<KeptArena>& kept);
-  std::set<int64_t> map_kept(const std::vector<KeptArena>& kept);  // gives whose are here then
-  bool map_other(int64_t owner, Descriptor file);                  // false where there are no addresses for it
+  std::set<int64_t> map_kept(const std::vector<KeptArena>& kept);  // returns the owners whose arenas are now mapped
+  bool map_other(int64_t owner, Descriptor file);                  // false if it cannot be mapped
 
   const int64_t process_, bytes_;
   const Arena own_;
   std::map<int64_t, Arena> others_;      // by process
   std::map<int64_t, int64_t> machines_;  // by process of the world that was joined last
-  std::atomic<int64_t> present_ = 0;     // pages of this process' below it have been made so
-  uint64_t records_ = 0;                 // that this process has written
+  std::atomic<int64_t> present_ = 0;     // this many bytes of this process' arena are present
+  uint64_t records_ = 0;                 // number that this process has written
   ArenaSpace space_;
 };
 

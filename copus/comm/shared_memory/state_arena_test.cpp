@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t page = ArenaSpace::alignment;
 constexpr int64_t huge_page = int64_t{2} << 20;
 
-// One element a page: who has it.
+// A simple model with one element per page: its owner.
 class NaiveSpace {
  public:
   int64_t allocate(int64_t bytes, int64_t owner) {
@@ -112,7 +112,7 @@ TEST(ArenaSpace, refuses_what_is_no_allocation) {
 
 int64_t value_of(int64_t rank, int64_t element) { return rank * 1'000'003 + element; }
 
-// Each rank writes numbers of its own into its arena, reads all others', and writes again.
+// Each rank writes its own numbers into its arena, reads those of all others, and writes again.
 void share(World& world) {
   const auto arena = StateArena::join(world);
   ASSERT_NE(arena, nullptr);
@@ -182,10 +182,10 @@ TEST(StateArena, prefault_fails_where_there_is_no_more) {
   EXPECT_EQ(touched_kib(*arena, huge_page), 0);
 }
 
-// Why tests that leave a rank no descriptors are skipped under sanitizers, which run together.
+// Why tests that take a rank's descriptors away are skipped under sanitizers, which are used together.
 constexpr const char* needs_descriptors = "UndefinedBehaviorSanitizer checks an object's type by a pipe";
 
-// One rank can make no file, or make one and open no other.
+// One rank can create no file, or can create one but open no other.
 TEST(StateArena, is_had_by_all_ranks_or_by_none) {
   if (under_address_sanitizer) GTEST_SKIP() << needs_descriptors;
   for (const int files : {0, 1}) {
@@ -203,7 +203,7 @@ TEST(StateArena, is_had_by_all_ranks_or_by_none) {
   }
 }
 
-// Its memory can still be read, as long as one looks at it: who notices the death ends the job, not a fault.
+// The dead owner's memory stays readable without a fault. A rank that notices the death ends the job.
 TEST(StateArena, outlives_its_owner) {
   const auto body = [](World& world) {
     const auto arena = StateArena::join(world);
@@ -224,8 +224,7 @@ TEST(StateArena, outlives_its_owner) {
 
 std::string long_record(int64_t number) { return concat(number, std::string(100'000 + number, 'r')); }
 
-// Whoever looks later finds the last record that was whole: here, where the owner dies while it writes one after
-// another.
+// A later reader finds the last complete record, here after the owner has died while writing records in a row.
 TEST(StateArena, a_record_outlives_its_owner_and_is_whole) {
   const auto body = [](World& world) {
     const auto arena = StateArena::join(world);
@@ -250,8 +249,8 @@ TEST(StateArena, a_record_outlives_its_owner_and_is_whole) {
   for (int round = 0; round < 10; ++round) EXPECT_EQ(run_ranks_as_processes(2, body)[0], 0);
 }
 
-// Processes that take part in the epochs that they belong to, one after another. Those that `dies` names by their
-// number end after the epoch that it gives them, without a word to the others.
+// Processes that take part in a sequence of epochs. Processes listed in `dies` end after the given epoch without
+// notifying the others.
 class Epochs {
  public:
   using Body = std::function<void(int64_t epoch, World& world, std::unique_ptr<StateArena>& arena)>;
@@ -264,7 +263,7 @@ class Epochs {
 
   const std::vector<int64_t>& members(int64_t epoch) const { return members_[epoch]; }
 
-  // Whether all ended as they should. A process ends by a kill where a later epoch is without it.
+  // Returns whether all ended as expected. A process that is missing in a later epoch ends by a kill.
   bool run(int64_t processes, const Body& body) const {
     std::vector<pid_t> children;
     for (int64_t process = 0; process < processes; ++process) {
@@ -343,7 +342,7 @@ TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
     for (const int64_t other : processes) EXPECT_EQ(value_in(other, 0), 100 + other);
     if (epoch == 1 || epoch == 2) {
       EXPECT_EQ(value_in(1, 0), 101) << "of a process that has ended, for newcomers too";
-      // One that is there writes into it, and all see that.
+      // A member writes into it, and all see the change.
       if (world.rank() == 0) reinterpret_cast<int64_t*>(arena->stand_in(1))[1] = 7 + epoch;
       world.everyone().barrier();
       EXPECT_EQ(value_in(1, 1), 7 + epoch);
@@ -357,8 +356,8 @@ TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
   EXPECT_TRUE(epochs.run(5, body));
 }
 
-// Ranks of two machines, as far as they know: each maps the arenas of its own machine, also that of a process that has
-// ended there, as long as another one of the machine is left.
+// Ranks that believe to be on two machines. Each maps the arenas of its own machine, including that of an ended
+// process, as long as another process of that machine remains.
 TEST(StateArena, is_shared_within_a_machine) {
   const Epochs epochs({{0, 1, 2, 3, 4}, {0, 1, 3}, {0, 3, 5, 6}});
   const std::map<int64_t, int64_t> machines = {{0, 7}, {1, 7}, {2, 7}, {3, 9}, {4, 9}, {5, 7}, {6, 8}};
