@@ -1,5 +1,5 @@
-// A rank's GPU as communication needs it: memory, copies, streams and events. Torch-free. CUDA and HIP are behind
-// gpu_runtime.cpp; tests run on host memory that behaves like a device's (fake_device_runtime.h).
+// The part of a GPU runtime that communication needs: memory, copies, streams and events. Torch-free. gpu_runtime.cpp
+// implements it with CUDA or HIP. Tests use host memory that behaves like a device's (fake_device_runtime.h).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// Any thread of the rank may call it. A call of the platform's that fails is an InternalError that names it.
+// Any thread of the rank may use it. A failed call of the platform throws InternalError that names the call.
 class DeviceRuntime {
  public:
   // The platform's handle: cudaStream_t, hipStream_t.
@@ -27,33 +27,33 @@ class DeviceRuntime {
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;
 
-  // Names the physical device among all machines of a job: the machine, a space, and the device's address there. Ranks
-  // with the same one share the device.
+  // Identifies the physical device among all machines of a job: the machine, a space, and the device's address there.
+  // Ranks with equal identities share a device.
   virtual std::string identity() const = 0;
-  // The model, as its maker calls it.
+  // The model name, as given by its maker.
   virtual std::string name() const = 0;
-  // The newest CUDA that the driver supports: 12030 is 12.3. 0 on other platforms.
+  // The newest CUDA version that the driver supports: 12030 is 12.3. 0 on other platforms.
   virtual int64_t driver_version() const = 0;
 
   virtual bool is_device_memory(const void* address) const = 0;
 
-  // Where the calling thread's kernels go.
+  // The stream for the calling thread's kernels.
   virtual Stream current_stream() const = 0;
-  // A stream that waits for no other one, has the highest priority, and lives as long as the runtime.
+  // A stream that does not wait for other streams, has the highest priority, and lives as long as the runtime.
   virtual Stream make_stream() = 0;
   virtual std::unique_ptr<Event> record(Stream stream) = 0;
-  // What the stream is given from now on comes after the event. The event may be destroyed at once.
+  // Later work on the stream runs after the event. The event may be destroyed immediately.
   virtual void wait(Stream stream, const Event& event) = 0;
   virtual void synchronize(Stream stream) = 0;
 
-  // Copies between any two places, on the stream. Host memory that is not pinned makes the host wait.
+  // Copies between any two addresses, on the stream. Host memory that is not pinned makes the host wait.
   virtual void copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
 
-  // Memory is freed when the last copy of the pointer is gone, which must not be while a stream still uses it.
+  // Memory is freed with the last copy of the pointer, which must outlive every stream's use of the memory.
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;         // of the device
   virtual std::shared_ptr<void> allocate_pinned(int64_t bytes) = 0;  // of the host, for fast copies
 
-  // The memory of the device in all, and that which nobody uses.
+  // The device's total memory, and its free memory.
   struct Memory {
     int64_t total_bytes;
     int64_t free_bytes;
@@ -64,7 +64,7 @@ class DeviceRuntime {
   DeviceRuntime() = default;
 };
 
-// Device `index` of this process. `current_stream` gives the stream that the calling thread's kernels go to. Throws
+// Device `index` of this process. `current_stream` returns the stream for the calling thread's kernels. Throws
 // InternalError in a build without a GPU platform.
 std::shared_ptr<DeviceRuntime> make_gpu_runtime(int64_t index, std::function<void*()> current_stream);
 

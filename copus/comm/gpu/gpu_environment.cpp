@@ -16,8 +16,8 @@ namespace copus {
 namespace {
 
 constexpr const char* connections = "CUDA_DEVICE_MAX_CONNECTIONS";
-// As many as CUDA gives a process whose environment says nothing. A rank of a pipeline issues to up to ten streams:
-// computation, the links to its neighbours, and the collectives of its other groups.
+// The default of CUDA. A rank of a pipeline uses up to ten streams: computation, the links to its neighbours, and the
+// collectives of its other groups.
 constexpr int64_t fewest_queues = 8;
 constexpr int64_t first_driver_with_launch_events = 12030;
 
@@ -28,7 +28,7 @@ void set_if_unset(const char* name, const char* value) { ::setenv(name, value, /
 void set_gpu_environment() {
   set_if_unset(connections, "32");
   set_if_unset("NCCL_NVLS_ENABLE", "0");
-  const bool is_decided = std::getenv("PYTORCH_ALLOC_CONF") != nullptr;  // the newer name
+  const bool is_decided = std::getenv("PYTORCH_ALLOC_CONF") != nullptr;  // the newer name of the variable
   if (!is_decided) set_if_unset("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
 }
 

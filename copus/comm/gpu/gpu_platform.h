@@ -1,5 +1,5 @@
-// The runtime interface of the platform that this build is for. CUDA and HIP differ in the beginnings of names, and in
-// the few things that are spelled out here.
+// The runtime interface of this build's platform. CUDA and HIP differ in the prefixes of names, and in the few things
+// listed here.
 #pragma once
 
 #if defined(COPUS_GPU_HIP)

@@ -1,4 +1,4 @@
-// DeviceRuntime over CUDA's or HIP's runtime.
+// DeviceRuntime over the runtime of CUDA or HIP.
 #include <unistd.h>
 
 #include <array>
@@ -20,7 +20,7 @@ using Error = COPUS_GPU(Error_t);
 using PlatformStream = COPUS_GPU(Stream_t);
 using PlatformEvent = COPUS_GPU(Event_t);
 
-// The platform finds some errors in a later call. That call reports it, and the next one must not do so again.
+// The platform reports some errors in a later call. That call throws, and the next one must not report the error again.
 void check(Error error, const char* call) {
   if (error == COPUS_GPU(Success)) return;
   static_cast<void>(COPUS_GPU(GetLastError)());
@@ -30,16 +30,16 @@ void check(Error error, const char* call) {
 
 PlatformStream platform_stream(DeviceRuntime::Stream stream) { return static_cast<PlatformStream>(stream); }
 
-// Every thread that calls has to choose the device first, since each begins with device 0.
+// Each calling thread must choose the device first, because every thread starts with device 0.
 void use_device(int device) { check(COPUS_GPU(SetDevice)(device), "choosing a device"); }
 
-// Events without times, which are used again and again. It outlives the runtime while one of them is out.
+// Reusable events without timing. The pool outlives the runtime while an event is in use.
 class EventPool {
  public:
   explicit EventPool(int device) : device_(device) {}
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
-  // Nothing is checked, since at the end of a process the platform may have ended before.
+  // Errors are ignored, because at the end of a process the platform may already have shut down.
   ~EventPool() {
     for (const PlatformEvent event : free_) static_cast<void>(COPUS_GPU(EventDestroy)(event));
   }
@@ -85,7 +85,7 @@ class GpuEvent final : public DeviceRuntime::Event {
       check(error, "asking for an event");
       return true;
     }
-    static_cast<void>(COPUS_GPU(GetLastError)());  // HIP keeps "not yet" as if it were an error
+    static_cast<void>(COPUS_GPU(GetLastError)());  // HIP stores "not ready" like an error
     return false;
   }
 
@@ -101,7 +101,7 @@ class GpuEvent final : public DeviceRuntime::Event {
   const PlatformEvent event_;
 };
 
-// In some clusters several machines have the same name, so the boot is part of it.
+// In some clusters several machines have the same name, so the boot ID is included.
 std::string machine() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -148,7 +148,7 @@ class GpuRuntime final : public DeviceRuntime {
   bool is_device_memory(const void* address) const override {
     use_device(device_);
     gpu::PointerAttributes attributes{};
-    // For memory that the platform has never seen, CUDA says so and HIP says that the address is invalid.
+    // For memory unknown to the platform, CUDA reports so, and HIP reports an invalid address.
     const Error error = COPUS_GPU(PointerGetAttributes)(&attributes, address);
     if (error == COPUS_GPU(ErrorInvalidValue)) {
       static_cast<void>(COPUS_GPU(GetLastError)());
@@ -163,7 +163,7 @@ class GpuRuntime final : public DeviceRuntime {
   Stream make_stream() override {
     use_device(device_);
     PlatformStream stream = nullptr;
-    // Its kernels begin before those of computation that wait for a free multiprocessor: other ranks wait for them.
+    // Other ranks wait for its kernels, so these begin before computation kernels that wait for a free multiprocessor.
     int lowest = 0, highest = 0;
     check(COPUS_GPU(DeviceGetStreamPriorityRange)(&lowest, &highest), "asking for the priorities of streams");
     check(COPUS_GPU(StreamCreateWithPriority)(&stream, COPUS_GPU(StreamNonBlocking), highest), "making a stream");

@@ -1,5 +1,5 @@
-// How a job over NCCL ends when something fails: within the deadline, on every rank, with a failure that says what, and
-// without a stream that waits for ever.
+// Tests how a job over NCCL ends after a failure: within the deadline, on every rank, with a failure that names the
+// cause, and without a stream that waits forever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,8 @@ using testing::HasSubstr;
 constexpr double short_wait_seconds = 2;
 constexpr int64_t max_ranks = 3;
 
-// Runs ranks that all have to end with RankFailure, and to abort all their communicators. The failure, alike on all.
+// Runs ranks that must all end with RankFailure and abort all their communicators. Returns the failure, the same on
+// all.
 FailureReport failure_of(int64_t size, MockNccl& nccl, const std::function<void(NcclRank&)>& body,
                          double wait_seconds = short_wait_seconds) {
   std::array<std::optional<FailureReport>, max_ranks> failures;
@@ -50,7 +51,7 @@ FailureReport failure_of(int64_t size, MockNccl& nccl, const std::function<void(
   return failures[0].value_or(FailureReport{});
 }
 
-// On the host, for a message that nobody sends: the job's failure is what ends it.
+// Waits on the host for a message that nobody sends, until the job's failure ends the wait.
 void wait_for_failure(NcclRank& rank) {
   int64_t never = 0;
   rank.world.everyone().receive(&never, 1, DataType::int64, (rank.rank() + 1) % rank.world.size());
@@ -64,7 +65,7 @@ TEST(NcclFailure, OfARankThatNeverComesToACollective) {
     const DeviceBytes data(rank, Bytes(8));
     if (rank.rank() < 2) {
       everyone.all_reduce(data.data(), 1, DataType::float64);
-      rank.device.synchronize(rank.device.current_stream());  // an abort lets the stream go on
+      rank.device.synchronize(rank.device.current_stream());  // an abort releases the stream
       EXPECT_THROW(everyone.all_reduce(data.data(), 1, DataType::float64), RankFailure);
       EXPECT_THROW(everyone.start(Operation::broadcast(data.data(), 1, DataType::float64, 0)), RankFailure);
       EXPECT_THROW(rank.world.require({{.ranks = {0, 1, 2}}}), RankFailure);
@@ -91,7 +92,7 @@ TEST(NcclFailure, OfARankThatSendsNothing) {
   EXPECT_EQ(failure.cause, "over NCCL, rank 0 has waited 2 s for it (receive, messages between 0 and 1)");
 }
 
-// The first use of a connection waits on the host, within NCCL.
+// The first use of a connection blocks the host inside NCCL.
 TEST(NcclFailure, OfARankThatIsWaitedForWithinACall) {
   MockNccl nccl;
   const FailureReport failure = failure_of(2, nccl, [](NcclRank& rank) {
@@ -107,7 +108,7 @@ TEST(NcclFailure, OfARankThatIsWaitedForWithinACall) {
   EXPECT_EQ(failure.cause, "over NCCL, rank 1 has waited 2 s for it (exchange, exchanges of 0 1)");
 }
 
-// An older library has no way to call the thread out. Its communicator stays until the process ends.
+// An older library cannot call the thread out of NCCL. Its communicator stays until the process ends.
 TEST(NcclFailure, NeverFreesACommunicatorThatAThreadIsInside) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   MockNccl nccl;
@@ -124,7 +125,7 @@ TEST(NcclFailure, NeverFreesACommunicatorThatAThreadIsInside) {
     } catch (const RankFailure&) {
       if (rank.rank() == 1) throw;
     }
-    while (rank.nccl.aborts(1) < 2) std::this_thread::yield();  // the parent and the collectives
+    while (rank.nccl.aborts(1) < 2) std::this_thread::yield();  // of the parent and the collectives
     rank.nccl.let_go();
   };
   EXPECT_THROW(run_over_nccl(2, nccl, body, short_wait_seconds), RankFailure);
@@ -155,7 +156,7 @@ TEST(NcclFailure, ThatNcclNoticesOnItsOwn) {
   EXPECT_EQ(failure.cause, "NCCL: unhandled system error");
 }
 
-// NCCL sees a connection end before anybody knows whose process did.
+// NCCL notices a broken connection before the death of the rank's process is known.
 TEST(NcclFailure, OfARankThatDiesIsToldByHealth) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   MockNccl nccl;
@@ -199,7 +200,7 @@ TEST(NcclFailure, OfOneRankFreesTheOthers) {
   for (int64_t rank = 0; rank < 3; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
 }
 
-// The end of a communicator waits on the host, within NCCL: it begins when all ranks have come to it.
+// Closing a communicator blocks the host inside NCCL, so it begins only when all ranks have reached it.
 TEST(NcclFailure, OfARankThatDiesWhileAnotherCloses) {
   MockNccl nccl;
   const auto body = [](NcclRank& rank) {
@@ -219,7 +220,7 @@ TEST(NcclFailure, OfARankThatDiesWhileAnotherCloses) {
   for (int64_t rank = 0; rank < 2; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
 }
 
-// Its host may be held up by the device's queue, for as long as the other one stalls.
+// A full device queue may block the rank's host for as long as the other rank stalls.
 TEST(NcclFailure, ARankWhoseDeviceWaitsIsNotTheOneThatStalls) {
   std::atomic<bool> has_begun = false;
   run_over_nccl(2, [&](NcclRank& rank) {

@@ -1,6 +1,6 @@
-// Compares the declarations of nccl_interface.h with NCCL's own header, or RCCL's. It is compiled where a build knows
-// that header (COPUS_NCCL_INCLUDE_DIR), to an object that nobody links. Two declarations agree where every argument is
-// passed in the same way.
+// Compares the declarations of nccl_interface.h with the header of NCCL or RCCL. A build that knows that header
+// (COPUS_NCCL_INCLUDE_DIR) compiles this file to an object that is never linked. Two declarations match if every
+// argument is passed in the same way.
 #if __has_include(<nccl.h>)
 #include <nccl.h>
 #else
@@ -83,7 +83,7 @@ static_assert(NCCL_SPLIT_NOCOLOR == nccl_no_color);
 static_assert(NCCL_CONFIG_UNDEF_INT == NcclConfig::undefined);
 static_assert(sizeof(ncclUniqueId) == sizeof(NcclUniqueId) && alignof(ncclUniqueId) == alignof(NcclUniqueId));
 
-// NcclConfig is the beginning of NCCL's.
+// NcclConfig is the beginning of NCCL's struct.
 static_assert(offsetof(ncclConfig_t, size) == offsetof(NcclConfig, size));
 static_assert(offsetof(ncclConfig_t, magic) == offsetof(NcclConfig, magic));
 static_assert(offsetof(ncclConfig_t, version) == offsetof(NcclConfig, version));

@@ -18,7 +18,7 @@ std::string last_error() {
   return error == nullptr ? "" : error;
 }
 
-// A library that stays open until the process ends, since its threads live as long.
+// A library that stays loaded until the process ends, because its threads run that long.
 class Library {
  public:
   explicit Library(const std::string& name) : name_(name), handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD)) {
@@ -38,7 +38,7 @@ class Library {
     }
     function = reinterpret_cast<Return (*)(Arguments...)>(address);
   }
-  // Likewise, of a call that older versions lack.
+  // The same for a function that older versions lack.
   template <class Function>
   void find_if_there(const char* symbol, Function& function) const {
     if (dlsym(handle_, symbol) != nullptr) find(symbol, function);

@@ -1,6 +1,6 @@
-// The part of NCCL's C interface that Copus calls. It is found when the program runs, so that a build needs no NCCL and
-// a job uses the one that libtorch has brought. RCCL has the same interface. nccl_header_check.cpp compares these
-// declarations with the library's own header.
+// The part of NCCL's C interface that Copus calls. It is loaded at run time, so a build needs no NCCL, and a job uses
+// the library that comes with libtorch. RCCL has the same interface. nccl_header_check.cpp compares these declarations
+// with the library's header.
 #pragma once
 
 #include <climits>
@@ -12,7 +12,7 @@
 
 namespace copus {
 
-struct NcclComm;  // one rank's end of a communicator, which the library makes
+struct NcclComm;  // one rank's end of a communicator, created by the library
 
 enum class NcclResult : int {
   success = 0,
@@ -35,8 +35,8 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-// As of 2.18, the first version with a split, and good for later ones: a library copies as many bytes as `size` says,
-// at most as many as it knows, and gives every setting younger than `version` its default (NCCL, init.cc,
+// The version of 2.18, the first with a split, which later libraries accept: a library copies as many bytes as `size`
+// says, at most as many as it knows, and gives every setting newer than `version` its default (NCCL, init.cc,
 // parseCommConfig).
 struct NcclConfig {
   static constexpr int undefined = INT_MIN;  // the library decides
@@ -52,9 +52,9 @@ struct NcclConfig {
   int split_share = undefined;
 };
 
-inline constexpr int nccl_no_color = -1;  // of a rank that a split leaves out
+inline constexpr int nccl_no_color = -1;  // for a rank that a split leaves out
 
-// NCCL's documentation says what the calls do, and uses the same names. Streams are DeviceRuntime's.
+// See NCCL's documentation, which uses the same names. Streams are those of DeviceRuntime.
 struct NcclInterface {
   std::function<NcclResult(int* version)> get_version;
   std::function<NcclResult(NcclUniqueId* id)> get_unique_id;
@@ -64,7 +64,7 @@ struct NcclInterface {
   std::function<NcclResult(NcclComm* comm)> comm_finalize;
   std::function<NcclResult(NcclComm* comm)> comm_destroy;
   std::function<NcclResult(NcclComm* comm)> comm_abort;
-  // Ends what is under way and frees nothing. Empty before 2.28.7.
+  // Ends what is under way without freeing anything. Empty before 2.28.7.
   std::function<NcclResult(NcclComm* comm, int flags)> comm_revoke;
   std::function<NcclResult(NcclComm* comm, NcclResult* error)> comm_get_async_error;
   std::function<const char*(NcclResult result)> get_error_string;
@@ -90,7 +90,7 @@ struct NcclInterface {
   std::function<NcclResult(void* data, size_t count, NcclType type, int from, NcclComm* comm, void* stream)> recv;
 };
 
-// Calls that NCCL takes as one operation. After a call that fails the others are left out.
+// Calls that NCCL performs as one operation. After a failed call, later ones are skipped.
 class NcclGroup {
  public:
   explicit NcclGroup(const NcclInterface& nccl) : nccl_(nccl), result_(nccl.group_start()) {}
@@ -110,8 +110,8 @@ class NcclGroup {
   NcclResult result_;
 };
 
-// The library that is in this process already, or else the one that the system finds under its name: libnccl.so.2, or
-// in a HIP build librccl.so.1. Throws UserError where there is none, or where it lacks a call.
+// Loads the library that is already in this process, or else the one that the system finds by name: libnccl.so.2, or
+// librccl.so.1 in a HIP build. Throws UserError if there is none, or if it lacks a function.
 NcclInterface load_nccl();
 NcclInterface load_nccl(const std::string& library);
 

@@ -26,7 +26,7 @@ TEST(NcclInterface, SaysWhatIsMissing) {
   EXPECT_THAT(refusal("libm.so.6"), testing::HasSubstr("libm.so.6 has no ncclGetVersion"));
 }
 
-// Where there is a library, it answers; without a device it can do no more.
+// If there is a library, it loads and answers; without a device it can do nothing else.
 TEST(NcclInterface, LoadsWhatTheSystemHas) {
   constexpr const char* library = "libnccl.so.2";
   if (dlopen(library, RTLD_NOW) == nullptr) GTEST_SKIP() << dlerror();

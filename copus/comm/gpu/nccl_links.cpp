@@ -18,24 +18,24 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Thread blocks of a communicator of messages. A rank's messages run at the same time as its collectives and wait for
-// other ranks on the device, so all of them have to fit beside the kernels that compute. NCCL's default, up to 32 for
-// each, would not leave room for four.
+// Thread blocks of a communicator for messages. A rank's messages run at the same time as its collectives and wait for
+// other ranks on the device, so all of them have to fit next to the compute kernels. With NCCL's default, up to 32
+// thread blocks each, not even four would fit.
 constexpr int message_ctas = 8;
-// The warm-up of collectives: the bytes of a member's smallest part, the factor by which sizes grow, and the largest
-// size. Larger vectors take the same algorithm as the largest, which is as large as memory for it is easily spared.
+// The warm-up of collectives: the bytes of a member's smallest part, the growth factor of sizes, and the largest size.
+// Larger vectors use the same algorithm as the largest size, and there is easily enough memory for that size.
 constexpr int64_t smallest_part_bytes = 4;
 constexpr int64_t warm_up_growth = 8;
 constexpr int64_t largest_warm_up_bytes = int64_t{256} << 20;
 constexpr std::chrono::milliseconds watch_interval{20};
 constexpr std::chrono::microseconds poll_interval{100};
-// How long abort() waits for a call of NCCL's to return by itself.
+// How long abort() waits for a call of NCCL to return by itself.
 constexpr std::chrono::seconds abort_patience{1};
-// An operation that takes longer waits for other ranks. The host of such a rank is soon held up itself, by a full queue
-// of the device or because it needs a result. It must not count as the one that stalls.
+// An operation that takes longer is waiting for other ranks. The host of its rank will soon be blocked too, by a full
+// device queue or because it needs a result. That rank must not count as stalled.
 constexpr std::chrono::seconds longest_run{1};
-// When a rank dies, NCCL sees a broken connection, and health says a moment later who it was. NCCL's error waits so
-// long for that.
+// When a rank dies, NCCL notices a broken connection, and health reports the dead rank shortly after. NCCL's error is
+// held back this long in favour of health's report.
 constexpr std::chrono::duration<double> echo_patience{3};
 
 uint64_t hash_of(const NcclUse& use) {
@@ -74,7 +74,7 @@ class NcclLinks::Issued : public Work::State {
  public:
   Issued(const NcclLinks& links, const char* what) : links_(links), what_(what), begin_(steady_clock::now()) {}
 
-  // To be called when NCCL has taken the operation, which ends with the event.
+  // Call this when NCCL has accepted the operation. The operation ends with the event.
   void set_end(std::unique_ptr<DeviceRuntime::Event> end) { end_ = std::move(end); }
 
   const char* what() const { return what_; }
@@ -117,7 +117,8 @@ NcclLinks::~NcclLinks() {
   try {
     if (is_sound) {
       wait_until([this] { return is_idle(); });
-      // The end of a communicator waits within NCCL, where nothing can free a rank whose peer is gone: so all are here.
+      // Closing a communicator blocks inside NCCL, where a rank whose peer is gone could not be released. So all ranks
+      // meet first.
       host_.everyone().barrier();
       while (!links_.empty()) close(links_.begin());
       finish(parent_, call(parent_, [this] { return nccl_.comm_finalize(parent_); }), "closing", {});
@@ -138,8 +139,8 @@ NcclLinks::~NcclLinks() {
   }
 }
 
-// The calls of the parent return at once, so that each split can have a deadline. Those of the communicators that are
-// split from it do not: NCCL would need a thread for every operation.
+// Calls on the parent return immediately, so that each split can have a deadline. Calls on communicators that are split
+// from it block, because otherwise NCCL would need a thread for every operation.
 void NcclLinks::connect() {
   std::vector<int64_t> all(host_.size());
   std::iota(all.begin(), all.end(), 0);
@@ -153,7 +154,7 @@ void NcclLinks::connect() {
     return nccl_.comm_init_rank_config(&parent_, static_cast<int>(host_.size()), id, static_cast<int>(host_.rank()),
                                        &config);
   });
-  finish(parent_, begun, "connecting", use);  // there is a parent from now on
+  finish(parent_, begun, "connecting", use);  // the parent exists from now on
 }
 
 std::optional<std::string> NcclLinks::prepare(const std::vector<GroupUse>& groups) {
@@ -167,7 +168,7 @@ std::optional<std::string> NcclLinks::prepare(const std::vector<GroupUse>& group
   std::optional<std::string> lack = find_lack(change);
   if (lack) {
     plan_.withdraw(change);
-    // Communicators of earlier layouts must not be what a new layout lacks memory for.
+    // Communicators of earlier layouts must not take the memory that a new layout needs.
     const std::vector<NcclUse> unused = plan_.drop_unused();
     if (!unused.empty()) {
       close_all(unused);
@@ -211,8 +212,8 @@ void NcclLinks::open_all(const NcclPlan::Change& change) {
   }
 }
 
-// A rank that lacks memory in the middle of a split would leave the others waiting. So all try beforehand whether there
-// is as much as communicators have taken so far.
+// A rank that runs out of memory during a split would leave the others waiting. So all ranks first check that there is
+// as much memory as communicators have taken so far.
 std::optional<std::string> NcclLinks::find_lack(const NcclPlan::Change& change) {
   int64_t bytes = warm_up_bytes(change), communicators = 0;
   bool has_messages = false;
@@ -242,7 +243,7 @@ std::optional<std::string> NcclLinks::find_lack(const NcclPlan::Change& change) 
                 " connections between GPUs take");
 }
 
-// The device's memory before and after, which is nobody else's meanwhile.
+// Compares the device's free memory before and after. Nothing else allocates in between.
 void NcclLinks::measure(const NcclUse& use, const std::function<void()>& open) {
   const bool was_open = links_.contains(use);
   const int64_t free_before = runtime_->memory().free_bytes;
@@ -255,7 +256,7 @@ void NcclLinks::measure(const NcclUse& use, const std::function<void()>& open) {
 
 void NcclLinks::agree_on_measured() {
   constexpr NcclUse::Kind kinds[] = {NcclUse::Kind::collectives, NcclUse::Kind::exchanges, NcclUse::Kind::messages};
-  std::array<int64_t, std::size(kinds) + 1> means{};  // and the nanoseconds of a split
+  std::array<int64_t, std::size(kinds) + 1> means{};  // per kind, and the nanoseconds of a split
   for (size_t i = 0; i < std::size(kinds); ++i) {
     const auto found = measured_.find(kinds[i]);
     if (found != measured_.end()) means[i] = found->second.first / std::max<int64_t>(1, found->second.second);
@@ -279,7 +280,7 @@ CommunicatorCosts NcclLinks::costs() const {
           .split_seconds = split_seconds_};
 }
 
-// If one rank came with other groups than the rest, they would wait for it in a split.
+// If one rank asked for other groups than the rest, the others would wait for it in a split.
 void NcclLinks::agree_on(const NcclPlan::Change& change) {
   const auto hash = static_cast<int64_t>(hash_of(change));
   int64_t highest_and_lowest[] = {hash, ~hash};
@@ -287,8 +288,8 @@ void NcclLinks::agree_on(const NcclPlan::Change& change) {
   COPUS_CHECK(highest_and_lowest[0] == hash && highest_and_lowest[1] == ~hash, "ranks prepare different groups");
 }
 
-// The communicators do not share their resources (splitShare). Those that do run one after another, so that a send
-// which waits for its receiver would hold up all others.
+// The communicators do not share resources (splitShare). Communicators that do run one after another, so a send that
+// waits for its receiver would block all others.
 void NcclLinks::open(const std::vector<NcclUse>& split) {
   const auto mine =
       std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
@@ -338,11 +339,12 @@ int64_t NcclLinks::warm_up_bytes(const NcclPlan::Change& change) const {
   return bytes;
 }
 
-// NCCL connects at the first operation that takes an algorithm (NCCL_RUNTIME_CONNECT; since 2.22 each algorithm by
-// itself), and the host then waits until all members have come to it. In a step, where each rank may come to its groups
-// in another order, all would wait for one another. So the first operations are made here: of every kind, and of sizes
-// from the smallest to the layout's largest, since the size decides the algorithm. Messages connect all that they may
-// use at once, and exchanges at the first of each pair, which both are at.
+// NCCL connects at the first operation that uses an algorithm (NCCL_RUNTIME_CONNECT; since 2.22 for each algorithm
+// separately), and the host then waits until all members have reached it. During a step, each rank may reach its groups
+// in another order, so ranks would deadlock. Therefore the first operations take place here: of every kind, and in
+// sizes from the smallest to the layout's largest, because the size determines the algorithm. A message here connects
+// everything that later messages may use. Exchanges connect at the first message of each pair, which both members reach
+// together.
 void NcclLinks::warm_up(const NcclUse& use, void* memory) {
   switch (use.kind) {
     case NcclUse::Kind::exchanges:
@@ -417,8 +419,8 @@ Work NcclLinks::start(const NcclUse& use, const char* what,
   return Work(operation);
 }
 
-// abort() reads inside_ after it has set aborted_, so either it sees that this call is about the communicator, or the
-// call does not begin.
+// abort() reads inside_ after setting aborted_. So either it sees that this call uses the communicator, or the call
+// does not begin.
 NcclResult NcclLinks::call(NcclComm* comm, const std::function<NcclResult()>& function) {
   const std::scoped_lock lock(calls_);
   check();
@@ -497,13 +499,13 @@ bool NcclLinks::take_calls(std::unique_lock<std::mutex>& lock) const {
   return true;
 }
 
-// The aborts are one group of NCCL's: an abort frees memory and so waits for all kernels of the device, those of the
-// next communicator too. The parent has no kernels, and is not in the group, since until 2.22 blocking communicators
-// and others could not be in one.
+// All aborts form one NCCL group: an abort frees memory and therefore waits for all kernels of the device, including
+// those of the next communicator. The parent has no kernels. It is not in the group, because until 2.22 a group could
+// not mix blocking communicators and others.
 //
-// An abort frees its communicator, so it must not reach one that the main thread is inside. NCCL 2.28.7 and later can
-// call that thread out of it. In older ones the thread stays there, and those who end ranks that do not leave
-// (health/watchdog.h, the launcher) end the process.
+// An abort frees its communicator, so it must not be used on one inside which the main thread is. NCCL 2.28.7 and later
+// can call that thread out of it. In older versions the thread stays there, and the watchdog (health/watchdog.h) or the
+// launcher, which end ranks that do not leave, end the process.
 void NcclLinks::abort() {
   const std::scoped_lock one_at_a_time(aborting_);
   std::unique_lock lock(calls_, std::defer_lock);
@@ -554,7 +556,7 @@ void NcclLinks::watch() {
   }
 }
 
-// False when the job has ended.
+// Returns false when the job has ended.
 bool NcclLinks::look() {
   if (host_.health().failure()) {
     abort();
@@ -579,7 +581,7 @@ bool NcclLinks::look() {
   return false;
 }
 
-// The operation under way that began first. Those after it may be waiting for it.
+// The oldest operation under way. Later ones may be waiting for it.
 std::optional<NcclLinks::Pending> NcclLinks::find_oldest() {
   const std::scoped_lock lock(operations_);
   std::optional<Pending> oldest;
@@ -592,7 +594,7 @@ std::optional<NcclLinks::Pending> NcclLinks::find_oldest() {
   return oldest;
 }
 
-// While a call is being made there is nothing to find: it sees its errors itself.
+// During a call there is nothing to check: the call itself sees its errors.
 NcclResult NcclLinks::find_error() {
   const std::unique_lock lock(calls_, std::try_to_lock);
   if (!lock || aborted_) return NcclResult::success;

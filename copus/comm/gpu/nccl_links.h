@@ -1,5 +1,5 @@
-// One rank's communicators of NCCL. They are opened and closed together with those of the other ranks, get work on
-// streams of their own, are watched while it is under way, and are aborted when the job has failed.
+// One rank's NCCL communicators. They are opened and closed together with those of the other ranks, run operations on
+// their own streams, are monitored while operations are under way, and are aborted when the job has failed.
 #pragma once
 
 #include <atomic>
@@ -26,16 +26,16 @@
 
 namespace copus {
 
-// The rank's main thread uses it. Another thread watches. It ends the job at an operation that is not done in time, and
-// at an error that NCCL has noticed on its own. When the job has failed, for whatever reason, it aborts all
-// communicators, so that no stream waits any more.
+// Used by the rank's main thread. Another thread monitors: it ends the job if an operation misses its deadline or NCCL
+// reports an error by itself. When the job has failed for any reason, it aborts all communicators, so that no stream
+// waits any longer.
 class NcclLinks {
  public:
-  // Every rank makes its own at the same time. `host` outlives it.
+  // Every rank makes its own at the same time. `host` outlives this object.
   NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
             int64_t kept_bytes);
-  // Waits for what is under way and closes all, in the same order on every rank. Aborts instead in a job that has
-  // failed, and when an exception is what ends this rank.
+  // Waits for what is under way and closes everything, in the same order on every rank. Aborts instead if the job has
+  // failed, or if an exception ends this rank.
   ~NcclLinks();
   NcclLinks(const NcclLinks&) = delete;
   NcclLinks& operator=(const NcclLinks&) = delete;
@@ -43,17 +43,17 @@ class NcclLinks {
   // See World::prepare.
   std::optional<std::string> prepare(const std::vector<GroupUse>& groups);
 
-  // Throws InternalError where the use was not prepared.
+  // Throws InternalError if the use was not prepared.
   void check_prepared(const NcclUse& use) const;
 
-  // Gives NCCL an operation on the communicator of `use`, after what the current stream holds. Messages to the user
-  // name it `what`: "all_reduce". `issue` makes one call of NCCL's, or several in one group, and returns the result.
+  // Starts an NCCL operation on the communicator of `use`, after the work in the current stream. Messages to the user
+  // call it `what`: "all_reduce". `issue` makes one NCCL call, or several in one group, and returns the result.
   Work start(const NcclUse& use, const char* what, const std::function<NcclResult(NcclComm*, void* stream)>& issue);
 
   const NcclInterface& nccl() const { return nccl_; }
   DeviceRuntime& runtime() const { return *runtime_; }
 
-  // The memory of the device that all communicators take.
+  // Bytes of device memory that all communicators take.
   int64_t bytes() const { return bytes_; }
   // See World::communicator_costs.
   CommunicatorCosts costs() const;
@@ -65,12 +65,12 @@ class NcclLinks {
   struct Link {
     NcclComm* comm;
     DeviceRuntime::Stream stream;
-    std::deque<std::shared_ptr<Issued>> operations;  // under way, oldest first
+    std::deque<std::shared_ptr<Issued>> operations;  // those under way, oldest first
     bool aborted = false;
   };
   using Links = std::map<NcclUse, Link>;
 
-  // Main thread.
+  // Called by the main thread.
   void connect();
   void close_all(const std::vector<NcclUse>& uses);
   void open_all(const NcclPlan::Change& change);
@@ -84,24 +84,23 @@ class NcclLinks {
   int64_t warm_up_bytes(const NcclPlan::Change& change) const;
   void measure(const NcclUse& use, const std::function<void()>& open);
   void agree_on_measured();
-  // `comm`: the communicator that the call is about, or null.
+  // `comm`: the communicator that the call uses, or null.
   NcclResult call(NcclComm* comm, const std::function<NcclResult()>& function);
-  // Waits for the success of what has begun with this result. Throws where it ends otherwise.
+  // Waits until an operation that began with this result succeeds. Throws if it fails.
   void finish(NcclComm* comm, NcclResult result, const char* what, const NcclUse& use);
   template <class IsDone>
   void wait_until(const IsDone& is_done);
   bool is_idle();
   void check() const;
 
-  // Any thread.
+  // Called by any thread.
   void end_job(const FailureReport& report, bool is_echo);
-  // Ends what is under way on all communicators, and frees all but one that the main thread is inside and does not
-  // leave.
+  // Ends what is under way on all communicators and frees them, except one inside which the main thread stays.
   void abort();
   bool take_calls(std::unique_lock<std::mutex>& lock) const;
   FailureReport late(const char* what, const NcclUse& use) const;
 
-  // The watching thread.
+  // Called by the monitoring thread.
   void watch();
   bool look();
   struct Pending {
@@ -118,29 +117,29 @@ class NcclLinks {
   const int exceptions_before_;
   NcclPlan plan_;
   int64_t bytes_ = 0;
-  NcclPlan::Bytes bytes_of_kind_;                                  // alike on all ranks: of the rank with most
-  std::map<NcclUse::Kind, std::pair<int64_t, int64_t>> measured_;  // of this rank's: bytes in all, and how many
-  std::chrono::duration<double> opening_{};  // time that this rank has spent in splits and in connecting what they made
+  NcclPlan::Bytes bytes_of_kind_;                                  // the same on all ranks: of the rank with the most
+  std::map<NcclUse::Kind, std::pair<int64_t, int64_t>> measured_;  // on this rank: total bytes, and number
+  std::chrono::duration<double> opening_{};  // this rank's time for splits and for connecting their communicators
   int64_t splits_ = 0;
-  double split_seconds_ = 0;  // alike on all ranks: of the slowest
+  double split_seconds_ = 0;  // the same on all ranks: of the slowest rank
   std::vector<DeviceRuntime::Stream> free_streams_;
 
-  // Held for every call of NCCL's and every change of what it protects. A call that waits for other ranks holds it for
-  // long. abort() then goes on without it, and leaves out the communicator that the call is about.
+  // Held during every NCCL call and every change of what it protects. A call that waits for other ranks holds it for
+  // long. abort() then continues without it and skips the communicator that the call uses.
   std::mutex calls_;
-  std::atomic<NcclComm*> inside_ = nullptr;  // the communicator of the call under way
-  std::atomic<bool> aborted_ = false;        // no call begins any more
+  std::atomic<NcclComm*> inside_ = nullptr;  // the communicator of the current call
+  std::atomic<bool> aborted_ = false;        // no new call begins
   std::mutex aborting_;
-  NcclComm* parent_ = nullptr;  // of all ranks, for nothing but splits
+  NcclComm* parent_ = nullptr;  // of all ranks, used only for splits
   bool parent_aborted_ = false;
-  NcclComm* made_ = nullptr;  // where a split under way puts its result
+  NcclComm* made_ = nullptr;  // where a running split stores its result
   Links links_;
 
-  // Protects the operations of links_ and what follows, and every change of links_.
+  // Protects the operations of links_, the members below, and every change of links_.
   std::mutex operations_;
   std::condition_variable stopping_;
   bool stop_ = false;
-  std::optional<WaitingForOthers> waiting_;  // the watching thread's
+  std::optional<WaitingForOthers> waiting_;  // of the monitoring thread
   std::thread watcher_;
 };
 

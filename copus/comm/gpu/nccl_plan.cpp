@@ -32,7 +32,7 @@ int64_t count_links(const GroupUse& group) {
   fail_check("a kind of messages", __FILE__, __LINE__, "");
 }
 
-// With the largest vector of each.
+// Maps each use to its largest vector.
 std::map<NcclUse, int64_t> uses_of(const std::vector<GroupUse>& groups, int64_t size) {
   std::map<NcclUse, int64_t> uses;
   for (const GroupUse& group : groups) {
@@ -48,7 +48,7 @@ std::map<NcclUse, int64_t> uses_of(const std::vector<GroupUse>& groups, int64_t 
   return uses;
 }
 
-// Each use goes into the first split that it fits into, large ones first.
+// Each use goes into the first split where it fits, large uses first.
 std::vector<std::vector<NcclUse>> pack(std::vector<NcclUse> uses, int64_t size) {
   std::stable_sort(uses.begin(), uses.end(),
                    [](const NcclUse& a, const NcclUse& b) { return a.members.size() > b.members.size(); });
@@ -145,7 +145,7 @@ void NcclPlan::withdraw(const Change& change) {
   for (const std::vector<NcclUse>& split : change.open) {
     for (const NcclUse& use : split) used_.erase(use);
   }
-  for (const NcclUse& use : change.warm) used_.at(use).largest_bytes = 0;  // it will be warmed up again
+  for (const NcclUse& use : change.warm) used_.at(use).largest_bytes = 0;  // it will have to be warmed up again
 }
 
 }  // namespace copus

@@ -1,6 +1,6 @@
-// Which of NCCL's communicators a job opens and closes, and in what order. Every rank works it out alone, for the
-// communicators of all ranks, and comes to the same result. NCCL needs that: a split takes all ranks at once, and a
-// rank that takes part in another order waits for ever.
+// Which NCCL communicators a job opens and closes, and in what order. Every rank computes this by itself for the
+// communicators of all ranks, with the same result. NCCL requires this: all ranks take part in each split, and a rank
+// with another order would wait forever.
 #pragma once
 
 #include <compare>
@@ -13,16 +13,16 @@
 
 namespace copus {
 
-// What one communicator of NCCL's is for: the collectives of a group, the exchanges of the group, or the messages of
-// one link of the group (Route). A message blocks later operations of its communicator until it is received. So
-// neighbours that both send first have to make a send and the receive behind it one operation.
+// The purpose of one NCCL communicator: the collectives of a group, the exchanges of the group, or the messages on one
+// link of the group (Route). A message blocks later operations of its communicator until it is received. So two
+// neighbours that both send first must join the send and the receive after it into one operation.
 struct NcclUse {
   enum class Kind { collectives, exchanges, messages };
 
   std::vector<int64_t> group;    // world ranks, in the group's order
-  std::vector<int64_t> members;  // of the communicator, in its order: those of the group, or the two of the link
+  std::vector<int64_t> members;  // members of the communicator, in its order: the group's, or the two of the link
   Kind kind = Kind::collectives;
-  int64_t link = -1;  // of messages
+  int64_t link = -1;  // for messages
 
   static NcclUse collectives_of(const std::vector<int64_t>& group) { return {group, group, Kind::collectives}; }
   static NcclUse exchanges_of(const std::vector<int64_t>& group) { return {group, group, Kind::exchanges}; }
@@ -33,7 +33,7 @@ struct NcclUse {
   auto operator<=>(const NcclUse&) const = default;
 };
 
-// The link that carries a message between two members of a group, given by their places in it.
+// The link for messages between two members of a group, given by their positions.
 int64_t link_between(int64_t member, int64_t other, int64_t size);
 
 // "group 0 2 4", "exchanges of 0 2 4", "messages between 0 and 2"
@@ -47,38 +47,38 @@ class NcclPlan {
   // The device memory that a communicator of each kind takes.
   using Bytes = std::map<NcclUse::Kind, int64_t>;
 
-  // The communicators of each of `size` ranks take at most `kept_bytes`, or as much as the groups in use need.
+  // The communicators of each of `size` ranks take at most `kept_bytes`, or more if the groups in use need more.
   NcclPlan(int64_t size, int64_t kept_bytes) : size_(size), kept_bytes_(kept_bytes) {}
 
   struct Change {
-    std::vector<NcclUse> close;              // in this order, before anything is opened
-    std::vector<std::vector<NcclUse>> open;  // each is one split, whose communicators have no rank in common
-    std::vector<NcclUse> warm;  // after that, in this order: what is open, and to be warmed up to larger sizes
+    std::vector<NcclUse> close;              // in this order, before opening any
+    std::vector<std::vector<NcclUse>> open;  // each item is one split, whose communicators have no rank in common
+    std::vector<NcclUse> warm;  // after that, in this order: open communicators to warm up for larger sizes
     bool empty() const { return close.empty() && open.empty() && warm.empty(); }
   };
 
-  // Opens what these groups need. What is open already may stay so. The order of the list does not matter, and groups
-  // of one need nothing. Throws InternalError for a group with a rank twice, or with one beyond the world.
+  // Opens what these groups need. Open communicators may stay open. The order of the list does not matter, and groups
+  // of one need nothing. Throws InternalError for a group that has a rank twice or a rank beyond the world.
   Change prepare(const std::vector<GroupUse>& groups, const Bytes& bytes);
-  // Undoes the opening and the warming of a change, which has not been made.
+  // Reverts the opening and the warming up in a change that was not carried out.
   void withdraw(const Change& change);
 
-  // Forgets what the latest groups do not use, and returns it: to be closed in this order.
+  // Forgets the communicators that the latest groups do not use, and returns them, to be closed in this order.
   std::vector<NcclUse> drop_unused();
 
-  // The size that a communicator of collectives is to be warmed up to.
+  // The size up to which to warm up a communicator of collectives.
   int64_t largest_bytes(const NcclUse& use) const { return used_.at(use).largest_bytes; }
 
  private:
   struct Used {
-    int64_t time = 0;           // when it was last asked for
-    int64_t largest_bytes = 0;  // of a vector that it is warmed up to
+    int64_t time = 0;           // when it was last requested
+    int64_t largest_bytes = 0;  // of a vector, up to which it is warmed up
   };
 
   int64_t size_;
   int64_t kept_bytes_;
   int64_t time_ = 0;
-  std::map<NcclUse, Used> used_;  // what is open
+  std::map<NcclUse, Used> used_;  // the open communicators
 };
 
 }  // namespace copus

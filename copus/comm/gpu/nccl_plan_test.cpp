@@ -45,7 +45,7 @@ TEST(NcclPlan, GivesEveryLinkBetweenNeighboursItsOwn) {
     for (int64_t link = 0; link < links; ++link) expected.insert(NcclUse::messages_of(ranks, link));
     EXPECT_EQ(opened, expected);
   }
-  // Of two members, whose chunks alternate, the one that has the first chunk is behind and before the other.
+  // With two members whose chunks alternate, the member with the first chunk is both before and after the other one.
   NcclPlan of_two(2, 16);
   EXPECT_EQ(of_two.prepare({messages_of({0, 1}, GroupUse::Messages::ring)}, {}).open.size(), 2u);
 }
@@ -84,13 +84,13 @@ TEST(NcclPlan, ClosesWhatWasUsedLongestAgoWhereARankHasTooMany) {
   plan.prepare({{{0, 1}}}, bytes);
   const NcclPlan::Change change = plan.prepare({{{0, 3}}}, bytes);  // 0 had two, 3 one
   EXPECT_EQ(change.close, (std::vector<NcclUse>{group({0, 2})}));
-  // What is in use stays, however much it is.
+  // Communicators in use stay open, however many there are.
   const NcclPlan::Change all = plan.prepare({{{0, 1}}, {{0, 2}}, {{0, 3}}}, bytes);
   EXPECT_TRUE(all.close.empty());
   EXPECT_EQ(all.open, (std::vector<std::vector<NcclUse>>{{group({0, 2})}}));
 }
 
-// Each rank sees the same list in an order of its own.
+// Each rank sees the same list in a different order.
 TEST(NcclPlan, IsTheSameInWhateverOrderGroupsAreListed) {
   std::mt19937_64 random(3);
   std::vector<std::vector<GroupUse>> layouts;

@@ -43,8 +43,8 @@ bool are_equal(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts.front(); });
 }
 
-// NCCL's own reduce_scatter and all_gather take equal parts alone. In their place this makes call(member, offset,
-// count) for each part that is not empty. The offset is in bytes.
+// NCCL's own reduce_scatter and all_gather need equal parts. For unequal ones this makes call(member, offset, count)
+// for each part that is not empty. The offset is in bytes.
 template <class Call>
 NcclResult issue_part_by_part(const NcclInterface& nccl, const Operation& operation, const Call& call) {
   NcclGroup group(nccl);
@@ -68,7 +68,7 @@ class NcclCommunicator final : public WrappedCommunicator {
         exchanges_(NcclUse::exchanges_of(ranks())) {}
 
  private:
-  // A send that begins with the receive behind it.
+  // A send that begins together with the receive after it.
   class HeldWork final : public Work::State {
    public:
     void begin(Work work) { work_ = std::move(work); }
@@ -95,7 +95,8 @@ class NcclCommunicator final : public WrappedCommunicator {
     start_on_device(operation).wait();
   }
 
-  // InternalError where messages of one exchange lie in both kinds of memory. They lie in one on all members.
+  // Whether the operation is on device memory. Throws InternalError if the messages of one exchange are in both kinds
+  // of memory. All members use the same kind.
   bool is_on_device(const Operation& operation) const {
     const DeviceRuntime& runtime = links_.runtime();
     if (operation.kind == OperationKind::barrier) return false;
@@ -158,13 +159,13 @@ class NcclCommunicator final : public WrappedCommunicator {
     return NcclUse::messages_of(ranks(), link >= 0 ? link : link_between(rank(), operation.peer, size()));
   }
 
-  // The other member's place on the communicator of a link.
+  // The other member's rank on the communicator of a link.
   int other_on(const Operation& operation) const {
     const NcclUse use = use_of(operation);
     return use.members.front() == ranks()[rank()] ? 1 : 0;
   }
 
-  // Makes the call of NCCL's for an operation, or several that it takes as one.
+  // Makes the NCCL call for an operation, or several that NCCL joins into one.
   NcclResult issue(const Operation& operation, NcclComm* comm, void* stream) const {
     const NcclInterface& nccl = links_.nccl();
     const void* const input = operation.input;
@@ -218,7 +219,7 @@ class NcclCommunicator final : public WrappedCommunicator {
     });
   }
 
-  // Members without a message have no part in it, since NCCL connects only those that have one.
+  // Members without a message take no part, because NCCL connects only members that have one.
   NcclResult issue_exchange(const Operation& operation, NcclComm* comm, void* stream) const {
     const NcclInterface& nccl = links_.nccl();
     NcclGroup group(nccl);
@@ -260,7 +261,7 @@ class NcclWorld final : public WrappedWorld {
     return std::make_unique<NcclCommunicator>(inner().group(ranks), links_);
   }
 
-  // Ends before the host's world, which it reports to, and before the groups: they must not use it when they end.
+  // Destroyed before the host's world, to which it reports, and before the groups, whose destructors must not use it.
   NcclLinks links_;
 };
 

@@ -1,4 +1,4 @@
-// What a world over NCCL does while all goes well; nccl_failure_test.cpp has the rest.
+// Tests a world over NCCL without failures. nccl_failure_test.cpp tests failures.
 #include "copus/comm/gpu/nccl_world.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ Bytes part_of(const Bytes& whole, const std::vector<int64_t>& counts, int64_t me
   return slice(whole, begin * size_of(type), counts[member] * size_of(type));
 }
 
-// Runs `body` in all four ranks' group and in one of three of them in another order.
+// Runs `body` in the group of all four ranks, and in a group of three of them in another order.
 void run_in_groups(const std::function<void(NcclRank&, Communicator&)>& body) {
   run_over_nccl(4, [&](NcclRank& rank) {
     const std::vector<Ranks> groups = {{0, 1, 2, 3}, odd_order};
@@ -115,7 +115,7 @@ TEST(NcclWorld, BroadcastsFromEveryMember) {
   });
 }
 
-// Every pair or none, of any size, with members that have nothing to say.
+// With messages between every pair or none, of any size, and with members that have none.
 TEST(NcclWorld, ExchangesMessagesBetweenAnyMembers) {
   run_in_groups([](NcclRank& rank, Communicator& group) {
     std::mt19937_64 random(static_cast<uint64_t>(group.size()));
@@ -145,7 +145,7 @@ TEST(NcclWorld, ExchangesMessagesBetweenAnyMembers) {
 TEST(NcclWorld, HostMemoryGoesTheWaysOfTheHost) {
   MockNccl nccl;
   run_over_nccl(3, nccl, [](NcclRank& rank) {
-    Communicator& everyone = rank.world.everyone();  // nothing is prepared, nor need be
+    Communicator& everyone = rank.world.everyone();  // no groups are prepared, and none need be
     int64_t value = rank.rank() + 1;
     everyone.all_reduce(&value, 1, DataType::int64);
     EXPECT_EQ(value, 6);
@@ -187,8 +187,8 @@ TEST(NcclWorld, AGroupOfOneNeedsNoLibrary) {
   EXPECT_EQ(nccl.begun(), 0);
 }
 
-// A kernel before the operation writes what it sends, once it is let go; one behind its wait reads what it brought. The
-// host waits for neither.
+// A kernel before the operation writes what it sends, when the test releases it; a kernel after its wait reads what it
+// received. The host waits for neither.
 TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   run_over_nccl(2, [](NcclRank& rank) {
@@ -217,7 +217,7 @@ TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
       seen = *on_host;
       has_read = true;
     });
-    if (rank.rank() == 0) {  // rank 1 has yet to write
+    if (rank.rank() == 0) {  // rank 1 has not written yet
       may_write = true;
       for (int64_t poll = 0; poll < 500; ++poll) {
         EXPECT_FALSE(has_read);
@@ -235,8 +235,8 @@ TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
 // A device that runs operations in the order of issue, with room for the kernels of two messages.
 FakeDeviceRuntime::Options narrow_device() { return {.hardware_queues = 1, .thread_blocks = 16}; }
 
-// The steady state of 1F1B: neighbours send to each other before either receives. NCCL holds up a communicator until
-// its message is received, and a device with few queues everything that it is given later.
+// The steady state of 1F1B: neighbours send to each other before either receives. NCCL blocks a communicator until its
+// message is received, and a device with few queues blocks all later work.
 TEST(NcclWorld, ThePipelineOfOneForwardOneBackwardNeedsOneQueueOfTheDevice) {
   constexpr int64_t stages = 4, micro_batches = 6;
   run_over_nccl(
@@ -281,7 +281,7 @@ TEST(NcclWorld, ThePipelineOfOneForwardOneBackwardNeedsOneQueueOfTheDevice) {
           send(m, here - 1, false);
         }
         for (const Work& one : sends) one.wait();
-        // Collectives go on beside messages.
+        // Collectives run next to messages.
         const std::vector<Bytes> inputs = make_inputs(2, 3, DataType::float64, 9);
         const DeviceBytes data(rank, inputs[pair.rank()]);
         pair.all_reduce(data.data(), 3, DataType::float64);
@@ -291,8 +291,8 @@ TEST(NcclWorld, ThePipelineOfOneForwardOneBackwardNeedsOneQueueOfTheDevice) {
       narrow_device());
 }
 
-// Every rank of an interleaved pipeline sends to the next one before it receives from the one before, in rings of two
-// too, whose members have two links.
+// Every rank of an interleaved pipeline sends to the next rank before it receives from the previous one, also in rings
+// of two, whose members have two links.
 TEST(NcclWorld, ARingThatSendsBeforeItReceivesNeedsOneQueueOfTheDevice) {
   for (const int64_t size : {2, 3, 4}) {
     run_over_nccl(
@@ -337,7 +337,7 @@ TEST(NcclWorld, AMessageArrivesBeforeItsStartedReceiveIsWaitedFor) {
   });
 }
 
-// A layout of eight ranks with d, t and p, as train/rank_groups.h lists its groups.
+// A layout of eight ranks with d, t and p, with groups as train/rank_groups.h lists them.
 std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
   std::vector<GroupUse> groups = {{.ranks = {0, 1, 2, 3, 4, 5, 6, 7}, .collectives = false, .exchanges = true}};
   const auto rank = [&](int64_t p, int64_t d, int64_t t) { return (p * data + d) * tensor + t; };
@@ -358,7 +358,7 @@ std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
   return groups;
 }
 
-// With ZeRO-1 and 2 an update starts to gather all weights, and the next step's forward pass begins beside that.
+// With ZeRO-1 and 2, an update starts to gather all weights, and the next step's forward pass overlaps with it.
 TEST(NcclWorld, AStepBeginsBesideTheGathersOfTheUpdateBeforeIt) {
   constexpr int64_t buckets = 3, count = 6;
   run_over_nccl(
@@ -402,7 +402,7 @@ TEST(NcclWorld, AStepBeginsBesideTheGathersOfTheUpdateBeforeIt) {
       narrow_device());
 }
 
-// Uses every group of this rank as a step does: exchanges come between steps, and connect there.
+// Uses every group of this rank as a step does. Exchanges run between steps, and connect there.
 void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
   std::set<std::pair<Ranks, bool>> used;
   for (const GroupUse& use : groups) {
@@ -434,7 +434,7 @@ TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   const std::vector<std::vector<GroupUse>> layouts = {layout(8, 1, 1), layout(2, 2, 2), layout(1, 2, 4),
                                                       layout(1, 1, 8), layout(4, 2, 1), layout(2, 1, 4)};
-  constexpr int64_t kept = 8;  // without the parent
+  constexpr int64_t kept = 8;  // not counting the parent
   MockNccl nccl;
   std::vector<size_t> splits;
   run_over_nccl(
@@ -454,14 +454,14 @@ TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
           rank.world.everyone().barrier();
           EXPECT_EQ(rank.nccl.connections(), connections) << "a step had to connect";
           const int64_t communicators = rank.nccl.communicators(rank.rank());
-          EXPECT_LE(communicators, kept + 1);  // and the parent
+          EXPECT_LE(communicators, kept + 1);  // plus the parent
           EXPECT_EQ(rank.world.communicator_bytes(), communicators * MockNccl::communicator_bytes);
         }
       },
       patient_seconds, kept * MockNccl::communicator_bytes);
   EXPECT_EQ(nccl.mistakes(), std::vector<std::string>{});
   for (int64_t rank = 0; rank < 8; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
-  // Some turns found all they needed, and some what had been closed before.
+  // Some turns found all communicators open, and some needed ones that had been closed before.
   EXPECT_NE(std::adjacent_find(splits.begin(), splits.end()), splits.end());
   std::vector<std::vector<std::vector<int64_t>>> distinct = nccl.splits();
   std::sort(distinct.begin(), distinct.end());
@@ -499,7 +499,7 @@ TEST(NcclWorld, NoCollectiveOfAStepHasToConnect) {
   });
 }
 
-// Communicators have taken so much of a device before, and there is no more. What was open still is.
+// The device lacks the memory that communicators took before. Communicators that were open stay open.
 TEST(NcclWorld, AFullDeviceIsAnAnswerAndNotAnEnd) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   run_over_nccl(3,
@@ -525,7 +525,7 @@ TEST(NcclWorld, AFullDeviceIsAnAnswerAndNotAnEnd) {
                 {.memory_bytes = int64_t{1} << 20});
 }
 
-// Communicators of earlier layouts, kept to come back to, are closed where a new one lacks their memory.
+// Communicators kept from earlier layouts are closed if a new layout lacks their memory.
 TEST(NcclWorld, WhatIsKeptInVainMakesRoom) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   constexpr int64_t rest = MockNccl::communicator_bytes / 2;
@@ -534,12 +534,12 @@ TEST(NcclWorld, WhatIsKeptInVainMakesRoom) {
     const GroupUse all = {.ranks = {0, 1, 2}};
     rank.world.require({all, {.ranks = {0, 1}}});
     rank.world.require({all});
-    EXPECT_EQ(rank.nccl.communicators(rank.rank()), rank.rank() == 2 ? 2 : 3);  // with the parent
+    EXPECT_EQ(rank.nccl.communicators(rank.rank()), rank.rank() == 2 ? 2 : 3);  // including the parent
     const std::shared_ptr<void> taken = rank.device.allocate(rank.device.memory().free_bytes - rest);
     EXPECT_EQ(rank.world.prepare({all, {.ranks = {1, 0}}}), std::nullopt);
     EXPECT_NE(rank.world.prepare({all, {.ranks = {1, 0}}, {.ranks = {2, 1}}}), std::nullopt);
     const DeviceBytes data(rank, Bytes(8));
-    rank.world.everyone().all_reduce(data.data(), 1, DataType::int64);  // what is in use has stayed
+    rank.world.everyone().all_reduce(data.data(), 1, DataType::int64);  // communicators in use have stayed
     if (rank.rank() < 2) rank.world.group({1, 0}).all_reduce(data.data(), 1, DataType::int64);
     rank.device.synchronize(rank.device.current_stream());
   };
@@ -552,7 +552,7 @@ TEST(NcclWorld, MeasuresWhatCommunicatorsTake) {
   run_over_nccl(4, [](NcclRank& rank) {
     EXPECT_EQ(rank.world.communicator_costs(), CommunicatorCosts{});
     rank.world.require({{.ranks = {0, 1, 2, 3}}, {.ranks = {0, 1}, .messages = GroupUse::Messages::line}});
-    const CommunicatorCosts costs = rank.world.communicator_costs();  // of those who have them, on all ranks
+    const CommunicatorCosts costs = rank.world.communicator_costs();  // of ranks that have some, on all ranks
     EXPECT_EQ(costs.collective_bytes, MockNccl::communicator_bytes);
     EXPECT_EQ(costs.message_bytes, MockNccl::communicator_bytes);
     EXPECT_EQ(costs.exchange_bytes, 0);

@@ -9,7 +9,7 @@ namespace copus {
 
 namespace {
 
-// Sizes are rounded up to this, so that messages which differ by little share buffers.
+// Sizes are rounded up to this unit, so that messages of similar size share buffers.
 constexpr int64_t unit = 64 << 10;
 
 }  // namespace
@@ -19,7 +19,7 @@ PinnedPool::~PinnedPool() {
     try {
       if (buffer.in_use_until_) buffer.in_use_until_->synchronize();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // The device has failed, and has told whoever waited for its results.
+      // The device has failed. Threads that waited for its results have been told.
     }
   }
 }
@@ -27,7 +27,7 @@ PinnedPool::~PinnedPool() {
 PinnedPool::Buffer PinnedPool::take(int64_t bytes) {
   Buffer buffer;
   if (!free_.empty()) {
-    // The smallest buffer that fits is taken. Where none does, the largest is given up for a larger one.
+    // Takes the smallest buffer that fits. If none does, replaces the largest one by a larger one.
     auto chosen = free_.lower_bound(bytes);
     if (chosen == free_.end()) --chosen;
     buffer = std::move(free_.extract(chosen).mapped());

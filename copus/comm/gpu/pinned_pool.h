@@ -1,4 +1,4 @@
-// Pinned host memory, which is used again and again since pinning takes long.
+// A pool that reuses pinned host memory, because pinning is slow.
 #pragma once
 
 #include <cstddef>
@@ -23,16 +23,17 @@ class PinnedPool {
     std::shared_ptr<const DeviceRuntime::Event> in_use_until_;
   };
 
-  // Refers to `runtime`.
+  // Keeps a reference to `runtime`.
   explicit PinnedPool(DeviceRuntime& runtime) : runtime_(runtime) {}
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
-  // Waits for the copies that are under way.
+  // Waits for copies under way.
   ~PinnedPool();
 
-  // A buffer of at least so many bytes, with any content. There are as many buffers as were out at once.
+  // Returns a buffer of at least `bytes`, with arbitrary content. There are as many buffers as were ever in use at
+  // once.
   Buffer take(int64_t bytes);
-  // take() gives the buffer out again when the event, if there is one, has come.
+  // Returns a buffer to the pool. take() reuses it after the event, if there is one.
   void give_back(Buffer buffer, std::shared_ptr<const DeviceRuntime::Event> in_use_until);
 
  private:

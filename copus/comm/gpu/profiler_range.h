@@ -1,5 +1,5 @@
-// Stretches of a thread's time that a GPU's profiler shows by name beside what the GPU does then (NVTX, for nsys and
-// ncu). In builds for other platforms, and while no profiler is attached, they do nothing.
+// Named ranges of a thread's time that a GPU profiler shows next to the GPU's work (NVTX, for nsys and ncu). In builds
+// for other platforms, and without a profiler, they do nothing.
 #pragma once
 
 namespace copus {

@@ -1,10 +1,10 @@
-// Device memory through pinned host memory. Starting an operation waits until the device has come so far, and copies
-// its input down. Waiting for it copies its result up, and what the stream is given then comes after that. In between,
-// the group that connects the processes does what it does with any host memory: it sums in its order, runs one
-// operation after another and keeps its deadlines.
+// Device memory through pinned host memory. Starting an operation waits until the device has reached it and copies its
+// input to the host. Waiting for it copies its result to the device; later work on the stream runs after that copy. In
+// between, the group that connects the processes treats the data like any host memory: it sums in its order, runs one
+// operation after another and applies its deadlines.
 //
-// Because the host waits, the device may run out of work. It is for ranks that share a device, which then has the work
-// of the other ranks to do.
+// Because the host waits, the device may run out of work. This world is meant for ranks that share a device, which can
+// then work for the other ranks.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -22,14 +22,14 @@ namespace copus {
 
 namespace {
 
-// What staged groups use.
+// What the staged groups use.
 struct Staging {
   explicit Staging(std::shared_ptr<DeviceRuntime> its_runtime) : runtime(std::move(its_runtime)), pinned(*runtime) {}
   const std::shared_ptr<DeviceRuntime> runtime;
   PinnedPool pinned;
 };
 
-// Bytes of the device, and where they lie in pinned memory.
+// A range of device memory, and its place in pinned memory.
 struct Stretch {
   void* device;
   std::byte* pinned;
@@ -39,10 +39,10 @@ struct Stretch {
 // How an operation is done in pinned memory.
 struct StagedOperation {
   Operation on_host;
-  std::vector<Stretch> down, up;  // to be copied before and after it
+  std::vector<Stretch> down, up;  // copies before and after it
 };
 
-// An operation whose pinned buffer the group works on, until its result is on its way up.
+// An operation on whose pinned buffer the group works, until its result is being copied to the device.
 class StagedWork final : public Work::State {
  public:
   StagedWork(Staging& staging, PinnedPool::Buffer buffer, std::vector<Stretch> up)
@@ -67,7 +67,7 @@ class StagedWork final : public Work::State {
       try {
         wait();
       } catch (...) {
-        return true;  // with an error, which wait() throws again
+        return true;  // with an error, which wait() rethrows
       }
     }
     return !up_there_ || up_there_->done();
@@ -97,7 +97,7 @@ class StagedCommunicator final : public WrappedCommunicator {
     return stage(operation, bytes, [&](const Operation& on_host) { return group().start(on_host); });
   }
 
-  // Operations on host memory stay on the thread of the caller.
+  // Operations on host memory stay on the caller's thread.
   void do_run(const Operation& operation) override {
     const int64_t bytes = bytes_to_stage(operation);
     if (bytes == 0) return group().run(operation);
@@ -112,7 +112,7 @@ class StagedCommunicator final : public WrappedCommunicator {
     return bytes > 0 && staging_.runtime->is_device_memory(data);
   }
 
-  // The bytes of pinned memory that an operation takes; 0 where all of it is in host memory.
+  // The bytes of pinned memory that an operation needs; 0 if it is entirely in host memory.
   int64_t bytes_to_stage(const Operation& operation) const {
     if (operation.kind != OperationKind::exchange) {
       return is_on_device(operation.whole(), operation.bytes()) ? operation.bytes() : 0;
@@ -143,7 +143,7 @@ class StagedCommunicator final : public WrappedCommunicator {
     const VectorPart input = operation.input_of(rank()), output = operation.output_of(rank());
     staged.on_host.input = pinned + input.offset;
     staged.on_host.output = pinned + output.offset;
-    // The copy down only reads from the device.
+    // The copy to the host only reads from the device.
     if (input.bytes > 0) staged.down = {{const_cast<void*>(operation.input), pinned + input.offset, input.bytes}};
     if (output.bytes > 0) staged.up = {{operation.output, pinned + output.offset, output.bytes}};
     return staged;
@@ -164,7 +164,7 @@ class StagedCommunicator final : public WrappedCommunicator {
   }
 
   Staging& staging_;
-  // These are kept as long as the group may be using their buffers, whatever becomes of the handles.
+  // Kept while the group may use their buffers, even if the handles are gone.
   std::vector<std::shared_ptr<StagedWork>> under_way_;
 };
 

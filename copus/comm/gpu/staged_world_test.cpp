@@ -1,5 +1,5 @@
-// Device memory through the host: every operation gives what it gives in host memory, bit by bit, on a device that is
-// as late as it can be and whose memory the host cannot touch.
+// Tests device memory through the host: every operation gives bitwise the same result as in host memory, on a device
+// with the longest possible delays, whose memory the host cannot touch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,12 +24,12 @@
 namespace copus {
 namespace {
 
-// What one rank has.
+// The objects of one rank.
 struct Rank {
   World& world;
   FakeDeviceRuntime& device;
 
-  // Written by a kernel that runs late.
+  // The memory is written by a kernel that runs late.
   std::shared_ptr<void> put(const Bytes& bytes) const {
     auto memory = device.allocate(static_cast<int64_t>(bytes.size()));
     write(memory.get(), bytes);
@@ -39,7 +39,7 @@ struct Rank {
     device.launch([=, this] { std::copy(bytes.begin(), bytes.end(), device.on_host<std::byte>(to)); },
                   device.current_stream());
   }
-  // A kernel's answer, which is there when the stream has come so far.
+  // A kernel's result, which is available when the stream has reached it.
   std::shared_ptr<Bytes> read(const void* from, size_t size) const {
     auto bytes = std::make_shared<Bytes>(size);
     device.launch([=, this] { std::copy_n(device.on_host<std::byte>(from), size, bytes->begin()); },
@@ -147,7 +147,7 @@ TEST(StagedWorld, BroadcastsAndLeavesTheRootsMemoryAlone) {
   }
 }
 
-// Host and device memory in the same groups, several operations under way at once.
+// Host and device memory in the same groups, with several operations under way at the same time.
 TEST(StagedWorld, RandomOperationsGiveWhatTheyShould) {
   for (const uint64_t seed : {1, 2, 3, 4}) {
     run_staged(2 + static_cast<int64_t>(seed % 3),
@@ -155,7 +155,7 @@ TEST(StagedWorld, RandomOperationsGiveWhatTheyShould) {
   }
 }
 
-// A send is over when its memory may be overwritten, whether or not anybody has received it.
+// A send is done when its memory may be overwritten, whether or not it was received.
 TEST(StagedWorld, MessagesMayBeOverwrittenOnceTheyAreSent) {
   constexpr int64_t large = 3'000'000;  // beyond what fits between two ranks
   const Bytes a = make_data(large, DataType::byte, 4), b = make_data(100, DataType::byte, 5);
@@ -177,7 +177,7 @@ TEST(StagedWorld, MessagesMayBeOverwrittenOnceTheyAreSent) {
   });
 }
 
-// The second message comes while the first one's copy to the device is still to be made.
+// The second message arrives before the first one has been copied to the device.
 TEST(StagedWorld, AResultOnItsWayUpIsNotOverwritten) {
   const Bytes a = make_data(500, DataType::byte, 6), b = make_data(500, DataType::byte, 7);
   run_staged(2, [&](const Rank& rank) {
@@ -206,7 +206,7 @@ TEST(StagedWorld, DoneMeansDoneOnTheDevice) {
     const auto pinned = rank.device.allocate_pinned(4000);
     const Work work = rank.world.everyone().start_all_reduce(data.get(), 1000, DataType::float32, Reduction::sum);
     while (!work.done()) std::this_thread::yield();
-    // On a stream that waits for no other.
+    // On a stream that does not wait for others.
     const DeviceRuntime::Stream aside = rank.device.make_stream();
     rank.device.copy(pinned.get(), data.get(), 4000, aside);
     rank.device.synchronize(aside);
@@ -215,7 +215,7 @@ TEST(StagedWorld, DoneMeansDoneOnTheDevice) {
   });
 }
 
-// From everyone to everyone, of any size, some on the host.
+// From every rank to every rank, of any size, some in host memory.
 TEST(StagedWorld, ExchangesMessagesOfAllPairsAtOnce) {
   const auto bytes_of = [](int64_t from, int64_t to) { return (from * 4 + to) % 5 * 200'000; };
   const auto data_of = [&](int64_t from, int64_t to) {
@@ -266,7 +266,7 @@ TEST(SharedDevices, AreKnownByTheirIdentity) {
   }
 }
 
-// Everyone in time, however wild the order in which handles are waited for.
+// All operations complete in time, whatever the order of waits on their handles.
 TEST(StagedWorld, PinnedMemoryIsUsedAgain) {
   class Counting final : public DeviceRuntime {
    public:
@@ -310,7 +310,7 @@ TEST(StagedWorld, PinnedMemoryIsUsedAgain) {
   });
 }
 
-// A rank that fails ends the others' waits, and nobody's buffers go while threads may be using them.
+// A failed rank ends the others' waits, and buffers stay allocated while threads may use them.
 TEST(StagedWorld, AFailureEndsAllWaits) {
   const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(3));
   std::atomic<int> failed = 0;

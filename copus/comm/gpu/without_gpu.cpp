@@ -1,4 +1,4 @@
-// What stands in for gpu_runtime.cpp in builds without a GPU platform.
+// Replaces gpu_runtime.cpp in builds without a GPU platform.
 #include "copus/base/error.h"
 #include "copus/comm/gpu/device_runtime.h"
 

@@ -14,7 +14,7 @@ namespace copus {
 
 namespace {
 
-// A reduction takes this much of a part at a time, so that its memory is at most this times the number of ranks.
+// A reduction handles this much of a part at a time, which limits its memory to this size times the number of ranks.
 constexpr int64_t window_bytes = 1 << 20;
 
 std::vector<int64_t> even_counts(int64_t count, int64_t parts) {
@@ -82,7 +82,7 @@ void MessageTransport::reduce_scatter(const Operation& operation) {
                operation.counts, operation.type, operation.reduction);
 }
 
-// Every member sends the others their parts and sums its own. Leaves `input` as it is, unless `output` lies in it.
+// Every member sends the others their parts and sums its own. Does not change `input`, unless `output` lies in it.
 void MessageTransport::reduce_parts(const std::byte* input, std::byte* output, std::span<const int64_t> counts,
                                     DataType type, Reduction reduction) {
   const int64_t element_bytes = size_of(type);
@@ -134,8 +134,8 @@ void MessageTransport::gather_parts(const void* input, std::byte* output, std::s
   messages->finish();
 }
 
-// A binomial tree: in the round with `distance` d, the first d members after the root have the data and pass it to the
-// d that follow.
+// A binomial tree: in the round with `distance` d, the first d members from the root on have the data and pass it to
+// the next d members.
 void MessageTransport::broadcast(const Operation& operation) {
   const int64_t bytes = operation.bytes();
   const int64_t place = (rank_ + size() - operation.peer) % size();
@@ -151,8 +151,8 @@ void MessageTransport::broadcast(const Operation& operation) {
   messages->finish();
 }
 
-// Hensgen, Finkel and Manber's dissemination barrier: after the round with distance d each member has heard of the 2 d
-// before it.
+// Hensgen, Finkel and Manber's dissemination barrier: after the round with distance d, each member has a signal from
+// the 2 d members before it.
 void MessageTransport::barrier() {
   const std::unique_ptr<Messages> messages = start(Channel::barrier);
   const std::byte sent{};

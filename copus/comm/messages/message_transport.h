@@ -1,5 +1,5 @@
-// The operations of one group, made of messages between two ranks, for ranks that share no memory. Sums are made here,
-// in the order of the members.
+// The operations of one group, built from messages between two ranks, for ranks without shared memory. Sums are
+// computed here, in the order of the members.
 #pragma once
 
 #include <cstddef>
@@ -27,12 +27,13 @@ class MessageTransport : public Transport {
   void receive(void* data, int64_t bytes, int64_t from) override;
 
  protected:
-  // Messages of one channel never meet those of another.
+  // A message is only received on the channel on which it was sent.
   enum class Channel { collective, barrier, message };
   static constexpr int num_channels = 3;
 
-  // The messages of one operation that are under way. Those between two members arrive in their order. A message
-  // without bytes is not sent. After the end of this, nobody touches the buffers of messages that did not finish.
+  // The messages of one operation that are under way. Messages between the same two members arrive in order. Messages
+  // without bytes are not sent. After this object's destruction, buffers of unfinished messages are not touched any
+  // more.
   class Messages {
    public:
     Messages() = default;
@@ -41,11 +42,11 @@ class MessageTransport : public Transport {
     virtual ~Messages() = default;
     virtual void send(const void* data, int64_t bytes, int64_t to) = 0;
     virtual void receive(void* data, int64_t bytes, int64_t from) = 0;
-    // Returns once all of them are done, and others may be started. Throws RankFailure.
+    // Returns once all of them are done; then others may be started. Throws RankFailure.
     virtual void finish() = 0;
   };
 
-  // `ranks`: the group in world ranks; `rank`: this rank's place among them.
+  // `ranks`: the group in world ranks; `rank`: this rank's position among them.
   MessageTransport(std::vector<int64_t> ranks, int64_t rank, HeartbeatHealth& health, double wait_seconds);
 
   virtual std::unique_ptr<Messages> start(Channel channel) = 0;
@@ -54,9 +55,9 @@ class MessageTransport : public Transport {
   int64_t world_rank(int64_t member) const { return ranks_[member]; }
   HeartbeatHealth& health() const { return health_; }
   double wait_seconds() const { return wait_seconds_; }
-  // Ends the job because of this world rank, and throws.
+  // Ends the job with a failure of this world rank, and throws.
   [[noreturn]] void blame(int64_t missing, const std::string& cause);
-  // The cause for a rank that has kept this one waiting for too long.
+  // The cause for a rank that kept this one waiting for too long.
   std::string kept_waiting() const;
 
  private:
@@ -69,7 +70,7 @@ class MessageTransport : public Transport {
   const int64_t rank_;
   HeartbeatHealth& health_;
   const double wait_seconds_;
-  std::vector<std::byte> received_;  // from the others, for a reduction
+  std::vector<std::byte> received_;  // from the other members, for a reduction
 };
 
 }  // namespace copus

@@ -20,9 +20,9 @@ constexpr auto look_interval_over_mpi = milliseconds(25);
 constexpr auto longest_telling_over_mpi = milliseconds(200);
 // A rank that has not noticed a failure is ended after this time.
 constexpr auto grace_over_mpi = milliseconds(700);
-// So much time ranks get to end by themselves before the one that told the user ends the job.
+// The time for ranks to end by themselves before the rank that told the user ends the job.
 constexpr auto head_start = milliseconds(300);
-// So much time the rank that is to tell the user gets to end the job, before another one does so.
+// The time for the rank that is to tell the user to end the job, before another rank does so.
 constexpr auto time_for_teller = milliseconds(2000);
 
 int rank_in(MPI_Comm group) {
@@ -39,7 +39,7 @@ int size_of(MPI_Comm group) {
 
 }  // namespace
 
-// Of a text that is too long, which only a long cause can make it, the beginning is sent.
+// A text that is too long, which only a long cause can make it, is truncated.
 struct MpiHealth::Message {
   int64_t kind = 0;
   std::array<char, place_bytes + cause_bytes + 96> content{};
@@ -86,8 +86,8 @@ void MpiHealth::end_job() {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// Once a failure is published, threads give up their buffers. Nothing may call MPI from then on, since MPI would go on
-// with the messages that are under way.
+// Once a failure is published, threads give up their buffers. From then on nothing may call MPI, because MPI would
+// continue with the messages under way.
 void MpiHealth::watch() {
   while (true) {
     listen();
@@ -149,14 +149,14 @@ void MpiHealth::send(const std::vector<TreeMember::Text>& texts) {
   }
 }
 
-// Tells the user where this rank is the one to do it, waits until the ranks below know of the failure, and publishes
-// it. One rank tells for all: rank 0, or if it is the one that failed, the next.
+// Tells the user if that is this rank's task, waits until the ranks below know of the failure, and publishes it. One
+// rank tells the user for all: rank 0 or, if rank 0 failed, rank 1.
 void MpiHealth::tell(const TreeMember::Decision& decision) {
   FailureReport failure = decision.failure;
   const bool tells = rank() == (failure.rank == 0 ? 1 : 0);
   if (tells) announce(failure);
   failure.announced = true;
-  // The rank that failed may never take the message.
+  // The failed rank may never receive its message.
   for (const auto started = Clock::now(); Clock::now() - started < longest_telling_over_mpi && !sent_.empty();
        reap_sent()) {
     std::this_thread::sleep_for(milliseconds(1));

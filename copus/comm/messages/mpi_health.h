@@ -1,4 +1,4 @@
-// Health over MPI: the texts of the tree of ranks travel as messages over a communicator that is for nothing else.
+// Health over MPI: the texts of the tree of ranks travel as messages over a separate communicator.
 #pragma once
 
 #include <mpi.h>
@@ -16,16 +16,16 @@ namespace copus {
 
 class MpiHealth final : public HeartbeatHealth {
  public:
-  // All ranks of `parent` make theirs, within a second or so of one another.
+  // All ranks of `parent` construct theirs within about a second of each other.
   MpiHealth(MPI_Comm parent, double wait_seconds);
   MpiHealth(const MpiHealth&) = delete;
   MpiHealth& operator=(const MpiHealth&) = delete;
   ~MpiHealth() override;
 
-  // Ends the watch and the heartbeats. For the normal end of a job, when all ranks are there.
+  // Ends monitoring and heartbeats. For the normal end of a job, with all ranks present.
   void stop();
-  // After a failure, the rank that told the user takes down what is left of the job. Should it be gone too, any that
-  // has decided by itself tells the user later, and does so. On other ranks this returns.
+  // After a failure, the rank that told the user ends the rest of the job. If that rank is gone too, any rank that
+  // decided by itself tells the user later and ends the job. On other ranks this returns.
   void end_job();
 
  private:
@@ -41,11 +41,11 @@ class MpiHealth final : public HeartbeatHealth {
   void tell(const TreeMember::Decision& decision);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
-  bool told_here_ = false;     // this and what follows with mutex()
-  bool decided_here_ = false;  // for this rank and those below it
+  bool told_here_ = false;     // protected by mutex(), like the members below
+  bool decided_here_ = false;  // for this rank and its subtree
   bool stopping_ = false;
 
-  // These are the watchdog's.
+  // Used by the watchdog thread.
   std::unique_ptr<Message> incoming_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
   std::list<Sent> sent_;

@@ -13,14 +13,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// MPI counts bytes in an int, so longer messages travel in pieces.
+// MPI counts bytes in an int, so longer messages are sent in pieces.
 constexpr int64_t longest_piece = int64_t{1} << 30;
-// Every MPI library sends this much at once, whether or not the receiver is there. Of such messages so many may be
-// under way before a send has to wait.
+// Every MPI library sends messages of this size immediately, whether or not the receiver is ready. This many of them
+// may be under way before a send has to wait.
 constexpr int64_t eager_bytes = 4000;
 constexpr size_t most_buffered_sends = 64;
-// A wait polls, because a blocking MPI call would see neither failures nor the deadline. At first it only gives way to
-// other threads, so that short messages are fast. Later it sleeps, so that ranks which share its core get on.
+// A wait polls, because a blocking MPI call would notice neither failures nor the deadline. At first it only yields to
+// other threads, so that short messages are fast. Later it sleeps, so that ranks on the same core make progress.
 constexpr auto polls_without_sleep = std::chrono::microseconds(500);
 constexpr auto sleep_between_polls = std::chrono::microseconds(50);
 
@@ -32,7 +32,8 @@ class MpiTransport::MpiMessages final : public Messages {
   MpiMessages(const MpiMessages&) = delete;
   MpiMessages& operator=(const MpiMessages&) = delete;
 
-  // After a failure the buffers are about to go, and what has not begun to arrive must not be written into them.
+  // After a failure the buffers are about to be freed, so messages that have not begun to arrive must not be written
+  // into them.
   ~MpiMessages() override {
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] != MPI_REQUEST_NULL && peers_[i].is_source) MPI_Cancel(&requests_[i]);
@@ -89,7 +90,7 @@ class MpiTransport::MpiMessages final : public Messages {
     return &requests_.back();
   }
 
-  // Health is asked first, since after a failure nothing may touch buffers that another thread may have given up.
+  // Checks health first, because after a failure nothing may touch buffers that another thread may have given up.
   bool all_done() {
     transport_.health().check();
     int done = 0;

@@ -1,6 +1,5 @@
-// One group's messages over MPI. All groups use MPI_COMM_WORLD, each with tags of its own: making a communicator would
-// wait for the other members. For the same reason there are no MPI collectives, which also sum in an order of their
-// own.
+// One group's messages over MPI. All groups use MPI_COMM_WORLD, each with its own tags, because making a communicator
+// would wait for the other members. Therefore MPI collectives are not used. Their order of sums would also differ.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +15,10 @@ namespace copus {
 
 class MpiTransport final : public MessageTransport {
  public:
-  // A group needs so many tags, from its first tag on.
+  // The number of tags that a group needs, from its first tag on.
   static constexpr int num_tags = num_channels;
 
-  // `ranks`: the group in world ranks; `rank`: this rank's place among them.
+  // `ranks`: the group in world ranks; `rank`: this rank's position among them.
   MpiTransport(std::vector<int64_t> ranks, int64_t rank, int first_tag, MpiHealth& health, double wait_seconds);
   ~MpiTransport() override;
 
@@ -34,7 +33,7 @@ class MpiTransport final : public MessageTransport {
 
   const int first_tag_;
   std::mutex buffered_mutex_;
-  std::list<BufferedSend> buffered_;  // of try_send
+  std::list<BufferedSend> buffered_;  // sends of try_send
 };
 
 }  // namespace copus

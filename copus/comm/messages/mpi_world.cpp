@@ -26,12 +26,12 @@ namespace copus {
 
 namespace {
 
-// Heartbeats are over when the ranks wait for one another in MPI_Finalize, so that one that is stopped is noticed only
-// after this time. It is long, since a crowded machine must not make a failure of a job that is done.
+// There are no heartbeats while ranks wait for one another in MPI_Finalize, so a stopped rank is noticed only after
+// this time. It is long, because on an overloaded machine a finished job must not fail.
 constexpr double finalize_seconds = 10;
 
-// Ends the process if the result lives longer than expected. It is for calls of MPI that wait for other ranks and
-// cannot be told to give up.
+// Ends the process if the returned object lives too long. For MPI calls that wait for other ranks and cannot be
+// interrupted.
 std::jthread limit_time(double seconds, std::string message) {
   return std::jthread([seconds, text = std::move(message)](const std::stop_token& is_over) {
     std::mutex mutex;
@@ -44,7 +44,7 @@ std::jthread limit_time(double seconds, std::string message) {
   });
 }
 
-// The first tag of each group. It follows from the members alone, since ranks may ask for their groups in different
+// The first tag of each group. It is derived from the members only, because ranks may ask for their groups in different
 // orders.
 class Tags {
  public:
@@ -56,8 +56,8 @@ class Tags {
     num_groups_ = static_cast<uint64_t>(*largest) / MpiTransport::num_tags;
   }
 
-  // Groups with the same tags would take each other's messages, but only between two ranks that both groups contain.
-  // Each of these ranks asks here for both groups.
+  // Groups with the same tags would receive each other's messages, but only between two ranks that are in both groups.
+  // Both of these ranks ask here for both groups.
   int first_tag(const std::vector<int64_t>& ranks) {
     uint64_t hash = 0;
     for (const int64_t rank : ranks) hash = extend_hash(hash, rank);
@@ -72,7 +72,7 @@ class Tags {
 };
 
 void start_mpi(double wait_seconds) {
-  // Libraries write to sockets of ranks that are gone. That must not kill this one before the rank that died is named.
+  // Libraries write to sockets of dead ranks. That must not kill this rank before the dead one is named.
   std::signal(SIGPIPE, SIG_IGN);
   const std::jthread limit = limit_time(wait_seconds, concat("not all ranks have come within ", wait_seconds, " s"));
   int provided = 0;
@@ -84,13 +84,13 @@ void start_mpi(double wait_seconds) {
       "Debian's Open MPI");
 }
 
-// What connects a rank with the others.
+// The connection of a rank to the others.
 struct MpiMembership {
   explicit MpiMembership(double its_wait_seconds) : wait_seconds(its_wait_seconds) {}
 
   const double wait_seconds;
   Tags tags{};
-  MpiHealth health{MPI_COMM_WORLD, wait_seconds};  // its start is a barrier, from which the clocks of all ranks count
+  MpiHealth health{MPI_COMM_WORLD, wait_seconds};  // begins with a barrier, the zero of all ranks' clocks
   RealClock clock{std::chrono::steady_clock::now()};
 };
 
@@ -99,8 +99,8 @@ class MpiWorld final : public World {
   MpiWorld(int64_t rank, int64_t size, const std::shared_ptr<MpiMembership>& membership)
       : World(rank, size, membership), membership_(*membership) {}
 
-  // A rank that ends without MPI_Finalize, as it should when it fails, makes mpirun end the others; without mpirun they
-  // miss its heartbeat. After an error of its own it does no more than that, since the message is still to be printed.
+  // A failed rank ends without MPI_Finalize, which makes mpirun end the other ranks; without mpirun they miss its
+  // heartbeat. After an error of its own a rank does nothing else here, because the error is still to be printed.
   ~MpiWorld() override {
     MpiHealth& health = membership_.health;
     try {
@@ -112,7 +112,7 @@ class MpiWorld final : public World {
         return;
       }
     } catch (const RankFailure&) {  // NOLINT(bugprone-empty-catch)
-      // Whoever reported the failure has told the user.
+      // The rank that reported the failure has told the user.
     }
     health.end_job();
   }

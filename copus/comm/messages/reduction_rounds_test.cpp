@@ -26,7 +26,7 @@ constexpr int64_t large_sizes[] = {8, 64, 512, 1000, 1024, 8191, 8192};
 int64_t floor_of_log2(int64_t size) { return std::bit_width(static_cast<uint64_t>(size)) - 1; }
 bool is_power_of_two(int64_t size) { return std::has_single_bit(static_cast<uint64_t>(size)); }
 
-// Seconds of a message's delay: mostly short, sometimes a thousand times as long.
+// Seconds by which a message is delayed: mostly short, sometimes a thousand times as long.
 std::function<double()> random_delays(uint64_t seed) {
   return [random = std::mt19937_64(seed)]() mutable {
     const double delay = std::uniform_real_distribution<>(0, 1e-5)(random);
@@ -56,7 +56,7 @@ TEST(ReductionRounds, EveryMemberHasTheSumWhateverTheDelays) {
   }
 }
 
-// Of neighbouring blocks, in their order: that is what makes maxima bitwise those of the whole group's order.
+// Combining only neighbouring blocks in their order makes maxima bitwise equal to those in the whole group's order.
 TEST(ReductionRounds, OnlyNeighboursAreCombinedInTheirOrder) {
   using Block = std::pair<int64_t, int64_t>;  // members from .. until
   for (int64_t size = 1; size <= 130; ++size) {
@@ -108,7 +108,7 @@ TEST(ReductionRounds, SumsOfFloatsKeepTheGroupsOrder) {
   }
 }
 
-// What a test of equal numbers would not see: the sign of a zero, and which NaN it is.
+// Comparing numbers would not show the sign of a zero, or which NaN it is.
 TEST(ReductionRounds, MaximaAreBitwiseThoseOfTheGroupsOrder) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double special[] = {0.0, -0.0, nan, -nan, std::bit_cast<double>(std::bit_cast<uint64_t>(nan) + 5), -1, 7};

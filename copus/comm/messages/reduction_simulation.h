@@ -1,5 +1,6 @@
-// Thousands of members that reduce by reduction_rounds, in one process: for tests, and for tables of what it costs. The
-// members do what MessageTransport does; messages take a stated time, and a delay of their own where one is given.
+// Simulates thousands of members that reduce by reduction_rounds, in one process: for tests, and for tables of its
+// cost. The members do what MessageTransport does. Messages take a given time, plus an individual delay if one is
+// given.
 #pragma once
 
 #include <algorithm>
@@ -18,22 +19,22 @@ namespace copus {
 
 struct MessageCosts {
   double latency_seconds = 0;      // from the sender's connection to the receiver's
-  double seconds_per_message = 0;  // of the sender's processor, and as many of the receiver's
+  double seconds_per_message = 0;  // of the sender's processor, and the same of the receiver's
   double bytes_per_second = 1;     // of a connection
 };
 
-// `Values`: what a member has; `take_in(received, place, values)` combines them, as copus::take_in does.
+// `Values`: a member's values; `take_in(received, place, values)` combines them, as copus::take_in does.
 template <class Values>
 class ReductionSimulation {
  public:
   using TakeIn = std::function<void(const Values& received, ReductionRound::Received place, Values& values)>;
 
-  // `delay`: seconds that a message takes longer, asked for each.
+  // `delay`: returns additional seconds, called for each message.
   ReductionSimulation(const MessageCosts& costs, TakeIn take_in, std::function<double()> delay = {})
       : costs_(costs), take_in_(std::move(take_in)), delay_(std::move(delay)) {}
 
-  // Reduces values of `bytes` in messages; returns what each member has at the end. A member begins when it is done
-  // with the reduction before.
+  // Reduces values of `bytes` in messages and returns the final values of each member. A member begins when it has
+  // finished the previous reduction.
   std::vector<Values> run(std::vector<Values> values, int64_t bytes) {
     const int64_t size = std::ssize(values);
     peers_.resize(size);
@@ -60,16 +61,16 @@ class ReductionSimulation {
     return values;
   }
 
-  // Of all reductions so far.
+  // Total over all reductions so far.
   int64_t messages() const { return messages_; }
   int64_t bytes() const { return bytes_; }
-  // Others that one member has messages with, at most.
+  // The largest number of members with which one member exchanges messages.
   int64_t most_peers() const {
     size_t most = 0;
     for (const std::set<int64_t>& peers : peers_) most = std::max(most, peers.size());
     return static_cast<int64_t>(most);
   }
-  // When the last member was done.
+  // When the last member finished.
   double seconds() const {
     double last = 0;
     for (const Member& member : members_) last = std::max(last, member.time);
@@ -87,7 +88,7 @@ class ReductionSimulation {
     Values values = {};
     std::vector<ReductionRound> rounds = {};
     size_t next = 0;
-    bool has_sent = false;  // in the next round
+    bool has_sent = false;  // its message of the next round
     double time = 0;
     std::list<Letter> inbox = {};
   };

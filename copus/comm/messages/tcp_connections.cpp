@@ -14,13 +14,13 @@ namespace copus {
 
 namespace {
 
-// A frame is long enough for the bandwidth, and short enough that other streams do not wait long for their turn.
+// A frame is long enough to use the bandwidth, and short enough that other streams get their turn soon.
 constexpr int64_t longest_frame = 256 << 10;
-// The receiver tells in steps what it has taken. So much of a window may have been taken without the sender knowing it.
+// The receiver acknowledges in steps. This much of a window may have been consumed without the sender's knowledge.
 constexpr int64_t untold_bytes = TcpConnections::window_bytes / 4;
-// So much of a connection is read before it is the turn of the next.
+// The number of bytes to read from one connection before the next one gets its turn.
 constexpr int64_t bytes_of_a_turn = 4 << 20;
-// Whoever comes to the door and does not say hello is looked at this often.
+// How often to check connections to the door that have not sent the hello.
 constexpr int idle_poll_milliseconds = 1000;
 
 template <class Header>
@@ -32,13 +32,13 @@ std::span<std::byte> bytes_of(Header& header) {
 
 struct TcpConnections::Message {
   const TcpStream stream;
-  const std::byte* from = nullptr;  // of one that is sent
-  std::byte* const to = nullptr;    // of one that is received
+  const std::byte* from = nullptr;  // for a sent message
+  std::byte* const to = nullptr;    // for a received message
   const int64_t bytes = 0;
-  std::vector<std::byte> kept = {};  // where `from` is ours
-  int64_t moved = 0;                 // how much of it has been sent or received
+  std::vector<std::byte> kept = {};  // if we own the data at `from`
+  int64_t moved = 0;                 // bytes sent or received so far
   bool done = false;
-  std::string mistake = {};  // ends it
+  std::string mistake = {};  // an error that ends the message
 };
 
 TcpConnections::TcpConnections(int64_t rank, std::vector<TcpAddress> addresses, TcpDoor&& door)
@@ -85,7 +85,7 @@ TcpConnections::Handle TcpConnections::receive(const TcpStream& stream, std::byt
     in.awaited.push_back(message);
     return message;
   }
-  // Where it fails, the thread goes on to put what comes into the message that is there.
+  // If this fails, the thread continues to store incoming data in the message that is there.
   COPUS_CHECK(in.early.front().bytes == bytes, "rank ", stream.peer, " sent ", in.early.front().bytes, " bytes, rank ",
               rank_, " expects ", bytes);
   const Early early = std::move(in.early.front());
@@ -144,7 +144,7 @@ TcpConnections::OutLink& TcpConnections::link_to(int64_t peer) {
   return link;
 }
 
-// Sends at once as much as the connection takes, without a change of threads.
+// Immediately sends as much as the connection accepts, without switching threads.
 void TcpConnections::enqueue(Handle message) {
   const TcpStream stream = message->stream;
   OutLink& link = link_to(stream.peer);
@@ -251,7 +251,7 @@ void TcpConnections::read(int64_t peer, InLink& link) {
   }
 }
 
-// False for what is no frame.
+// Returns false if the header is not that of a valid frame.
 bool TcpConnections::begin_body(int64_t peer, InLink& link) {
   link.header_bytes = 0;
   link.frame_left = link.header.bytes;
@@ -302,8 +302,8 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   return received;
 }
 
-// Tells the sender of a stream, when there is enough to tell, that `bytes` are where they belong and as many more may
-// come.
+// Records that `bytes` of a stream have reached their destination. If that is enough, acknowledges them, so that the
+// sender may send as many more.
 void TcpConnections::take(const TcpStream& key, InStream& stream, int64_t bytes) {
   stream.taken += bytes;
   const auto link = in_.find(key.peer);
@@ -322,7 +322,7 @@ void TcpConnections::write_answers(int64_t peer, InLink& link) {
   link.answers.erase(link.answers.begin(), link.answers.begin() + sent);
 }
 
-// Ends all messages from and to a rank. The thread closes the sockets.
+// Ends all messages to and from a rank. The thread closes the sockets.
 void TcpConnections::lose(int64_t peer) {
   lost_.emplace(peer, std::chrono::steady_clock::now());
   if (const auto out = out_.find(peer); out != out_.end()) out->second.over = true;
@@ -377,7 +377,7 @@ void TcpConnections::run() {
 
 void TcpConnections::wake() const {
   const uint64_t once = 1;
-  // This can only fail where the bell has been rung already.
+  // This can only fail if the bell has already been rung.
   [[maybe_unused]] const ssize_t written = ::write(bell_.descriptor(), &once, sizeof once);
 }
 

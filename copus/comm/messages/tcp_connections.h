@@ -1,9 +1,9 @@
-// Messages between one rank and all others over TCP. A rank connects to another when it first has something to send to
-// it, so that a job has no more connections than its groups need. What goes the other way has a connection of its own.
+// Messages between one rank and all others over TCP. A rank connects to another one when it first has a message for it,
+// so a job has no more connections than its groups need. Each direction has its own connection.
 //
-// Messages of several streams share a connection, in frames, and none can hold up another: of each stream, no more
-// bytes are under way than the receiver keeps while nobody has asked for them (window_bytes). When these have been
-// taken, the receiver says so, and more may come. That bounds the memory too.
+// Messages of several streams share a connection, in frames, without blocking each other. Of each stream, at most
+// window_bytes are under way, which the receiver buffers even without a receive. When these have been consumed, the
+// receiver acknowledges them, and more may be sent. This also bounds the memory.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@
 
 namespace copus {
 
-// A sequence of messages from or to one rank, which arrive in their order.
+// A sequence of messages from or to one rank, which arrive in order.
 struct TcpStream {
   int64_t peer = 0;  // the other rank
   uint64_t group = 0;
@@ -33,15 +33,15 @@ struct TcpStream {
   auto operator<=>(const TcpStream&) const = default;
 };
 
-// Thread-safe; a thread of its own moves the bytes.
+// Thread-safe. A separate thread moves the bytes.
 class TcpConnections {
   struct Message;
 
  public:
-  // So many bytes of a stream may be under way to a receiver that is not there yet.
+  // The most bytes of a stream that may be under way before the receiver asks for them.
   static constexpr int64_t window_bytes = 4 << 20;
 
-  // `addresses`: of the doors of all ranks.
+  // `addresses`: of all ranks' doors.
   TcpConnections(int64_t rank, std::vector<TcpAddress> addresses, TcpDoor&& door);
   ~TcpConnections();
   TcpConnections(const TcpConnections&) = delete;
@@ -49,75 +49,75 @@ class TcpConnections {
 
   using Handle = std::shared_ptr<Message>;
 
-  // Both take `bytes` > 0. A send is done when the data may be overwritten. Buffers must stay until the message is done
-  // or given up.
+  // Both take `bytes` > 0. A send is done when the data may be overwritten. Buffers must stay alive until the message
+  // is done or given up.
   Handle send(const TcpStream& stream, const std::byte* data, int64_t bytes);
   Handle receive(const TcpStream& stream, std::byte* data, int64_t bytes);
-  // Sends a copy if it fits into what may be under way, and says whether it did.
+  // Sends a copy if it fits into the window, and returns whether it did.
   bool try_send(const TcpStream& stream, const std::byte* data, int64_t bytes);
 
-  // Waits for at most so long, and returns whether all of them are done.
+  // Waits for at most `longest`. Returns whether all of them are done.
   bool wait(std::span<const Handle> messages, std::chrono::milliseconds longest);
-  // Of messages that are not all done: the peer of the first that is not, and since when a connection with it has been
-  // over, if one has.
+  // For messages of which some are not done: the peer of the first such message, and when a connection with this peer
+  // ended, if one did.
   struct Missing {
     int64_t peer;
     std::optional<std::chrono::steady_clock::time_point> lost;
   };
   Missing missing(std::span<const Handle> messages);
-  // Touches the buffers of these messages no more, and closes the connections of those that are not done: nothing can
-  // be sent behind a message that was cut short.
+  // Stops touching the buffers of these messages, and closes the connections of the unfinished ones: after a truncated
+  // message, nothing else can be sent on a connection.
   void give_up(std::span<const Handle> messages);
 
  private:
   struct FrameHeader {
     uint64_t group = 0;
-    int64_t message_bytes = 0;  // from the receiver: what it has taken
+    int64_t message_bytes = 0;  // from the receiver: bytes consumed
     uint32_t channel = 0;
-    uint32_t bytes = 0;  // of the message, which follow
+    uint32_t bytes = 0;  // bytes of the message in this frame, which follow
   };
   struct OutStream {
     int64_t may_send = window_bytes;
     int64_t waiting_bytes = 0;
-    std::deque<Handle> waiting;  // the first may be sent in part
+    std::deque<Handle> waiting;  // the first one may be partly sent
   };
-  // A connection that this rank has opened. Messages go out, and what has been taken comes back.
+  // A connection that this rank opened. It sends messages and receives acknowledgements.
   struct OutLink {
     TcpSocket socket;
     std::vector<std::byte> greeting;
     std::map<std::pair<uint64_t, uint32_t>, OutStream> streams;  // by group and channel
-    OutStream* sending = nullptr;                                // whose frame is under way
+    OutStream* sending = nullptr;                                // the stream whose frame is being sent
     FrameHeader header;
     size_t header_sent = 0;
     int64_t frame_left = 0;
-    std::pair<uint64_t, uint32_t> last{};  // the streams take turns
+    std::pair<uint64_t, uint32_t> last{};  // the last stream that had its turn
     FrameHeader answer;
     size_t answer_bytes = 0;
     bool over = false;
   };
   struct Early {
     int64_t bytes = 0;
-    std::vector<std::byte> content;  // as far as it has come
+    std::vector<std::byte> content;  // the part received so far
   };
   struct InStream {
     std::deque<Handle> awaited;
-    std::deque<Early> early;   // whole messages, but perhaps for the last; none while a receive is awaited
-    int64_t coming_bytes = 0;  // of the message that is under way
+    std::deque<Early> early;   // whole messages, except perhaps the last; empty while a receive waits
+    int64_t coming_bytes = 0;  // bytes of the message being received
     int64_t coming_left = 0;
     int64_t early_bytes = 0;
-    int64_t taken = 0;  // of which the sender does not know
+    int64_t taken = 0;  // consumed bytes not yet acknowledged
   };
   struct InLink {
     TcpSocket socket;
     FrameHeader header;
     size_t header_bytes = 0;
-    InStream* stream = nullptr;  // of the frame under way
+    InStream* stream = nullptr;  // the stream of the current frame
     int64_t frame_left = 0;
     std::vector<std::byte> answers;
     bool over = false;
   };
 
-  // With mutex_ held.
+  // Called with mutex_ held.
   OutLink& link_to(int64_t peer);
   void enqueue(Handle message);
   static OutStream* next_to_send(OutLink& link);
@@ -132,7 +132,7 @@ class TcpConnections {
   void take(const TcpStream& key, InStream& stream, int64_t bytes);
   void lose(int64_t peer);
 
-  // What the thread polls. It is also the one that closes connections which are over.
+  // What the thread polls. This thread also closes connections that have ended.
   struct Watched {
     std::vector<pollfd> descriptors;  // those of the connections first
     std::vector<int64_t> in;          // the peers of these connections
@@ -145,7 +145,7 @@ class TcpConnections {
   const int64_t rank_;
   const std::vector<TcpAddress> addresses_;
   const std::string token_;
-  std::optional<TcpDoor> door_;  // of the thread; until all have come
+  std::optional<TcpDoor> door_;  // used by the thread until all ranks have connected
   TcpSocket bell_;               // an event (eventfd) that wakes the thread
 
   std::mutex mutex_;

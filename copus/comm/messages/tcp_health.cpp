@@ -18,10 +18,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// So often the member looks for what is late, beside each time that something comes.
+// How often the member checks for late events, in addition to each time that something arrives.
 constexpr auto look_interval = milliseconds(50);
 constexpr auto longest_telling = milliseconds(300);
-// The main thread gets so much time to notice a failure, throw, and clean up.
+// The time for the main thread to notice a failure, throw, and clean up.
 constexpr auto grace = milliseconds(1000);
 constexpr auto longest_farewell = milliseconds(5000);
 constexpr int exit_code_of_failure = 1;
@@ -74,7 +74,7 @@ TcpHealth::~TcpHealth() {
 
 void TcpHealth::wake() {
   const uint64_t once = 1;
-  // This can only fail where the bell has been rung already.
+  // This can only fail if the bell has already been rung.
   [[maybe_unused]] const ssize_t written = ::write(bell_.descriptor(), &once, sizeof once);
 }
 
@@ -116,7 +116,7 @@ void TcpHealth::watch() {
   std::unique_lock lock(mutex());
   while (true) {
     const Clock::time_point now = Clock::now();
-    if (member().has_met()) door_.reset();  // all have come
+    if (member().has_met()) door_.reset();  // all ranks have met
     if (door_) admit_guests(now);
     for (auto& [neighbour, link] : links_) listen_to(neighbour, link, now);
     look(now);
@@ -160,8 +160,8 @@ void TcpHealth::listen_to(int64_t neighbour, TextLink& link, Clock::time_point n
   if (link.is_over()) member().lose(neighbour);
 }
 
-// A rank that takes nothing gets no heartbeats, which would fill the memory here. Each text goes out before the next,
-// so that the first heartbeat, which says who this is, is not held back by what stands before it.
+// Skips heartbeats to a rank that does not read, which would fill the memory here. Exchanges after each text, so that
+// the first heartbeat, which carries this rank's pid, is not skipped because of the texts before it.
 void TcpHealth::send_texts() {
   for (const TreeMember::Text& text : member().take_texts()) {
     TextLink& link = links_.at(text.to);
@@ -187,12 +187,12 @@ bool TcpHealth::tells_user(const TreeMember::Decision& decision) const {
   return rank() == self_.first_of_machine + (in_machine == 0 ? 1 : 0);
 }
 
-// Sends what is still to be said. In a job that has failed, sees to it that this rank ends.
+// Sends the remaining texts. If the job has failed, makes sure that this rank ends.
 void TcpHealth::see_to_the_end(std::unique_lock<std::mutex>& lock) {
   const bool in_failure = has_failed();
   const bool in_order = member().has_ended() && !in_failure;
   const auto flush_end = Clock::now() + (in_order ? longest_farewell : longest_telling);
-  // At a good end those below hang up first, so that nothing that they have been sent is lost.
+  // At an orderly end, the ranks below close their connections first, so that no text sent to them is lost.
   const auto is_done = [&](const auto& entry) {
     const auto& [neighbour, link] = entry;
     return link.is_over() || (link.all_sent() && (!in_order || neighbour < rank()));

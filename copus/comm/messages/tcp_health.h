@@ -1,6 +1,6 @@
-// Health over TCP, and how the ranks meet. Each is connected to its neighbours in the tree of ranks (tree_member.h), so
-// that of thousands of ranks none has more than a dozen connections or so. Where ranks are started machine by machine,
-// each machine has a log of its own, so one rank of each machine tells the user of a failure.
+// Health over TCP, and how the ranks meet. Each rank is connected to its neighbours in the tree of ranks
+// (tree_member.h), so even among thousands of ranks, none has more than about a dozen connections. If ranks are started
+// machine by machine, each machine has its own log, so one rank per machine reports a failure to the user.
 #pragma once
 
 #include <chrono>
@@ -24,49 +24,49 @@ namespace copus {
 struct TcpRank {
   int64_t rank = 0;
   int64_t size = 1;
-  // The ranks of this machine, on which their failures are told.
+  // The ranks of this machine. One of them reports failures to the user here.
   int64_t first_of_machine = 0;
   int64_t num_of_machine = 1;
   double wait_seconds = 0;
-  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();  // from when the start is counted
-  // Whether to tell the user of failures, and to end this process when the job has failed and the rank does not notice.
-  // Ranks that are threads must not.
+  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();  // when the start began
+  // Whether to report failures to the user, and to end this process if the job has failed and the rank does not notice.
+  // Not for ranks that are threads.
   bool watch = false;
-  // With `watch`: where a launcher tells the user, and ends ranks that do not notice, this one does neither.
+  // With `watch`: if a launcher reports to the user and ends ranks that do not notice, this object does neither.
   AfterFailure after_failure = AfterFailure::end_process;
   std::optional<std::chrono::steady_clock::time_point> clock_start =
-      {};  // of the rank's clock; empty: when all have met
+      {};  // zero of the rank's clock; empty: when all ranks have met
 };
 
 class TcpHealth final : public HeartbeatHealth {
  public:
-  // `door`: to which the ranks below come, if there are any. It lets them in from now on, and may be told to them.
+  // `door`: for the ranks below, if there are any. It admits them from now on, so its address may be published.
   TcpHealth(const TcpRank& self, std::optional<TcpDoor> door);
   TcpHealth(const TcpHealth&) = delete;
   TcpHealth& operator=(const TcpHealth&) = delete;
   ~TcpHealth() override;
 
-  // Of all ranks but 0: a connection to the rank above. `token`: the job's.
+  // For all ranks except 0: sets the connection to the rank above. `token`: the job's.
   void join_parent(TcpSocket to_parent, const std::string& token);
   // The rank above could not be found in time. Tells the ranks below, and throws RankFailure.
   [[noreturn]] void miss_parent();
 
-  // Gives this rank's address to all, and returns those of all ranks. Throws RankFailure when they do not come, and
-  // reports what `failed_meanwhile` gives (if it is there), which is asked now and then.
+  // Gives this rank's address to all ranks, and returns the addresses of all. Throws RankFailure if they do not come.
+  // Regularly calls `failed_meanwhile`, if given, and reports the failure that it returns.
   std::vector<TcpAddress> meet(const TcpAddress& own,
                                const std::function<std::optional<FailureReport>()>& failed_meanwhile = {});
 
-  // What a rank that is ended by an error of its own does in place of report(). It tells the user itself.
+  // Called instead of report() by a rank that ends with an error of its own. It prints the error itself.
   void report_own_error();
 
-  // The end of a job in good order: returns once all ranks have come to it, or the job has failed.
+  // The orderly end of a job: returns once all ranks have reached it, or the job has failed.
   void leave();
 
  private:
   void wake() override;
 
   void watch();
-  // These with mutex() held.
+  // Called with mutex() held.
   void admit_guests(Clock::time_point now);
   void listen_to(int64_t neighbour, TextLink& link, Clock::time_point now);
   void send_texts();
@@ -78,7 +78,7 @@ class TcpHealth final : public HeartbeatHealth {
   const TcpRank self_;
   TcpSocket bell_;  // an event (eventfd) that wakes the thread
 
-  // These with mutex() held.
+  // Protected by mutex().
   std::optional<TcpDoor> door_;
   std::map<int64_t, TextLink> links_;  // by neighbour
   bool stopping_ = false;

@@ -1,4 +1,4 @@
-// How ranks over TCP meet, leave, and learn of failures.
+// Tests how ranks over TCP meet, leave, and learn of failures.
 #include "copus/comm/messages/tcp_health.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What each rank's wait ends with.
+// The error with which each rank's wait ends.
 std::vector<std::string> failures_of(int64_t size, double wait_seconds, const std::function<void(World&)>& body) {
   std::vector<std::string> failures(size);
   try {
@@ -62,7 +62,7 @@ TEST(TcpJobs, that_nothing_is_sent_in_meet_and_part) {
   EXPECT_EQ(sizes, 25);
 }
 
-// Sockets of this process that listen.
+// The number of this machine's listening sockets.
 int64_t num_doors() {
   std::ifstream table("/proc/self/net/tcp");
   std::set<std::string> listening;
@@ -96,7 +96,7 @@ TEST(TcpJobs, close_their_doors_when_all_have_come) {
           everyone.receive(&value, 1, DataType::int64, from);
           EXPECT_EQ(value, world.rank());
         }
-        // The thread that has let in the last one closes it after that.
+        // The thread that admitted the last rank closes the door after that.
         while (true) {
           const std::scoped_lock lock(mutex);
           if (num_doors() == before) break;
@@ -163,7 +163,7 @@ TEST(TcpFailures, the_first_counts_for_all) {
   EXPECT_EQ(seen, std::vector<std::string>(4, seen.front()));
 }
 
-// A job that is to have three ranks, as far as rank 0 knows.
+// A job that expects three ranks, from the view of rank 0.
 class Meeting {
  public:
   std::shared_ptr<TcpHealth> first(double wait_seconds) {
@@ -194,7 +194,7 @@ std::string failure_in(const std::function<void()>& body) {
   return "";
 }
 
-// Ranks as threads that come after so many seconds each, or not at all. Returns what each wait ends with.
+// Runs ranks as threads that come after the given seconds, or not at all. Returns the error with which each wait ends.
 std::vector<std::string> meet_at(const std::vector<std::optional<double>>& seconds, double wait_seconds) {
   std::vector<std::promise<std::string>> places(seconds.size());
   std::vector<std::shared_future<std::string>> found;
@@ -223,7 +223,8 @@ std::vector<std::string> meet_at(const std::vector<std::optional<double>>& secon
   return failures;
 }
 
-// Longer than a rank may be silent: those that wait for the late one hold up others, which must not take them for dead.
+// Longer than the allowed silence: ranks that wait for the late one keep others waiting, which must not report them
+// dead.
 TEST(TcpMeetings, wait_for_a_rank_that_comes_late) {
   const std::vector<std::optional<double>> seconds = {0, 0, 0, 0, 3.6, 0, 0, 0};
   for (const std::string& failure : meet_at(seconds, 20)) EXPECT_EQ(failure, "");
@@ -253,7 +254,7 @@ TEST(TcpMeetings, name_a_rank_that_comes_and_goes) {
   auto told = std::async(std::launch::async, [&] { return failure_in([&] { two->meet({"host-2", 7002}); }); });
   meeting.another(1).reset();
   EXPECT_THAT(failure_in([&] { zero->meet({"host-0", 7000}); }), HasSubstr(" failed: its process ended"));
-  EXPECT_NE(told.get(), "");  // of which rank depends on whether it had come before
+  EXPECT_NE(told.get(), "");  // the named rank depends on whether it had come before
 }
 
 TEST(TcpMeetings, give_all_the_addresses_of_all_and_mind_no_strangers) {

@@ -1,4 +1,4 @@
-// The text by which a process tells others, at a meeting place that all know, where they can connect to it.
+// The text with which a process publishes its address at a common meeting place, so that others can connect to it.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@ namespace copus {
 
 struct TcpPlace {
   TcpAddress address;
-  std::string token;  // the job's secret, for those who do not have it yet; otherwise empty
+  std::string token;  // the job's secret if the readers do not have it yet; otherwise empty
 };
 
 std::string to_text(const TcpPlace& place);
 
-// Reads it back. Throws UserError, which names whose place it is, where the text is none: another job or program may
-// use the meeting place too. The message does not repeat the text, which may hold a secret.
+// Reads it back. Throws UserError, which names the owner `whose`, if the text has another form: another job or program
+// may use the same meeting place. The message does not repeat the text, which may contain a secret.
 TcpPlace read_place(const std::string& text, const std::string& whose, bool with_token);
 
 }  // namespace copus

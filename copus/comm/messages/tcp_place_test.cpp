@@ -24,7 +24,7 @@ TEST(TcpPlace, ReadsWhatItWrites) {
   EXPECT_EQ(without.token, "");
 }
 
-// A door opened with such a token, or a connection to such an address, would be a mistake of ours.
+// Opening a door with such a token, or connecting to such an address, would be an error of ours.
 TEST(TcpPlace, RefusesOtherTextsAndKeepsThemSecret) {
   const std::string token(token_letters, 'a');
   const auto message = [](const std::string& text, bool with_token) {

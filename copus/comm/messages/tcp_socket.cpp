@@ -31,17 +31,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Whoever has not said hello after this time is sent away.
+// A connection without a complete hello is closed after this time.
 constexpr auto longest_hello = std::chrono::seconds(5);
-// So many may be at a door that have not said hello, or as many as take up this share of the files that the process may
-// open. One that comes then is let in, and the one that has been silent for longest goes.
+// The most connections at a door without a hello, further limited to this fraction of the files that the process may
+// open. At the limit, a new connection is accepted and the oldest silent one is closed.
 constexpr size_t most_strangers = 1024;
 constexpr size_t share_of_files = 4;
-// So many that come, or speak, are dealt with before it is the turn of messages.
+// The number of new or active connections to handle before messages get their turn.
 constexpr int strangers_of_a_turn = 64;
 constexpr int backlog = 4096;
 constexpr int poll_milliseconds = 25;
-// A machine that does not answer at all is asked anew after this time.
+// Connecting to a machine that does not answer at all is retried after this time.
 constexpr double longest_attempt_seconds = 1;
 constexpr auto between_attempts = std::chrono::milliseconds(50);
 
@@ -53,7 +53,7 @@ struct AnyAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 };
 
-// At least one. Throws UserError where there is none.
+// Returns at least one address. Throws UserError if there is none.
 std::vector<AnyAddress> resolve_all(const std::string& host, int64_t port, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -71,7 +71,7 @@ std::vector<AnyAddress> resolve_all(const std::string& host, int64_t port, int f
   return all;
 }
 
-// None where the host is not known: a name may become so together with its machine.
+// Empty if the host is unknown: a name may become known when its machine starts.
 std::vector<AnyAddress> addresses_now(const std::string& host, int64_t port) {
   try {
     return resolve_all(host, port, 0);
@@ -109,7 +109,7 @@ TcpSocket open_socket(int family, int kind) {
   return result;
 }
 
-// The address of the first interface that leads out of this machine.
+// The address of the first interface other than loopback.
 std::optional<std::string> host_of_an_interface() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return std::nullopt;
@@ -163,7 +163,7 @@ TcpSocket start_connecting(const TcpAddress& address) {
 bool finish_connecting(const TcpSocket& socket, double seconds, const std::function<bool()>& is_useless) {
   pollfd descriptor{socket.descriptor(), POLLOUT, 0};
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  while (::poll(&descriptor, 1, poll_milliseconds) <= 0) {  // a signal may end it early
+  while (::poll(&descriptor, 1, poll_milliseconds) <= 0) {  // a signal may interrupt it
     if (Clock::now() > end || (is_useless && is_useless())) return false;
   }
   int error = 0;
@@ -174,10 +174,10 @@ bool finish_connecting(const TcpSocket& socket, double seconds, const std::funct
 bool wait_for_listener(const std::string& host, int64_t port, double seconds, const std::function<bool()>& is_useless) {
   const auto listens = [&](AnyAddress& address) {
     const TcpSocket attempt(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!attempt.is_open()) return false;  // of a kind that this machine does not have
+    if (!attempt.is_open()) return false;  // a kind of address that this machine lacks
     const bool begun = ::connect(attempt.descriptor(), address.get(), address.length) == 0 || errno == EINPROGRESS;
     if (!begun || !finish_connecting(attempt, longest_attempt_seconds, is_useless)) return false;
-    // Where the system has chosen this very port for our end, the two ends of a connection are one.
+    // If the system happens to choose the same port for our end, the socket is connected to itself.
     const TcpAddress own = own_address_of(attempt.descriptor());
     return own.port != port || own.host != host_of(address.get(), address.length);
   };
@@ -192,7 +192,7 @@ bool wait_for_listener(const std::string& host, int64_t port, double seconds, co
 
 std::string own_host_towards(const std::string& host, int64_t port) {
   AnyAddress peer = resolve(host, port, 0);
-  // Connecting a datagram socket only chooses the interface, and sends nothing.
+  // Connecting a datagram socket only chooses the interface and sends nothing.
   const TcpSocket probe = open_socket(peer.storage.ss_family, SOCK_DGRAM);
   if (::connect(probe.descriptor(), peer.get(), peer.length) != 0) {
     throw UserError(concat("no network of this machine leads to ", host, ": ", std::strerror(errno)));
@@ -230,7 +230,7 @@ std::string make_token() {
   return token;
 }
 
-// It is the greeting, the token, and the rank in eight bytes.
+// Consists of the greeting, the token, and the rank in eight bytes.
 std::vector<std::byte> hello(const std::string& token, int64_t rank) {
   const std::string text = std::string(greeting) + token;
   std::vector<std::byte> result(text.size() + sizeof rank);
@@ -273,7 +273,7 @@ std::vector<TcpDoor::Guest> TcpDoor::admit() {
     somebody_comes = somebody_comes || stranger == nullptr;
     if (stranger != nullptr) hear(stranger->place, guests);
   }
-  // After the others, since it may send some of them away.
+  // After the others, because it may close some of them.
   if (somebody_comes) open_to_strangers(guests);
   const auto now = Clock::now();
   while (!strangers_.empty() && now - strangers_.front().since > longest_hello) send_away(strangers_.begin());
@@ -285,7 +285,7 @@ void TcpDoor::send_away(Place place) {
   strangers_.erase(place);
 }
 
-// Who says hello as it comes, as ranks do, is let in however many others there are.
+// A rank sends its hello immediately, so it is admitted at once, however many other connections there are.
 void TcpDoor::open_to_strangers(std::vector<Guest>& guests) {
   for (int i = 0; i < strangers_of_a_turn; ++i) {
     TcpSocket socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -311,7 +311,7 @@ void TcpDoor::hear(Place place, std::vector<Guest>& guests) {
   strangers_.erase(place);
 }
 
-// Reads no byte beyond the hello. How much of the token somebody knows shows neither in when nor in what is answered.
+// Reads no byte beyond the hello. Neither the time nor the content of the answer shows how much of the token was right.
 TcpDoor::Judgement TcpDoor::judge(Stranger& stranger) const {
   const std::vector<std::byte> expected = hello(token_, 0);
   const size_t heard = stranger.said.size();

@@ -1,4 +1,4 @@
-// Sockets between ranks: addresses, connections, and a door that lets in none but ranks of the job.
+// Sockets between ranks: addresses, connections, and a door that admits only ranks of the job.
 #pragma once
 
 #include <poll.h>
@@ -16,13 +16,13 @@
 
 namespace copus {
 
-// A host as a number, IPv4 or IPv6, and a port.
+// A numeric IPv4 or IPv6 address, and a port.
 struct TcpAddress {
   std::string host;
   int64_t port = 0;
 };
 
-// Owns a socket, which exec closes, or none. No call of it waits.
+// Owns a socket, which exec closes, or none. None of its functions block.
 class TcpSocket {
  public:
   explicit TcpSocket(int descriptor = -1) : descriptor_(descriptor) {}
@@ -30,8 +30,8 @@ class TcpSocket {
   int descriptor() const { return descriptor_.number(); }
   bool is_open() const { return descriptor_.is_open(); }
 
-  // These send (the two one after the other) and receive as much as goes without waiting, and return how much that was,
-  // or -1 when the connection is over.
+  // send() (`first`, then `second`) and receive() transfer as many bytes as is possible without waiting, and return
+  // their number, or -1 if the connection has ended.
   int64_t send(std::span<const std::byte> first, std::span<const std::byte> second = {});
   int64_t receive(std::span<std::byte> data) const;
 
@@ -39,42 +39,42 @@ class TcpSocket {
   Descriptor descriptor_;
 };
 
-// Begins to connect. Once the socket can be written to, it is connected or over. Throws UserError for an address that
+// Begins to connect. Once the socket is writable, it is connected or has failed. Throws UserError for an address that
 // cannot be tried.
 TcpSocket start_connecting(const TcpAddress& address);
-// Waits until it is connected, and says whether it is. `is_useless` is asked now and then, and ends the wait.
+// Waits for the connection and returns whether it succeeded. Regularly calls `is_useless`, which may end the wait.
 bool finish_connecting(const TcpSocket& socket, double seconds, const std::function<bool()>& is_useless = {});
-// Waits until a process listens at a host, which is given by name or number, and says whether one does. `is_useless` as
+// Waits until a process listens at a host, given by name or number, and returns whether one does. `is_useless` as
 // above.
 bool wait_for_listener(const std::string& host, int64_t port, double seconds,
                        const std::function<bool()>& is_useless = {});
-// This machine's address on the way to a host, which is given by name or number: the loopback interface's where that
-// number is one of this machine alone, or the name "localhost". Other machines may reach the address otherwise, even
-// where the host is this machine itself and /etc/hosts gives its name to the loopback interface: then it is that of the
-// first other interface. Throws UserError for an unknown host.
+// Returns this machine's address on the way to a host, given by name or number. It is the loopback address if the host
+// is given as a loopback number or as "localhost". Otherwise it is an address that other machines can reach: if
+// /etc/hosts maps the name of this machine to the loopback interface, that of the first other interface. Throws
+// UserError for an unknown host.
 std::string own_host_towards(const std::string& host, int64_t port);
-// Takes a port at this one address of this machine, for whoever listens there. Not open where the host is not given by
-// number, or the port cannot be had there.
+// Binds a port at this one address of this machine, for a process that will listen there. The socket is not open if the
+// host is not given by number, or if the port is not available there.
 TcpSocket bind_to(const std::string& host, int64_t port);
-// This machine's address of a socket that is connected.
+// This machine's address in a connected socket.
 std::string own_host_of(const TcpSocket& socket);
 
-// A rank has two sockets for each that it exchanges messages with, and most systems allow 1024 unless one asks for
-// more.
+// Raises the limit on open files: a rank has two sockets for each rank with which it exchanges messages, and most
+// systems allow 1024 by default.
 void allow_many_sockets();
 
 inline constexpr size_t token_letters = 32;
-// So many random letters, which nobody else can know.
+// A secret of this many random letters.
 std::string make_token();
 
-// What a rank says first when it connects.
+// What a rank sends first when it connects.
 std::vector<std::byte> hello(const std::string& token, int64_t rank);
 
-// Waits for connections at one address of this machine. Those that do not begin with the job's hello are dropped, and
-// never are there many of them.
+// Waits for connections at one address of this machine. Connections that do not begin with the job's hello are closed,
+// and their number is limited.
 class TcpDoor {
  public:
-  // At a free port. Throws UserError when the host is not this machine's.
+  // Opens at a free port. Throws UserError if the address is not this machine's.
   TcpDoor(const std::string& host, std::string token, int64_t num_ranks);
 
   const TcpAddress& address() const { return address_; }
@@ -84,7 +84,7 @@ class TcpDoor {
     int64_t rank;
     TcpSocket socket;
   };
-  // Those who have said hello since the last call. To be called when the descriptor can be read from, and now and then.
+  // Returns ranks that have sent the hello since the last call. Call it when the descriptor is readable, and regularly.
   std::vector<Guest> admit();
   void add_descriptors(std::vector<pollfd>& descriptors) const;
 
@@ -108,9 +108,9 @@ class TcpDoor {
   const int64_t num_ranks_;
   size_t most_strangers_ = 0;
   TcpSocket listener_;
-  TcpSocket visitors_;  // an epoll instance, so that a look does not ask each of them
+  TcpSocket visitors_;  // an epoll instance, so that a check does not visit all of them
   TcpAddress address_;
-  std::list<Stranger> strangers_;  // in the order in which they came
+  std::list<Stranger> strangers_;  // in the order of their arrival
 };
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Who gets in at a rank's door, and what becomes of the others.
+// Tests which connections a rank's door admits, and what happens to the others.
 #include "copus/comm/messages/tcp_socket.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   return bytes;
 }
 
-// Says something at the door.
+// Connects to the door and sends `words`.
 TcpSocket knock(const TcpDoor& door, const std::vector<std::byte>& words) {
   TcpSocket socket = start_connecting(door.address());
   EXPECT_TRUE(finish_connecting(socket, 10));
@@ -36,7 +36,7 @@ TcpSocket knock(const TcpDoor& door, const std::vector<std::byte>& words) {
   return socket;
 }
 
-// Those that come in while nothing else is to be seen at the door.
+// Returns the guests that the door admits until there are `expected` ones.
 std::vector<TcpDoor::Guest> let_in(TcpDoor& door, size_t expected) {
   std::vector<TcpDoor::Guest> guests;
   while (guests.size() < expected) {
@@ -48,7 +48,7 @@ std::vector<TcpDoor::Guest> let_in(TcpDoor& door, size_t expected) {
   return guests;
 }
 
-// Whether the other end has hung up.
+// Whether the other end has closed the connection.
 bool is_closed(TcpSocket& socket) {
   pollfd descriptor{socket.descriptor(), POLLIN, 0};
   EXPECT_EQ(::poll(&descriptor, 1, 10'000), 1);
@@ -88,7 +88,7 @@ TEST_P(Door, turns_away_who_does_not_know_the_token_or_is_no_rank_or_talks_garba
   for (TcpSocket* each : {&guessing, &beyond, &negative, &garbage}) EXPECT_TRUE(is_closed(*each));
 }
 
-// One could find the token letter by letter otherwise.
+// Otherwise an attacker could find the token letter by letter.
 TEST_P(Door, tells_nobody_how_much_of_the_token_is_right) {
   const std::vector<std::byte> right = hello(token(), 1), wrong = hello(make_token(), 1);
   for (const size_t letters : {9, 20, 39}) {
@@ -116,7 +116,7 @@ TEST_P(Door, waits_for_a_hello_that_comes_in_parts_and_reads_nothing_after_it) {
   EXPECT_EQ(guests[0].socket.receive(more), 4);
 }
 
-// Seeded kinds of strangers, more than a door has room for, that all stay.
+// Random kinds of strangers, more than the door has room for, which all stay connected.
 TEST_P(Door, is_open_to_ranks_however_many_strangers_stand_there) {
   allow_many_sockets();
   constexpr int64_t crowd = 2500, most_inside = 1024;
@@ -132,7 +132,7 @@ TEST_P(Door, is_open_to_ranks_however_many_strangers_stand_there) {
       case 1:
         strangers.push_back(knock(door_, hello(make_token(), 1)));
         break;
-      case 2:  // as far as they may go without being known as a stranger
+      case 2:  // a part of the hello, which does not show yet that it is a stranger
         strangers.push_back(knock(door_, {ours.begin(), ours.begin() + static_cast<int>(chance() % ours.size())}));
         break;
       default:
@@ -141,7 +141,7 @@ TEST_P(Door, is_open_to_ranks_however_many_strangers_stand_there) {
     EXPECT_TRUE(door_.admit().empty());
   }
   EXPECT_LE(num_open_files() - files_before - crowd, most_inside);
-  // It is let in at once, and not when the strangers' time is over.
+  // The rank is admitted at once, not only after the strangers' time is over.
   const TcpSocket rank = knock(door_, hello(token(), 1));
   std::vector<TcpDoor::Guest> guests;
   for (int looks = 0; looks < 10 && guests.empty(); ++looks) guests = door_.admit();
@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(hosts, Door, testing::Values("127.0.0.1", "::1"), [](co
 });
 
 TEST(Addresses, that_are_not_here_are_refused) {
-  EXPECT_THROW(TcpDoor("192.0.2.1", token(), 2), UserError);  // of the block for documentation, RFC 5737
+  EXPECT_THROW(TcpDoor("192.0.2.1", token(), 2), UserError);  // from the block for documentation, RFC 5737
   EXPECT_THROW(own_host_towards("no-such-host.invalid", 80), UserError);
 }
 

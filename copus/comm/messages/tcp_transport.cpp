@@ -9,10 +9,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A rank that waits looks this often whether the job has failed.
+// A waiting rank checks this often whether the job has failed.
 constexpr auto progress_interval = std::chrono::milliseconds(25);
-// Health gets so much time to find out what has become of a rank whose connection closed. If that rank is well, the
-// network is not.
+// The time for health to find out what happened to a rank whose connection closed. If that rank is well, the network is
+// at fault.
 constexpr auto time_for_health = std::chrono::seconds(1);
 
 }  // namespace

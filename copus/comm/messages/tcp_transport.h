@@ -13,7 +13,7 @@ namespace copus {
 
 class TcpTransport final : public MessageTransport {
  public:
-  // `ranks`: the group in world ranks; `rank`: this rank's place among them; `group`: a number that no other group has.
+  // `ranks`: the group in world ranks; `rank`: this rank's position among them; `group`: a unique number.
   TcpTransport(std::vector<int64_t> ranks, int64_t rank, uint64_t group, TcpConnections& connections, TcpHealth& health,
                double wait_seconds);
 

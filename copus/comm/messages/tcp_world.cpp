@@ -23,7 +23,7 @@ namespace copus {
 
 namespace {
 
-// What a rank has when it knows its neighbours and not yet the others.
+// The state of a rank that knows its neighbours but not the other ranks yet.
 struct Entrance {
   std::unique_ptr<TcpHealth> health;
   TcpDoor door;
@@ -35,7 +35,7 @@ std::optional<FailureReport> failure_meanwhile(const TcpMeeting& meeting) {
   return meeting.failed_meanwhile ? meeting.failed_meanwhile() : std::nullopt;
 }
 
-// The rank above may have failed after it told its address. Then that is the reason, and not the network.
+// The rank above may have failed after it published its address. Then that failure is the reason, not the network.
 void wait_for_a_reason(const TcpMeeting& meeting) {
   if (!meeting.failed_meanwhile) return;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(meeting.longest_finding_seconds);
@@ -67,7 +67,7 @@ std::string place_of_first(const TcpMeeting& meeting, const TcpRank& self) {
   throw RankFailure(did_not_come(0, self.wait_seconds));
 }
 
-// The ranks below are let in, and hear from this one, before the rank above has come.
+// The ranks below are admitted, and receive heartbeats from this rank, before the rank above has come.
 Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
   const RankTree tree(self.rank, self.size);
   TcpAddress above;  // at first rank 0's
@@ -80,7 +80,7 @@ Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
     token = first.token;
   }
   std::optional<TcpDoor> door_of_health;
-  std::string place;  // of that door, where there is one
+  std::string place;  // of that door, if there is one
   if (tree.is_root() || !tree.children().empty()) {
     const TcpAddress& address = door_of_health.emplace(meeting.host, token, self.size).address();
     place = to_text({address, tree.is_root() ? token : ""});
@@ -110,7 +110,7 @@ Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
   }
 }
 
-// What connects a rank with the others.
+// The connection of a rank to the others.
 struct TcpMembership {
   TcpMembership(const TcpRank& its_self, const TcpMeeting& meeting, Entrance entrance)
       : self(its_self),
@@ -133,7 +133,7 @@ class TcpWorld final : public World {
   explicit TcpWorld(const std::shared_ptr<TcpMembership>& membership)
       : World(membership->self.rank, membership->self.size, membership), membership_(*membership) {}
 
-  // The others are told before the groups end, whose threads may be waiting for them.
+  // Tells the other ranks before the groups are destroyed, whose threads may be waiting for them.
   ~TcpWorld() override {
     const bool in_good_order = std::uncaught_exceptions() <= exceptions_at_start_;
     if (!in_good_order) membership_.health->report_own_error();
@@ -149,7 +149,7 @@ class TcpWorld final : public World {
  private:
   std::unique_ptr<Communicator> make_group(const std::vector<int64_t>& ranks, int64_t member) override {
     if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(rank());
-    // The name follows from the members alone, since ranks may ask for their groups in different orders.
+    // The name is derived from the members only, because ranks may ask for their groups in different orders.
     uint64_t name = 0;
     for (const int64_t each : ranks) name = extend_hash(name, each);
     COPUS_CHECK(names_.insert(name).second, "two groups of ranks have the same name ", name);

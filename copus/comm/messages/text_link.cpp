@@ -8,7 +8,7 @@ namespace copus {
 
 namespace {
 
-// In front of each text stand its length and its kind.
+// Each text is preceded by its length and its kind.
 constexpr size_t header_bytes = sizeof(uint32_t) + 1;
 constexpr uint32_t longest_text = 64 << 20;
 constexpr size_t bytes_at_a_time = 16 << 10;
@@ -28,10 +28,10 @@ void TextLink::exchange() {
   if (!outgoing_.empty() && !over_) {
     const int64_t sent = socket_.send(outgoing_);
     if (sent > 0) outgoing_.erase(outgoing_.begin(), outgoing_.begin() + sent);
-    // The other end is gone, and its last texts may still be there to be read.
+    // The other end is gone, but its last texts may still be readable.
     if (sent < 0) outgoing_.clear();
   }
-  // Mostly nothing has come, so no zeros are written here.
+  // Usually nothing has arrived, so the buffer is not zeroed.
   std::array<std::byte, bytes_at_a_time> received;
   while (!over_) {
     const int64_t bytes = socket_.receive(received);

@@ -1,4 +1,4 @@
-// Short texts over one connection, each with a letter that says what it is. Nothing here waits.
+// Short texts over one connection, each with a letter for its kind. No function blocks.
 #pragma once
 
 #include <cstddef>
@@ -21,19 +21,19 @@ class TextLink {
     std::string content;
   };
 
-  // Sends bytes before all texts.
+  // Queues bytes to be sent before all texts.
   void greet(std::span<const std::byte> hello) { outgoing_.insert(outgoing_.end(), hello.begin(), hello.end()); }
   void send(char kind, std::string_view content);
-  // Sends and receives what goes without waiting.
+  // Sends and receives as much as is possible without waiting.
   void exchange();
-  // The next text, if all of it has come.
+  // Returns the next text, if it has arrived completely.
   std::optional<Text> next();
 
   int descriptor() const { return socket_.descriptor(); }
   bool all_sent() const { return outgoing_.empty(); }
-  // Whether the other end is gone, or sends what is no text. What had come before can still be read.
+  // Whether the other end is gone or has sent something that is not a text. Texts received before can still be read.
   bool is_over() const { return over_; }
-  // Whether it is the latter.
+  // Whether the other end has sent something that is not a text.
   bool is_garbled() const { return garbled_; }
 
  private:

@@ -1,4 +1,4 @@
-// What stands in for mpi_world.cpp in builds without MPI.
+// Replaces mpi_world.cpp in builds without MPI.
 #include "copus/base/error.h"
 #include "copus/comm/messages/mpi_world.h"
 

@@ -16,7 +16,7 @@ namespace copus {
 
 namespace {
 
-// While it lives, the thread communicates.
+// While this object lives, the thread counts as communicating.
 class Communicating {
  public:
   explicit Communicating(RankClock& clock) : clock_(clock) { clock_.begin_communication(); }
@@ -28,11 +28,11 @@ class Communicating {
   RankClock& clock_;
 };
 
-// One group. With every operation go the times at which its members started it. From these each member works out alone,
-// and like all others, when the operation is done.
+// One group. With every operation, its members exchange the times at which they started it. From these times each
+// member computes, with the same result as all others, when the operation is done.
 class TimedCommunicator final : public WrappedCommunicator {
  public:
-  // Refers to the group and the clock.
+  // Keeps references to the group and the clock.
   TimedCommunicator(Communicator& group, RankClock& clock, const ClusterDescription& cluster)
       : WrappedCommunicator(group),
         clock_(clock),
@@ -43,7 +43,7 @@ class TimedCommunicator final : public WrappedCommunicator {
   }
 
  private:
-  // A collective under way, and the times of its members.
+  // A collective under way, with the times of its members.
   class Collective final : public Work::State {
    public:
     Collective(TimedCommunicator& group, const Operation& operation)
@@ -54,7 +54,7 @@ class TimedCommunicator final : public WrappedCommunicator {
       data_ = group_.group().start(operation);
     }
 
-    // When it is done, on a link that is busy until `free_at`.
+    // Returns when it is done, on a link that is busy until `free_at`.
     double settle(double free_at) {
       times_.wait();
       end_ = std::max(latest_, free_at) + seconds_;
@@ -77,13 +77,13 @@ class TimedCommunicator final : public WrappedCommunicator {
 
    private:
     TimedCommunicator& group_;
-    double latest_;  // of all members, once times_ is done
+    double latest_;  // latest start of all members, valid once times_ is done
     const double seconds_;
     Work times_, data_;
     std::optional<double> end_;
   };
 
-  // A message on its way, which follows another one with the time at which it was sent.
+  // A message under way. A second message follows it with the time at which it was sent.
   class SentMessage final : public Work::State {
    public:
     explicit SentMessage(RankClock& clock) : clock_(clock), sent_(clock.now()) {}
@@ -135,7 +135,7 @@ class TimedCommunicator final : public WrappedCommunicator {
     const Communicating communicating(clock_);
     while (!unsettled_.empty()) settle_next();
     group().all_reduce(&latest, 1, DataType::float64, Reduction::maximum);
-    // Nobody knows the time of the last member before all have come, which is all that a barrier is for.
+    // The latest time is known only when all members have come. For a barrier that is all there is to do.
     if (operation.kind != OperationKind::barrier) group().run(operation);
     free_at_ = std::max(latest, free_at_) + seconds_of(operation);
     clock_.advance_to(free_at_);
@@ -160,7 +160,7 @@ class TimedCommunicator final : public WrappedCommunicator {
     clock_.advance_to(arrival);
   }
 
-  // The seconds that a collective takes once all members have started it.
+  // The seconds that a collective takes after all members have started it.
   double seconds_of(const Operation& collective) const {
     switch (collective.kind) {
       case OperationKind::all_reduce:
@@ -177,32 +177,32 @@ class TimedCommunicator final : public WrappedCommunicator {
       case OperationKind::send:
       case OperationKind::receive:
       case OperationKind::exchange:
-        break;  // messages take seconds of another link
+        break;  // messages use the time of another link
     }
     fail_check("a collective", __FILE__, __LINE__, to_string(collective.kind));
   }
 
-  // Works out when the collective that was started first among those not settled is done.
+  // Computes when the oldest unsettled collective is done.
   void settle_next() {
     free_at_ = unsettled_.front()->settle(free_at_);
     unsettled_.pop_front();
   }
 
   RankClock& clock_;
-  const Link link_;                  // of collectives
+  const Link link_;                  // for collectives
   std::vector<Link> message_links_;  // by member
 
   double free_at_ = 0;                    // when the last settled collective is done
-  std::vector<double> messages_free_at_;  // likewise the messages from each member
-  // The group within may still be reading and writing these, so they are kept here until they are done, whatever
-  // becomes of the handles: a rank that fails does not wait for what it has started.
+  std::vector<double> messages_free_at_;  // when the last message from each member is done
+  // The inner group may still read and write their buffers. So they are kept here until they are done, even if the
+  // handles are gone: a failed rank does not wait for what it has started.
   std::deque<std::shared_ptr<Collective>> unsettled_;
   std::deque<std::shared_ptr<SentMessage>> messages_;
 };
 
 class TimedWorld final : public WrappedWorld {
  public:
-  // Without a clock of its own it is on that of `inner`.
+  // Without its own clock it uses that of `inner`.
   TimedWorld(std::unique_ptr<World> inner, ClusterDescription cluster, std::shared_ptr<RankClock> clock)
       : WrappedWorld(std::move(inner), clock), cluster_(std::move(cluster)), own_clock_(std::move(clock)) {}
 

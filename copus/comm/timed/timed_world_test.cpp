@@ -21,7 +21,8 @@
 namespace copus {
 namespace {
 
-// Two ranks a node; charge(x) is x seconds of computing. A message of 8 bytes takes 2 s within a node, 12 s between.
+// Two ranks per node; charge(x) means x seconds of computing. A message of 8 bytes takes 2 s within a node and 12 s
+// between nodes.
 const ClusterDescription cluster{
     .ranks_per_node = 2, .within_node = {1, 8}, .between_nodes = {4, 1}, .flops_per_second = 1};
 
@@ -99,7 +100,7 @@ TEST(VirtualClock, CollectivesOverlapWithComputing) {
     work = world.everyone().start_all_reduce(&value, 1, DataType::float64, Reduction::sum);  // from 11
     world.clock().charge(world.rank() == 0 ? 2 : 1);
     work.wait();
-    work.wait();  // nothing more
+    work.wait();  // takes no more time
     EXPECT_EQ(world.clock().now(), 14);
   });
 }
@@ -158,7 +159,7 @@ TEST(VirtualClock, MessagesFollowOneAnotherAndCostTheirSenderNothing) {
       EXPECT_EQ(receive(values[0]), 3);
       EXPECT_EQ(receive(values[1]), 5);
       world.clock().charge(4.5);
-      EXPECT_EQ(receive(values[2]), 9.5);  // there since 7
+      EXPECT_EQ(receive(values[2]), 9.5);  // it arrived at 7
       EXPECT_EQ(values, (std::array<int64_t, 3>{10, 20, 30}));
       world.everyone().send(values.data(), 1, DataType::int64, 0);
       EXPECT_EQ(world.clock().now(), 9.5);
@@ -218,7 +219,7 @@ TEST(VirtualClock, MeasuresItsThreadOutsideCommunication) {
     const double thread_begin = thread_seconds();
     const double begin = clock.now();
     compute_for(0.002);
-    clock.charge(1e9);  // counts only where computing is modelled
+    clock.charge(1e9);  // counts only if computing is modelled
     const double computed = clock.now() - begin;
     EXPECT_GE(computed, 0.002);
     EXPECT_LE(computed, thread_seconds() - thread_begin);
@@ -284,7 +285,7 @@ TEST(TimedWorld, AFailureEndsEveryRank) {
                std::domain_error);
 }
 
-// What all operations give for this rank's random numbers.
+// The results of all operations on this rank's random numbers.
 std::vector<float> results_of_every_operation(World& world) {
   constexpr int64_t count = 37;
   std::mt19937 random(static_cast<uint32_t>(world.rank()));
@@ -389,7 +390,7 @@ TEST(TimedWorld, ModelledTimesRepeatExactly) {
   for (int repetition = 0; repetition < 5; ++repetition) EXPECT_EQ(times_of_a_random_program(), first);
 }
 
-// Runs a schedule with messages of 8 bytes: what happened when, by rank.
+// Runs a schedule with messages of 8 bytes. Returns the times of all actions, by rank.
 std::vector<std::vector<TimedAction>> run_schedule(const Schedule& schedule, const StageSeconds& seconds,
                                                    const ClusterDescription& links) {
   std::vector<std::vector<TimedAction>> ranks(schedule.ranks.size());

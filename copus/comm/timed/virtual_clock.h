@@ -1,4 +1,4 @@
-// The clock of a rank on a machine that does not exist. It advances by the rank's computing and by what it waits for.
+// The clock of a rank on an imagined machine. It advances by the rank's computing and its waiting.
 #pragma once
 
 #include "copus/comm/rank_clock.h"
@@ -7,14 +7,14 @@ namespace copus {
 
 class VirtualClock : public RankClock {
  public:
-  // Begins at 0. Computing counts as it is charged, at this rate; at a rate of 0, as the time that this thread is on a
-  // processor.
+  // Begins at 0. Computing counts as charged, at this rate. With a rate of 0 it counts as the time during which this
+  // thread ran on a processor.
   explicit VirtualClock(double flops_per_second);
 
   double now() override;
   void advance_to(double seconds) override;
   void charge(double flops) override;
-  // May be nested.
+  // Calls may be nested.
   void begin_communication() override;
   void end_communication() override;
 
