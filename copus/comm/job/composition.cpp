@@ -87,7 +87,7 @@ void Composition::ends(int64_t process, bool in_good_order) {
   } else if (is_member(before)) {
     if (!in_good_order) lost_.push_back(process);
     if (goes_on && before.by_own_error && !has_begun_) {
-      finish(Course::failed);  // every rank sets up alike, so a new process would meet the same error
+      finish(Course::failed);  // all ranks set up alike, so a new process would meet the same error
     } else if (goes_on && !in_good_order) {
       fails(process);
     } else if (goes_on) {
@@ -154,7 +154,7 @@ void Composition::pass(double seconds, double step_seconds) {
       kill(number);
     }
   }
-  settle();  // newcomers that were waited for may have been given up
+  settle();  // after newcomers that others waited for have been given up
 }
 
 void Composition::pass_pauses(double seconds) {
@@ -165,7 +165,7 @@ void Composition::pass_pauses(double seconds) {
   }
 }
 
-// Begins what can begin now.
+// Begins the next epoch, or asks members to regroup, if that is now possible.
 void Composition::settle() {
   if (course_ != Course::going_on) return;
   if (failing_ || asked_) {
@@ -184,7 +184,7 @@ void Composition::settle() {
   acts_.push_back({Act::Kind::ask_to_regroup});
 }
 
-// Whether the others have had an epoch without a failure, in which they took over what this member holds.
+// Whether the other members have completed an epoch without a failure, in which they took over this member's state.
 bool Composition::has_parted(int64_t member) const {
   return !failing_ && *rank_of(member) >= std::ssize(members_) - num_parting_;
 }
@@ -199,10 +199,10 @@ void Composition::begin_next() {
   std::vector<int64_t> left = stay;
   for (const auto& others : {parting, go}) left.insert(left.end(), others.begin(), others.end());
   const std::set<int64_t> orphaned = machines_without(left);
-  // A job that is to end has little time, and what is on the other machines may be all that it needs.
+  // A stopping job has little time, and the state on the other machines may be all that it needs.
   const bool hurries = stopping_ && !left.empty() && waited_seconds_ >= leave_within_seconds;
   if (!hurries && waits_for_newcomers(orphaned)) return;
-  const auto can_join = [](const Process& process) {  // unless its machine is going
+  const auto can_join = [](const Process& process) {  // unless its machine is leaving
     return process.state == State::waiting && !process.killed && process.replaceable;
   };
   const bool has_newcomers = std::ranges::any_of(processes_, [&](const auto& entry) { return can_join(entry.second); });
@@ -213,7 +213,7 @@ void Composition::begin_next() {
     return finish(Course::failed);
   }
   if (stay.empty() && !parting.empty()) {
-    // Leaving members hold all state that is left, or newcomers alone can read it.
+    // Leaving members hold all remaining state, or only newcomers can read it.
     std::swap(stay, parting);
     for (auto& [number, process] : processes_) {
       if (!can_join(process) || !orphaned.contains(process.machine)) continue;
@@ -237,7 +237,7 @@ void Composition::begin_next() {
   const bool some_have_come =
       std::ranges::any_of(members_, [&](int64_t member) { return processes_.at(member).state == State::waiting; });
   for (const int64_t member : members_) processes_.at(member).state = State::at_work;
-  for (auto& [number, process] : processes_) process.is_needed = false;  // from now on there are members everywhere
+  for (auto& [number, process] : processes_) process.is_needed = false;  // from now on every machine has members
   lost_before_ = std::exchange(lost_, {});
   ++epoch_;
   failing_ = asked_ = waits_ = false;
@@ -246,15 +246,16 @@ void Composition::begin_next() {
   for (const int64_t process : lost_before_) {
     if (!processes_.at(process).leaving) replace(process);
   }
-  // Rank 0 is to be one that was a member before. Newcomers that others have overtaken get a new number.
+  // Rank 0 must have been a member before. Newcomers with a smaller number than such a member are replaced by ones with
+  // a new number.
   for (const int64_t process : late) {
     kill(process);
     replace(process);
   }
-  if (num_parting_ > 0) settle();  // they wait for the next one already
+  if (num_parting_ > 0) settle();  // parting members already wait for the next epoch
 }
 
-// The machines that still have a launcher, and on which members have ended and none is left.
+// The machines that still have a launcher and that have lost members and have none left.
 std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left) const {
   std::set<int64_t> machines;
   if (at_once_ || !has_begun_) return machines;
@@ -265,8 +266,8 @@ std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left
   return machines;
 }
 
-// Whether the next epoch has to wait for newcomers that can read what is kept on these machines. Starts newcomers on
-// those machines that have none.
+// Whether the next epoch has to wait for newcomers that can read the memory kept on these machines. Starts newcomers on
+// machines without any.
 bool Composition::waits_for_newcomers(const std::set<int64_t>& machines) {
   const auto has = [&](int64_t machine, const auto& one_that) {
     return std::ranges::any_of(
@@ -319,7 +320,7 @@ void Composition::finish(Course course) {
   waits_ = false;
   for (const auto& [number, process] : processes_) {
     give_up_newcomer(number);
-    // It may be a spare that waits for the end of the epoch. Its end goes on to count.
+    // It may be a spare that waits for the end of the epoch. Its end still counts.
     if (course != Course::done || !is_member(process)) continue;
     acts_.push_back({Act::Kind::release, number});
     if (process.failing) kill(number);

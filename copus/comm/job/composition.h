@@ -1,5 +1,6 @@
-// Who belongs to a job whose ranks come and go: which processes are members of its epoch, who of them is ready for the
-// next one, and what its launcher is to do. It is told what happens, and knows no processes, sockets or clocks.
+// Tracks the membership of a job whose ranks come and go: which processes are members of its epoch, which of them are
+// ready for the next one, and what its launcher has to do. Its inputs are events. It uses no processes, sockets or
+// clocks.
 #pragma once
 
 #include <compare>
@@ -13,140 +14,143 @@
 
 namespace copus {
 
-// What the launcher is to do next.
+// An action that the launcher has to take.
 struct Act {
   enum class Kind {
     start,           // a process with this number, to replace another one
-    kill,            // this process, which ends no more by itself
+    kill,            // this process, which will not end by itself any more
     ask_to_regroup,  // all members: leave the epoch at the end of a step
-    release,         // tell this process that it may go
-    begin_epoch,     // of members(), after lost()
+    release,         // this process may go
+    begin_epoch,     // with members(), after lost()
     tell_to_stop,    // all members: end the job in good order
-    end_job,         // all that are left get some seconds to end by themselves
+    end_job,         // all remaining processes get some seconds to end by themselves
   };
   Kind kind;
   int64_t process = -1;
-  int64_t replaces = -1;  // start: the process that it is started for
+  int64_t replaces = -1;  // start: the process that it replaces
   auto operator<=>(const Act&) const = default;
 };
 
 class Composition {
  public:
-  // A failed process, and every process of a failed job, gets this long to end by itself, unless it reported an error
-  // of its own.
+  // A failed process, and every process of a failed job, has this long to end by itself, unless it reported an error of
+  // its own.
   static constexpr double kill_after_seconds = 1.5;
-  // One that reports an error of its own does so while it still unwinds. Only its exit code and its message tell
+  // A process that reports an error of its own is still unwinding its stack. Only its exit code and its message tell
   // whether the user made a mistake, so it gets more time, within the 5 s in which a job ends.
   static constexpr double kill_after_own_error_seconds = 4;
-  // Members get this long to leave an epoch, or two steps where these take longer.
+  // Members have this long to leave an epoch, or two steps if that is longer.
   static constexpr double leave_within_seconds = 10;
-  // Newcomers that the others wait for get this long to set themselves up.
+  // Newcomers for which the others wait have this long to set themselves up.
   static constexpr double set_up_within_seconds = 120;
-  // When a newcomer ends before it is ready, another one is started at once. When that one ends early too, the next
-  // waits for the first pause, and each further one for twice the pause before it, up to the longest.
+  // If a newcomer ends before it is ready, another one is started at once. If that one ends early too, the next is
+  // started after the first pause, and each further one after twice the previous pause, up to the longest.
   static constexpr double first_pause_seconds = 0.5;
   static constexpr double longest_pause_seconds = 300;
-  // Where nobody else can read the memory that is kept on a machine, the longest pause is this, and newcomers are
-  // started for this long in all.
+  // If only newcomers can read the memory kept on a machine, this is the longest pause, and the total time during which
+  // newcomers are started.
   static constexpr double longest_pause_where_needed = 4;
   static constexpr double bring_back_within_seconds = 300;
 
-  // done: a member has ended in good order, as they do together once all is done, so that whatever happens to others
-  // then costs nothing; or the last ones have been released. failed: the job ends as a failure.
+  // done: a member has ended in good order, or the last members have been released. Members end together when
+  // everything is done, so later failures of others do no harm. failed: the job ends as a failure.
   enum class Course { going_on, done, failed };
 
-  // Processes 0 to size - 1 are the members of the first epoch, `members_per_machine` on each machine. Where all
-  // members of a machine have ended and no newcomer is there, others are started in their places, even where `replaces`
-  // is false, up to `restarts` times without progress. The next epoch waits for them: only they can read the memory
-  // that is kept on their machine.
+  // Processes 0 to size - 1 are the members of the first epoch, `members_per_machine` on each machine. If all members
+  // of a machine have ended and it has no newcomer, newcomers are started there, even if `replaces` is false, up to
+  // `restarts` times without progress. The next epoch waits for them, because only they can read the memory kept on
+  // their machine.
   explicit Composition(int64_t size, bool replaces, int64_t restarts = 0,
                        int64_t members_per_machine = std::numeric_limits<int64_t>::max());
 
-  // States can be told apart, so that all of them can be gone through.
+  // Comparable, so that tests can enumerate the states.
   auto operator<=>(const Composition&) const = default;
 
   int64_t epoch() const { return epoch_; }
-  // The members of the epoch, by rank. The first has been a member of the epoch before, unless it is a newcomer on a
-  // machine whose members have all ended. The last `num_parting` want to leave. They stay for one more epoch, in which
-  // the others take over what they alone hold, and are released once an epoch has ended without a failure.
+  // The members of the epoch, by rank. The first one was a member of the previous epoch, unless it is a newcomer on a
+  // machine whose members have all ended. The last `num_parting` members want to leave. They stay for one more epoch,
+  // in which the others take over the state that only they hold, and are released when an epoch has ended without a
+  // failure.
   const std::vector<int64_t>& members() const { return members_; }
   int64_t num_parting() const { return num_parting_; }
-  std::optional<int64_t> rank_of(int64_t process) const;             // empty: no member
-  const std::vector<int64_t>& lost() const { return lost_before_; }  // members of the epoch before
+  std::optional<int64_t> rank_of(int64_t process) const;             // empty: not a member
+  const std::vector<int64_t>& lost() const { return lost_before_; }  // members of the previous epoch
   Course course() const { return course_; }
   // Whether a failed job has nothing to lose: its ranks ended before training began, none of them by an error of its
   // own, and nobody asked the job to end. All ranks can then be started again.
   bool can_begin_again() const;
-  // Whether a process takes part in the epoch, or has left it in good order and has not ended. A process that was
-  // released is no member any more.
+  // Whether a process takes part in the epoch, or has left it in good order and has not ended. A released process is no
+  // longer a member.
   bool is_member(int64_t process) const { return is_member(processes_.at(process)); }
   // Whether this member has left the epoch in good order.
   bool is_ready(int64_t process) const;
-  // Whether a process is there to replace another one, and in no epoch yet.
+  // Whether a process was started to replace another one and is not in an epoch yet.
   bool is_newcomer(int64_t process) const;
-  // Whether a newcomer is to be started after a pause.
+  // Whether a newcomer will be started after a pause.
   bool has_delayed() const;
-  // The seconds until another process is started in place of this one; 0 where that has been done. Empty: none is.
+  // The seconds until another process is started in place of this one; 0 if it has been started. Empty: none will be.
   std::optional<double> pause_before_replacing(int64_t process) const;
   // Whether members have a reason to leave the epoch.
   bool epoch_is_to_end() const { return failing_ || asked_ || course_ != Course::going_on; }
 
-  // What has happened. A process that says that it is ready has left its epoch, or is set up and in none yet.
+  // Events. A process that reports itself ready has left its epoch, or is set up and not in one yet.
   void becomes_ready(int64_t process);
-  // Where all members that have not been lost want to leave, the job is to stop, since nobody would go on.
+  // If all remaining members want to leave, the job stops, because none would continue.
   void asks_to_leave(int64_t process);
-  // Somebody of the epoch has failed; it is to end soon where it has not ended already. `by_own_error`: it said so.
+  // A member of the epoch has failed; it must end soon if it has not ended already. `by_own_error`: it reported the
+  // error itself.
   void fails(int64_t process, bool by_own_error = false);
-  // It has ended, and been reaped. `in_good_order`: as a rank does at the end of the job. A member that fails by an
-  // error of its own before training has begun ends the job.
+  // The process has ended and been reaped. `in_good_order`: as a rank ends at the end of the job. A member that fails
+  // by an error of its own before training begins ends the job.
   void ends(int64_t process, bool in_good_order);
-  // The machine that it is or was on has gone or is going, so that nothing can be started in its place.
+  // The machine of this process has gone or is leaving, so no replacement can be started.
   void cannot_be_replaced(int64_t process);
-  // A member leaves the epoch in good order, and was not asked to: all is done, and it waits for the others to leave.
+  // A member leaves the epoch in good order without being asked: everything is done, and it waits for the others to
+  // leave.
   void comes_to_the_end();
-  // A signal asks for the end of the job, or the members that stay cannot take over from those that leave: nobody comes
-  // or goes any more, but for those who alone can read the memory that is kept on a machine.
+  // A signal ends the job, or the remaining members cannot take over from those that leave. From then on no process
+  // joins or leaves, except newcomers that alone can read the memory kept on a machine.
   void stop();
   // After a second signal no process is started at all.
   void stop_at_once();
-  // What no other rank can go on from.
+  // A failure from which no other rank can recover.
   void fail_job();
-  // From now on members can be started anew.
+  // From now on members can be restarted.
   void has_begun() { has_begun_ = true; }
-  // Training has come farther than ever before.
+  // Training has passed its latest step so far.
   void advances() { restarts_left_ = restarts_; }
-  // The members' steps take up to `step_seconds`. Of `seconds` at most half a second counts: if the launcher was
-  // stopped for longer, then so were the others.
+  // Time passes. The members' steps take up to `step_seconds`. At most half a second of `seconds` counts: if the
+  // launcher was stopped for longer, so were the other processes.
   void pass(double seconds, double step_seconds);
 
-  // What there is to do since the last call, in this order.
+  // Returns the actions to take since the last call, in order.
   std::vector<Act> take_acts() { return std::exchange(acts_, {}); }
 
  private:
   enum class State {
-    delayed,   // a newcomer that is started after a pause
+    delayed,   // a newcomer that will be started after a pause
     starting,  // a newcomer that is setting itself up
     waiting,   // a newcomer that is ready
     at_work,   // a member
     ready,     // a member that has left the epoch
-    released,  // has been told to go
+    released,  // told to go
     ended,
   };
   struct Process {
     State state = State::starting;
     bool leaving = false;
     bool failing = false;
-    bool by_own_error = false;  // failing, as it said itself
+    bool by_own_error = false;  // failing, by its own report
     bool killed = false;
     bool replaceable = true;
-    bool replaced = false;   // another one has been started for it
-    bool is_needed = false;  // it was started because nobody else is left on its machine
+    bool replaced = false;   // another process has been started to replace it
+    bool is_needed = false;  // it was started because its machine has no members left
     bool hangs = false;      // it was killed because it did not set itself up in time
     int64_t machine = 0;
     int64_t replaces = -1;
-    int64_t early_ends = 0;  // of the newcomers in a row that it is started after
-    double pause = 0;        // what is left of it
-    double seconds = 0;      // for which others have waited for it to set itself up
+    int64_t early_ends = 0;  // number of newcomers in a row that ended early before it
+    double pause = 0;        // remaining pause before its start
+    double seconds = 0;      // time that others have waited for its set-up
     auto operator<=>(const Process&) const = default;
   };
 
@@ -178,12 +182,12 @@ class Composition {
   int64_t epoch_ = 0;
   std::vector<int64_t> members_;
   int64_t num_parting_ = 0;
-  std::vector<int64_t> lost_, lost_before_;  // in this epoch; in the one before
+  std::vector<int64_t> lost_, lost_before_;  // in this epoch; in the previous one
   std::map<int64_t, Process> processes_;
   int64_t next_number_;
   Course course_ = Course::going_on;
-  bool nobody_is_left_ = false;  // who could begin the run
-  bool failing_ = false;         // somebody has failed in this epoch
+  bool nobody_is_left_ = false;  // that could begin the run
+  bool failing_ = false;         // a member has failed in this epoch
   bool asked_ = false;           // the members have been asked to leave this epoch
   bool stopping_ = false;
   bool at_once_ = false;

@@ -1,6 +1,6 @@
-// A model of a small job. The test goes through every order of events, with up to so many faults, and visits each state
-// of the composition that they lead to. The model knows which processes' memory holds the latest complete copy of the
-// training state; the composition does not.
+// A model of a small job. The test enumerates all orders of events with a limited number of faults, and visits every
+// resulting state of the composition. The model knows which processes' memory holds the latest complete copy of the
+// training state; the composition does not know this.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,10 +24,10 @@ struct Rules {
   int64_t size = 2;
   int64_t per_machine = 2;
   bool replaces = true;
-  bool shards = false;  // each member holds a part of the state alone, or else all of it
+  bool shards = false;  // each member holds only a part of the state, otherwise all of it
   int64_t faults = 2;
   bool is_start = false;  // ends as training begins; ranks are killed or fail by themselves
-  int64_t restarts = 10;  // more than are needed, or none: the job is given up while there is a copy
+  int64_t restarts = 10;  // more than needed, or none: the job is given up although a copy exists
 };
 
 class Job {
@@ -42,7 +42,7 @@ class Job {
   }
   auto operator<=>(const Job&) const = default;
 
-  // Whether all ranks can be started again, since nothing is lost.
+  // Whether all ranks can be started again because nothing is lost.
   bool can_begin_again() const { return composition_.can_begin_again(); }
   Job begun_again(const Rules& rules) const {
     Job job(rules);
@@ -51,7 +51,7 @@ class Job {
     return job;
   }
 
-  // The names of the events that may happen next; with `faults`, those that the job has to survive too.
+  // The names of the possible next events; with `faults`, also of faults that the job has to survive.
   std::vector<std::string> events(bool faults) const {
     if (is_start_ && has_begun()) return {};
     std::vector<std::string> all;
@@ -79,8 +79,8 @@ class Job {
     if (composition_.course() != Course::done && ((waits_ < 2 && waits_for_hung) || !faults)) all.emplace_back("wait");
     if (faults && faults_left_ > 0 && !is_start_) {
       all.emplace_back("stop");
-      // Newcomers do not set themselves up in time; not so often that the launcher gives up. Killed processes are
-      // reaped sooner than such a wait.
+      // Newcomers do not set themselves up in time, but not so often that the launcher gives up. Killed processes are
+      // reaped before such a wait ends.
       if (dawdles_ < 2 && std::ranges::none_of(processes_, [](const auto& entry) { return entry.second.is_struck; }))
         all.emplace_back("dawdle");
       for (const int64_t machine : machines()) {
@@ -110,7 +110,7 @@ class Job {
       processes_.at(which).is_hung = true;
       composition_.fails(which);
     }
-    // It says so while it unwinds, and ends by itself or is killed.
+    // It reports an error while it unwinds, and then ends by itself or is killed.
     if (what == "err" || what == "exit by error") {
       note_failure(which);
       processes_.at(which).is_erring = true;
@@ -125,7 +125,7 @@ class Job {
     act();
   }
 
-  // The first rule that was broken; empty: none was.
+  // The first violated rule; empty: none.
   const std::string& wrong() const { return wrong_; }
   // Whether the job trains, or has ended with a message.
   bool is_at_rest() const {
@@ -144,8 +144,8 @@ class Job {
     int64_t machine = 0;
     bool is_alive = true, is_released = false;
     bool is_hung = false;
-    bool is_erring = false;  // has met an error of its own and not ended
-    bool is_struck = false;  // has been killed and not been reaped
+    bool is_erring = false;  // has met an error of its own and has not ended
+    bool is_struck = false;  // has been killed and not yet reaped
     auto operator<=>(const Process&) const = default;
   };
 
@@ -162,7 +162,7 @@ class Job {
     if (composition_.is_newcomer(number)) return !waiting_.contains(number);
     const bool is_at_work =
         composition_.rank_of(number) && composition_.is_member(number) && !composition_.is_ready(number);
-    // Members leave an epoch after they have settled or seen a failure, once the epoch is to end.
+    // Members leave an epoch that is to end, after they have settled or seen a failure.
     const bool has_reason = is_settled_ || has_failure_;
     return is_at_work && has_reason && composition_.course() == Course::going_on && composition_.epoch_is_to_end();
   }
@@ -175,7 +175,7 @@ class Job {
       return one.is_alive && one.machine == processes_.at(owner).machine && is_readable(owner);
     });
   }
-  // Whether every part of some copy can be reached.
+  // Whether every part of some copy is reachable.
   bool has_copy(const auto& can_reach) const {
     return std::ranges::any_of(copies_, [&](const auto& owners) { return std::ranges::all_of(owners, can_reach); });
   }
@@ -298,7 +298,7 @@ class Job {
     if (!has_begun() && !knows_the_run) complain("newcomers alone begin a run that they do not know");
     const bool is_there = has_copy([&](int64_t owner) { return is_readable(owner); });
     const bool is_reached = has_copy([&](int64_t owner) { return reaches(owner); });
-    // A job that is to end does not wait for another machine as long as others do.
+    // A stopping job does not wait for another machine as long as a running one does.
     has_hurried_ = has_hurried_ || (is_stopped_ && (dawdles_ > 0 || waits_ > 0));
     if (is_there && !is_reached && !has_hurried_)
       complain("an epoch begins, and no member reaches the copy that there is");
@@ -315,20 +315,20 @@ class Job {
   std::set<int64_t> waiting_, lost_machines_;
   std::set<std::set<int64_t>> copies_;
   std::vector<int64_t> before_;
-  bool is_given_up_;  // where all ranks have ended
+  bool is_given_up_;  // if all ranks have ended
   bool is_start_;
   int64_t first_size_;
   int64_t faults_left_;
   int64_t dawdles_ = 0;
-  int64_t waits_ = 0;         // in this epoch; more of them change nothing
+  int64_t waits_ = 0;         // in this epoch; further waits change nothing
   bool has_failure_ = false;  // in this epoch
   bool is_settled_ = false, is_stopped_ = false;
-  bool is_refused_ = false;   // a rank has failed by itself before the job began
-  bool has_hurried_ = false;  // since it has settled last
+  bool is_refused_ = false;   // a rank failed by itself before the job began
+  bool has_hurried_ = false;  // since it last settled
   std::string wrong_;
 };
 
-// Whether the job comes to rest when no more faults happen.
+// Whether the job comes to rest if no more faults happen.
 bool comes_to_rest(Job job, const Rules& rules) {
   constexpr int64_t most_events = 300;
   for (int64_t i = 0; i < most_events; ++i) {
@@ -345,8 +345,8 @@ void explore(const Rules& rules) {
   constexpr int64_t most_states = 500'000;
   struct Visit {
     const Job* job;
-    int64_t before;     // the visit that led here
-    std::string event;  // by which it did
+    int64_t before;     // the visit before this one
+    std::string event;  // the event that led from it here
   };
   std::set<Job> seen;
   std::vector<Visit> visits;

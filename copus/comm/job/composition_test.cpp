@@ -160,7 +160,7 @@ TEST(Composition, lets_a_member_leave_and_does_not_replace_it) {
   EXPECT_THAT(told(composition), IsEmpty()) << "however it ends";
 }
 
-// What it holds may be on its way to others that fail.
+// The state that it holds may be on its way to members that fail.
 TEST(Composition, a_member_that_leaves_stays_until_an_epoch_has_ended_without_a_failure) {
   Composition composition(4, false);
   composition.asks_to_leave(1);
@@ -382,7 +382,7 @@ TEST(Composition, a_job_whose_ranks_were_killed_before_training_began_can_begin_
 }
 
 TEST(Composition, before_training_has_begun_an_error_of_a_ranks_own_ends_the_job_for_good) {
-  for (const bool is_killed : {false, true}) {  // while it unwinds
+  for (const bool is_killed : {false, true}) {  // during unwinding
     Composition composition(3, true, /*restarts=*/3);
     composition.ends(0, false);
     composition.fails(1, /*by_own_error=*/true);
@@ -408,7 +408,7 @@ TEST(Composition, a_job_does_not_begin_again_that_has_begun_is_to_stop_or_has_lo
   }
 }
 
-// They have taken the plan of the run from nobody.
+// They did not receive the plan of the run from anyone.
 TEST(Composition, newcomers_alone_do_not_begin_a_run) {
   Composition composition(2, true);
   composition.ends(1, false);
@@ -595,7 +595,7 @@ TEST(Composition, starts_nobody_for_those_whose_machine_is_gone) {
   composition.becomes_ready(2);
   composition.becomes_ready(3);
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "start 4"));
-  // A member and a newcomer go with the machine, before and after they have ended.
+  // A member and a newcomer leave with the machine, before and after they have ended.
   composition.cannot_be_replaced(3);
   composition.cannot_be_replaced(4);
   composition.ends(4, true);
@@ -653,7 +653,7 @@ TEST(Composition, the_first_rank_is_one_that_was_a_member_before) {
   EXPECT_THAT(composition.members(), ElementsAre(4));
 }
 
-// Processes that do what they are told, or fail, in a random order.
+// Processes that obey the launcher or fail, in random order.
 class RandomJob {
  public:
   RandomJob(uint64_t seed, int64_t size) : random_(seed), composition_(size, seed % 3 > 0) {
@@ -668,7 +668,7 @@ class RandomJob {
       strike();
       carry_out();
     }
-    // From now on nothing more goes wrong, and who is waited for comes.
+    // From now on nothing more fails, and every awaited process comes.
     for (int64_t i = 0; i < 200; ++i) {
       for (const int64_t process : living()) {
         go_on(process);
@@ -788,7 +788,7 @@ class RandomJob {
   std::mt19937_64 random_;
   Composition composition_;
   std::map<int64_t, State> states_;
-  std::set<int64_t> lost_, before_;  // in this epoch; its members
+  std::set<int64_t> lost_, before_;  // in this epoch; the members of this epoch
   int64_t epochs_ = 0;
 };
 

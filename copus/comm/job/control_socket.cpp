@@ -45,13 +45,13 @@ bool send_bytes(const Descriptor& socket, const std::string& bytes, int descript
 // The bytes of the next message, and the descriptor that came with it.
 std::optional<std::pair<std::string, Descriptor>> receive_bytes(Descriptor* socket) {
   if (!socket->is_open()) return std::nullopt;
-  // The kernel tells that the other end is gone with messages unread before it gives what that end has sent.
+  // If the other end closed with unread messages, the kernel reports that before it delivers what that end has sent.
   const auto is_interrupted = [] { return errno == EINTR || errno == ECONNRESET; };
   ssize_t length = 0;
   do {
     length = ::recv(socket->number(), nullptr, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
   } while (length < 0 && is_interrupted());
-  // A message may come between the look and the reading of it, which would then have no space for it.
+  // A message may arrive between peeking and reading, which would then lack space for it. So an empty peek returns.
   if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   std::string bytes(std::max<ssize_t>(length, 1), '\0');
   iovec part{bytes.data(), bytes.size()};

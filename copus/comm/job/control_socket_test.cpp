@@ -46,7 +46,7 @@ TEST(ControlSocket, carries_an_epoch_with_its_segment) {
   EXPECT_EQ(sent.st_ino, arrived.st_ino);
 }
 
-// Sends what need not be a message.
+// Sends bytes that need not be a message.
 void send_raw(const Descriptor& socket, const std::string& bytes) {
   ASSERT_EQ(::send(socket.number(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
 }
@@ -65,7 +65,8 @@ TEST(ControlSocket, tells_the_launcher_what_is_no_message_and_goes_on) {
   EXPECT_EQ(receive_from_rank(&launcher).value().kind, FromRank::Kind::ready);
 }
 
-// A rank ends by such an error, and is healed; it neither takes the message for another one nor runs out of memory.
+// Such an error ends the rank, and the job heals. The rank neither mistakes the bytes for a message nor runs out of
+// memory.
 TEST(ControlSocket, refuses_what_is_no_message_of_the_launcher) {
   auto [launcher, rank] = control_sockets();
   const int64_t epoch = static_cast<int64_t>(FromLauncher::Kind::epoch);
@@ -92,7 +93,7 @@ TEST(ControlSocket, carries_an_epoch_of_many) {
   EXPECT_EQ(receive_from_launcher(&rank)->epoch.processes, epoch.processes);
 }
 
-// Guards against a message that comes between two looks of the receiver and arrives without its end.
+// Guards against a message that arrives between the receiver's peek and read and would be truncated.
 TEST(ControlSocket, receives_messages_whole_while_they_are_being_sent) {
   constexpr int64_t messages = 20'000;
   auto [launcher, rank] = control_sockets();
@@ -113,7 +114,7 @@ TEST(ControlSocket, receives_messages_whole_while_they_are_being_sent) {
   sender.join();
 }
 
-// The kernel reports such an end before it gives what was sent.
+// The kernel reports such an end before it delivers what was sent.
 TEST(ControlSocket, receives_what_was_sent_by_an_end_that_left_messages_unread) {
   auto [launcher, rank] = control_sockets();
   EXPECT_TRUE(send(launcher, FromLauncher::Kind::regroup));

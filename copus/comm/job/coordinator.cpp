@@ -41,7 +41,8 @@ std::optional<int> Coordinator::run(bool may_begin_again) {
     wait_for_news();
     take_signals();
     const double seconds = looks.next();
-    // A rank that says that it has left the epoch may have done so for a failure that is only seen now.
+    // Hears the news first, handles them later: a rank may have left the epoch because of a failure that is only
+    // noticed now.
     const auto all_news = hear(seconds);
     look_at_health(seconds);
     end_stopped_newcomers(seconds);
@@ -80,7 +81,7 @@ void Coordinator::tell_members(FromLauncher::Kind kind) {
   for (const int64_t member : composition_.members()) tell(member, kind);
 }
 
-// Of the epoch that begins.
+// For the epoch that begins.
 void Coordinator::begin_watch() {
   const int64_t size = std::ssize(composition_.members());
   failure_is_known_ = false;
@@ -109,8 +110,8 @@ void Coordinator::start_members() {
   if (has_several_machines()) give_all(BeginEpoch{std::move(first)});
 }
 
-// It is told that it is the last rank of a job of the size that this one was started with, since it uses as many of
-// the machine's cores as the others do.
+// The newcomer is started as the last rank of a job of the initial size, so that it uses as many of the machine's cores
+// as the other ranks.
 void Coordinator::start_newcomer(int64_t number, int64_t replaces) {
   const Member& before = members_.at(replaces);
   Member& member = members_[number];
@@ -135,7 +136,7 @@ void Coordinator::take_signals() {
     for (const auto& other : others_) other->tell(PassSignal{signal});
     composition_.stop();
     if (is_notice(signal)) continue;
-    // Schedulers repeat a signal, and send it to several processes of a job at once.
+    // Schedulers repeat a signal, and send it to several processes of a job at the same time.
     constexpr std::chrono::seconds one_signal(1);
     const auto now = steady_clock::now();
     if (now - told_to_end_.value_or(now) > one_signal) composition_.stop_at_once();
@@ -152,7 +153,7 @@ std::vector<std::pair<int64_t, News>> Coordinator::hear(double seconds) {
   return all;
 }
 
-// What is not about a process of the machine that says it is of no use.
+// Ignores news about processes that do not belong to the reporting machine or have ended.
 void Coordinator::handle(int64_t machine, const News& news) {
   std::visit(
       [&](const auto& one) {
@@ -197,7 +198,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Said& news) {
       return composition_.has_begun();
     case FromRank::Kind::advances:
       return composition_.advances();
-    case FromRank::Kind::keeps_arena:  // which its own launcher sees to
+    case FromRank::Kind::keeps_arena:  // handled by its own launcher
     case FromRank::Kind::settled:
       return;
     case FromRank::Kind::joined:
@@ -208,7 +209,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Said& news) {
       if (news.message.kind == FromRank::Kind::left && !news.message.failure) composition_.comes_to_the_end();
       return act();
     case FromRank::Kind::garbled:
-      // A process that says what none does is not what its launcher has started any more.
+      // A process that sends invalid messages is no longer what its launcher started.
       return kill(news.number, "it sent the launcher what is no message");
   }
 }
@@ -222,7 +223,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Ended& news) {
     const std::string cause = own_.system().judge_end(member.end, true).value_or("it left");
     return end_newcomer(news.number, member.killed_because == stopped_cause ? stopped_cause : cause);
   }
-  // Before a member of a later epoch has joined, the others already count on it.
+  // In later epochs, the other members count on a member even before it has joined.
   const bool has_come = watch_->has_joined(*rank) || composition_.epoch() > 0;
   const bool going_on = composition_.course() == Composition::Course::going_on;
   const bool in_the_middle = (has_come && !watch_->has_left(*rank)) || (going_on && composition_.is_ready(news.number));
@@ -237,7 +238,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Stopped& news) {
   if (const auto rank = composition_.rank_of(news.number)) watch_->set_stopped(*rank, news.is_stopped);
 }
 
-// Its ranks ask to leave by themselves, since they have been told by the same signal.
+// Its ranks ask to leave by themselves, because they received the same signal.
 void Coordinator::handle_one(int64_t machine, const Leaves& /*news*/) {
   left_.insert(machine);
   for (const auto& [number, member] : members_) {
@@ -261,8 +262,8 @@ void Coordinator::look_at_health(double seconds) {
   if (failure_is_known_) end_stopped_members();
 }
 
-// A process that is stopped cannot leave by itself, and is killed. Where no other one goes on, those that are stopped
-// hold all that is left of the training state, and are woken instead.
+// A stopped process cannot leave by itself and is killed. If no other process continues, the stopped ones hold all
+// remaining training state, and are woken instead.
 void Coordinator::end_stopped_members() {
   const int64_t failed = watch_->failure()->rank;
   std::vector<int64_t> stopped;
@@ -285,7 +286,7 @@ void Coordinator::end_stopped_members() {
   }
 }
 
-// Nobody watches over those that are in no epoch yet, and others may wait for them.
+// No other process monitors newcomers that are not in an epoch yet, although others may wait for them.
 void Coordinator::end_stopped_newcomers(double seconds) {
   for (auto& [number, member] : members_) {
     if (!member.is_stopped || member.end.ended || !composition_.is_newcomer(number)) continue;
@@ -297,7 +298,7 @@ void Coordinator::end_stopped_newcomers(double seconds) {
 void Coordinator::look_at_failure() {
   const std::optional<FailureReport> failure = watch_->failure();
   if (!failure || std::exchange(failure_is_known_, true)) return;
-  // Ranks of several machines see a failure by themselves only where it reaches them.
+  // Ranks on several machines notice a failure by themselves only if it affects them.
   if (has_several_machines()) give_all(TellOfFailure{composition_.epoch(), *failure});
   if (failure->rank < 0) return fail_job(*failure);
   composition_.fails(composition_.members()[failure->rank], failure->cause == own_error_cause);
@@ -312,7 +313,7 @@ void Coordinator::look_at_machines() {
       lose_machine(*other, *cause);
       continue;
     }
-    // One that leaves is told that it may go as soon as nothing of it takes part any more.
+    // A leaving machine is told to go as soon as none of its processes takes part any more.
     const bool is_empty = std::ranges::all_of(
         members_, [&](const auto& entry) { return entry.second.machine != machine || entry.second.end.ended; });
     const bool goes_on = composition_.course() == Composition::Course::going_on && own_.system().passed_on().empty();
@@ -325,7 +326,7 @@ void Coordinator::lose_machine(RemoteMachine& machine, const std::string& cause)
   for (const auto& [number, member] : members_) {
     if (member.machine != machine.number()) continue;
     composition_.cannot_be_replaced(number);
-    // No epoch is to begin with one of them after another has ended.
+    // First marks all of its members as failed, so that no epoch begins with one of them after another has ended.
     const bool takes_part = composition_.rank_of(number) && composition_.is_member(number);
     if (!member.end.ended && takes_part) composition_.fails(number);
   }
@@ -343,7 +344,7 @@ void Coordinator::fail_job(const FailureReport& report) {
   composition_.fail_job();
 }
 
-// `cause`: why that is a failure, where it is one; `by_us`: the process was killed by this launcher.
+// `cause`: why the end is a failure, if it is one; `by_us`: this launcher killed the process.
 void Coordinator::end_member(int64_t number, const std::optional<std::string>& cause, bool by_us) {
   const int64_t rank = *composition_.rank_of(number);
   watch_->forget(rank);
@@ -364,13 +365,13 @@ void Coordinator::end_member(int64_t number, const std::optional<std::string>& c
   const bool by_own_error = cause && WIFEXITED(members_.at(number).end.status);
   if (by_own_error) composition_.fails(number, by_own_error);
   composition_.ends(number, !cause);
-  // An error before training begins ends the job, so it is named, whichever rank was the first to fail.
+  // An error before training begins ends the job, so that error is reported, whichever rank failed first.
   const bool has_failed = composition_.course() == Composition::Course::failed;
   if (by_own_error && has_failed && note_.empty() && !end_) end_ = members_.at(number).report;
   act();
 }
 
-// Of a newcomer, or of one that was to go.
+// Ends a newcomer, or a process that was told to go.
 void Coordinator::end_newcomer(int64_t number, const std::string& cause) {
   const bool was_wanted = composition_.is_newcomer(number);
   composition_.ends(number, true);
@@ -385,7 +386,7 @@ void Coordinator::end_newcomer(int64_t number, const std::string& cause) {
   act();
 }
 
-// Does at once what an event calls for, so that the next event finds the composition and its epoch alike.
+// Acts immediately after each event, so that the next event finds the composition and its epoch in the same state.
 void Coordinator::act() {
   for (auto acts = composition_.take_acts(); !acts.empty(); acts = composition_.take_acts()) {
     for (const Act& one : acts) act(one);
@@ -426,7 +427,7 @@ void Coordinator::begin_epoch() {
   const int64_t size = std::ssize(epoch.processes);
   for (const int64_t number : composition_.lost()) {
     FailureReport& report = members_.at(number).report;
-    // Peers may have said where it was after it had ended.
+    // Peers may have reported its place after its end.
     if (report.place.empty()) report.place = watch_->place_of(report.rank);
     epoch.lost.push_back({number, report});
     tell_user(concat(to_string(report), "; the job goes on with ", counted(size, "rank")));
@@ -435,13 +436,13 @@ void Coordinator::begin_epoch() {
   for (int64_t rank = 0; rank < size; ++rank) {
     const Member& member = members_.at(epoch.processes[rank]);
     watch_->set_process(rank, member.pid);
-    watch_->set_stopped(rank, member.is_stopped);  // as a newcomer
+    watch_->set_stopped(rank, member.is_stopped);  // it may have been stopped as a newcomer
     if (has_several_machines()) epoch.machines.push_back(member.machine);
   }
   give_all(BeginEpoch{std::move(epoch), segment_});
 }
 
-// Whoever waits for the next epoch sees the socket closed, and whoever waits for a rank the failure.
+// Processes that wait for the next epoch see their socket closed. Ranks that wait for other ranks see the failure.
 void Coordinator::end_job() {
   if (!end_) end_ = watch_->failure();
   COPUS_CHECK(end_, "a job has failed and nobody has");
@@ -454,7 +455,7 @@ int Coordinator::conclude() {
     return ConcludedProcess{member.end, member.held_back, rank == 0 && member.machine == 0};
   };
   if (!end_) {
-    // All end alike, but for those that something happens to then.
+    // All processes end alike, except those to which something happens at the end.
     for (int64_t rank = 0; rank < std::ssize(composition_.members()); ++rank) {
       const ProcessEnd end = concluded(rank).end;
       if (WIFEXITED(end.status)) return WEXITSTATUS(end.status);

@@ -1,6 +1,6 @@
-// The launcher that decides for a job whose ranks come and go, on one machine or on several: it ends ranks that fail,
-// brings the others together again without them, and has others started in their place. When to do what is decided in
-// composition.h, and done by hands on each machine (machine_processes.h).
+// The deciding launcher of a job whose ranks come and go, on one or several machines. It ends failed ranks, regroups
+// the others without them, and has replacements started. composition.h decides when to do what, and machine_processes.h
+// carries it out on each machine.
 #pragma once
 
 #include <chrono>
@@ -22,27 +22,27 @@ namespace copus {
 
 class Coordinator {
  public:
-  // Machine 0 is that of this process; `others` are those from 1 on, and have arrived.
+  // Machine 0 is that of this process. `others` are the machines from 1 on, which have arrived.
   Coordinator(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& own,
               std::vector<std::unique_ptr<RemoteMachine>>& others);
 
-  // Returns the job's exit code when all processes have ended. Empty with `may_begin_again`, where no rank is left,
-  // training had not begun and no rank failed by an error of its own: another coordinator can begin the job again.
-  // Throws UserError where the first process cannot be started.
+  // Returns the job's exit code when all processes have ended. With `may_begin_again`, returns nothing if no rank is
+  // left, training had not begun and no rank failed by an error of its own; another coordinator can then begin the job
+  // again. Throws UserError if the first process cannot be started.
   std::optional<int> run(bool may_begin_again);
 
  private:
-  // A process as it was started.
+  // A process that was started.
   struct Member {
     int64_t machine = 0;
     int64_t local_rank = 0;
     int64_t pid = 0;
     ProcessEnd end;
     std::string held_back;
-    FailureReport report;  // why it has been lost
+    FailureReport report;  // why it was lost
     std::string killed_because;
     bool is_stopped = false;
-    double stopped_seconds = 0;  // of a newcomer
+    double stopped_seconds = 0;  // for a newcomer
   };
 
   bool has_several_machines() const { return !others_.empty(); }
@@ -61,7 +61,7 @@ class Coordinator {
   void take_signals();
   std::vector<std::pair<int64_t, News>> hear(double seconds);
 
-  // What has been heard from a machine.
+  // Handles news from a machine.
   void handle(int64_t machine, const News& news);
   void handle_one(int64_t machine, const Arrived& news);
   void handle_one(int64_t machine, const Started& news);
@@ -91,18 +91,18 @@ class Coordinator {
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   const int64_t ranks_per_machine_;
-  const int64_t size_;  // at first
+  const int64_t size_;  // initially
   MachineProcesses& own_;
   std::vector<std::unique_ptr<RemoteMachine>>& others_;
   Composition composition_;
   std::unique_ptr<EpochWatch> watch_;
   int segment_ = -1;                                                  // of the epoch, on one machine
-  bool failure_is_known_ = false;                                     // of the epoch, to the composition
-  std::map<int64_t, Member> members_;                                 // by number, with those that have ended
+  bool failure_is_known_ = false;                                     // whether the composition knows its failure
+  std::map<int64_t, Member> members_;                                 // by number, including those that have ended
   std::string note_;                                                  // for newcomers (Epoch)
   std::set<int64_t> left_;                                            // machines that were told to leave
   std::optional<FailureReport> end_;                                  // why the job has failed
-  std::optional<std::chrono::steady_clock::time_point> told_to_end_;  // by the first signal that is no mere notice
+  std::optional<std::chrono::steady_clock::time_point> told_to_end_;  // time of the first non-notice signal
 };
 
 }  // namespace copus

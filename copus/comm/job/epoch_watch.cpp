@@ -54,8 +54,8 @@ std::optional<FailureReport> ReportsWatch::look(double seconds) {
   return std::nullopt;
 }
 
-// How a process ended its launcher knows best, and the rank itself if it met an error. That a rank was killed by us
-// says nothing: there was a reason before. Its peers know where it was.
+// A process's launcher knows best how it ended, and the rank itself knows its own error. If we killed it, that explains
+// nothing: there was an earlier reason. The rank's peers know its place.
 FailureReport ReportsWatch::told_of(const FailureReport& judged, bool by_us) const {
   const Rank& rank = ranks_.at(judged.rank);
   FailureReport told = judged;

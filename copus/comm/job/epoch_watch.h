@@ -1,4 +1,4 @@
-// What a launcher knows of the ranks of one epoch, and of the failure that ends it.
+// What a launcher knows about the ranks of one epoch and about the failure that ends it.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace copus {
 
-// A longer time between two looks means that the launcher was stopped too.
+// A longer time between two checks means that the launcher itself was stopped.
 inline constexpr double longest_look_at_stopped = 0.5;
 
 class EpochWatch {
@@ -24,10 +24,10 @@ class EpochWatch {
   EpochWatch& operator=(const EpochWatch&) = delete;
   virtual ~EpochWatch() = default;
 
-  // The first report counts.
+  // Only the first report counts.
   virtual void report(const FailureReport& report) = 0;
   virtual std::optional<FailureReport> failure() const = 0;
-  // Looks for a failure, `seconds` after the look before.
+  // Looks for a failure, `seconds` after the previous check.
   virtual std::optional<FailureReport> look(double seconds) = 0;
 
   virtual std::string place_of(int64_t rank) const = 0;
@@ -35,18 +35,18 @@ class EpochWatch {
   virtual bool has_left(int64_t rank) const = 0;  // in good order
   virtual bool is_stopped(int64_t rank) const = 0;
   virtual double longest_step_seconds() const = 0;
-  // What is to be told of a rank whose process has ended. `judged`: as its launcher sees it; `by_us`: it was killed by
-  // us.
+  // Returns the report for the user about a rank whose process has ended. `judged`: its launcher's view; `by_us`: we
+  // killed the process.
   virtual FailureReport told_of(const FailureReport& judged, bool by_us) const = 0;
 
-  // What happens. The process of a rank is known, has been stopped or goes on, and has ended.
+  // Events: a rank's process is known, was stopped or continued, and has ended.
   virtual void set_process(int64_t rank, int64_t pid) = 0;
   virtual void set_stopped(int64_t rank, bool is_stopped) = 0;
   virtual void forget(int64_t rank) = 0;
   virtual void hear(int64_t rank, const FromRank& message) = 0;
 };
 
-// Of ranks on this machine, which show their health in the memory that they share.
+// For ranks on this machine, which show their health in shared memory.
 class SegmentWatch final : public EpochWatch {
  public:
   SegmentWatch(int64_t size, std::chrono::steady_clock::time_point job_started);
@@ -73,7 +73,7 @@ class SegmentWatch final : public EpochWatch {
   RankMonitor monitor_;
 };
 
-// Of ranks on several machines, which watch over one another and say what they found when they leave.
+// For ranks on several machines, which monitor each other and report what they found when they leave.
 class ReportsWatch final : public EpochWatch {
  public:
   explicit ReportsWatch(int64_t size) : ranks_(size) {}
@@ -95,8 +95,8 @@ class ReportsWatch final : public EpochWatch {
  private:
   struct Rank {
     int64_t pid = 0;
-    std::string place;                     // where it failed, as far as somebody has said so
-    std::optional<std::string> own_words;  // why it failed
+    std::string place;                     // where it failed, if any rank has reported it
+    std::optional<std::string> own_words;  // why it failed, in its own report
     bool joined = false;
     bool left = false;
     bool stopped = false;

@@ -1,4 +1,4 @@
-// What is made of reports of ranks on several machines.
+// Tests how reports from ranks on several machines are combined.
 #include "copus/comm/job/epoch_watch.h"
 
 #include <gtest/gtest.h>

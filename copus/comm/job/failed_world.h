@@ -1,5 +1,5 @@
-// The world of ranks that did not meet since one of them failed: every operation throws. So whoever joins an epoch that
-// fails at once learns of it where it learns of failures anyway.
+// The world of ranks that could not meet because one of them failed: every operation throws. So a rank that joins an
+// epoch that fails immediately notices this in the same way as any other failure.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// `start`: what its clock counts from.
+// `start`: the zero of its clock.
 std::unique_ptr<World> failed_world(int64_t rank, int64_t size, const FailureReport& failure,
                                     std::chrono::steady_clock::time_point start);
 

@@ -1,5 +1,5 @@
-// The launchers of jobs whose ranks come and go. On one machine the launcher decides and has hands in one process. On
-// several each machine's launcher has the hands, and that of machine 0 decides for all.
+// The launchers of jobs whose ranks come and go. On one machine, a single process decides (Coordinator) and carries out
+// (MachineProcesses). On several machines, each launcher carries out, and that of machine 0 decides for all.
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// So long launchers wait for one another at the start, since machines may be given to a job one after another.
+// How long launchers wait for one another at the start, because machines may be given to a job one after another.
 constexpr double longest_arrival_seconds = 300;
 
 std::string name_of_invitation(const MachineOfJob& machine) { return concat("copus/", machine.attempt, "/launcher"); }
@@ -39,7 +39,7 @@ std::string own_host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-// The time before the job has begun, in which a launcher waits for others and may be told to end.
+// The time before the job has begun, when a launcher waits for others and may receive a signal to end.
 class Start {
  public:
   explicit Start(MachineProcesses& hands) : hands_(hands) {}
@@ -51,10 +51,10 @@ class Start {
     code_ = signals.front() == SIGINT ? interrupted : asked_to_stop;
     return true;
   }
-  // Once it is told.
+  // Call it only after such a signal.
   int exit_code() const { return code_.value(); }
 
-  // Empty where it is told to end meanwhile.
+  // Empty if such a signal comes meanwhile.
   std::optional<MeetingPlace> open(const MachineOfJob& machine, const OpenMeetingPlace& open_place) {
     return open_place({.host = machine.address,
                        .port = machine.port,
@@ -68,8 +68,8 @@ class Start {
   std::optional<int> code_;
 };
 
-// Begins a job again whose ranks were all killed before training began: up to `healing.restarts` times, and in the
-// first minute up to 20 times unless that is 0, since ranks are easily struck once more while they start.
+// Restarts a job if all its ranks were killed before training began: up to `healing.restarts` times, and, unless that
+// is 0, up to 20 times in the first minute, because ranks are often hit again while they start.
 int run_coordinated(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& hands,
                     std::vector<std::unique_ptr<RemoteMachine>>& others) {
   constexpr int64_t most_restarts = 20;
@@ -88,11 +88,11 @@ class FirstMachine {
  public:
   FirstMachine(const MachineOfJob& machine, const std::vector<std::string>& arguments, const Healing& healing)
       : machine_(machine), healing_(healing), hands_(machine, arguments) {
-    if (machine.serves_store) allow_many_sockets();  // c10d lets in whoever comes
+    if (machine.serves_store) allow_many_sockets();  // c10d accepts every connection
   }
 
-  // Where it serves the store, c10d's threads are there while ranks are forked. They take no signals, which hands_ has
-  // blocked before, and their locks do not matter: a child calls nothing but async-signal-safe functions.
+  // If it serves the store, c10d's threads are running when ranks are forked. They receive no signals, which hands_ has
+  // blocked before, and their locks do not matter, because a child calls only async-signal-safe functions.
   int run(const OpenMeetingPlace& open) {
     const std::optional<MeetingPlace> place = start_.open(machine_, open);
     if (!place) return start_.exit_code();
@@ -115,7 +115,7 @@ class FirstMachine {
     }
   }
 
-  // Waits until all other machines' launchers have come. Gives the exit code where the job ends before that.
+  // Waits until the launchers of all other machines have come. Returns the exit code if the job ends before that.
   std::optional<int> gather(const MeetingPlace& place) {
     TcpDoor door(own_host_towards(machine_.address, machine_.port), make_token(), machine_.num_machines);
     place.publish(name_of_invitation(machine_), to_text({door.address(), door.token()}));
@@ -162,7 +162,7 @@ class FirstMachine {
     others_.push_back(std::make_unique<RemoteMachine>(guest.rank, std::move(guest.socket)));
   }
 
-  // Throws UserError where one has come for another job.
+  // Throws UserError if one has come for another job.
   bool all_have_come() const {
     for (const auto& other : others_) {
       if (!other->arrived()) return false;
@@ -189,7 +189,7 @@ class FirstMachine {
   Start start_{hands_};
 };
 
-// The launcher of another machine, which does what it is told. Where it hears no more, its ranks are ended.
+// The launcher of another machine, which follows orders. If it hears nothing any more, it ends its ranks.
 class OtherMachine {
  public:
   OtherMachine(const MachineOfJob& machine, const std::vector<std::string>& arguments)
@@ -224,7 +224,7 @@ class OtherMachine {
  private:
   void tell(const News& news) { link_->send(packed(news)); }
 
-  // Finds machine 0. False where this launcher is told to end before that.
+  // Finds machine 0. Returns false if a signal ends this launcher before that.
   bool join(const MeetingPlace& place) {
     const auto started = steady_clock::now();
     std::optional<std::string> text;
@@ -254,7 +254,7 @@ class OtherMachine {
     return static_cast<int>(code);
   }
 
-  // The ranks end with this.
+  // The ranks end with this launcher.
   int be_alone(const std::string& cause) {
     for (RankProcess& process : hands_.system().all()) process.signal(SIGKILL);
     hands_.system().finish_errors();
@@ -267,7 +267,7 @@ class OtherMachine {
   }
 
   const MachineOfJob machine_;
-  std::optional<MachineLink> link_;  // it ends after the processes
+  std::optional<MachineLink> link_;  // destroyed after the processes
   MachineProcesses hands_;
   Start start_{hands_};
 };

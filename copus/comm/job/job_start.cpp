@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The variable by which a launcher tells its ranks that they are ranks, and which it does not have itself.
+// The variable that a launcher sets for its ranks but does not have itself.
 const char* mark_of_ranks(LauncherKind launcher) {
   switch (launcher) {
     case LauncherKind::copus:
@@ -41,11 +41,11 @@ bool is_within_job(int64_t pid, LauncherKind launcher) {
 }
 
 std::optional<Clock::time_point> process_start(int64_t pid) {
-  constexpr int fields_from_state = 20;  // the start, in ticks since the machine's
+  constexpr int fields_from_state = 20;  // the start, in ticks since the machine's start
   std::ifstream file(concat("/proc/", pid, "/stat"));
   std::string line;
   if (!std::getline(file, line)) return std::nullopt;
-  const size_t name_end = line.rfind(") ");  // "pid (name) state ...", and the name may contain anything
+  const size_t name_end = line.rfind(") ");  // "pid (name) state ...", where the name may contain anything
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 2));
   std::string skipped;

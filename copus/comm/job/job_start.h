@@ -1,4 +1,4 @@
-// When a job began: a limit on its wall clock counts from there, since the scheduler's limit does.
+// When a job began. A limit on its wall-clock time counts from there, as the scheduler's limit does.
 #pragma once
 
 #include <chrono>
@@ -10,19 +10,19 @@
 
 namespace copus {
 
-// When the process began, on the steady clock; empty where the system does not say.
+// When the process began, on the steady clock; empty if the system does not say.
 std::optional<std::chrono::steady_clock::time_point> process_start(int64_t pid);
 
-// Tells whether the launcher has started this process for its job, from the variables that it was started with. Of
-// another user's process nobody can tell, and it is no script of this user's.
+// Tells whether the launcher started this process for its job, by the variables with which it was started. Returns
+// false for another user's process, whose variables are hidden, because it cannot be a script of this user.
 bool is_within_job(int64_t pid, LauncherKind launcher);
 
-// When the job that `environment` describes began on this machine: its launcher, where Copus, torchrun's agent, SLURM's
-// daemon or mpirun has started this process as a rank; otherwise this process. A script between the launcher and this
-// process counts as the launcher, since it may start one job after another.
+// When the job described by `environment` began on this machine. That is the start of its launcher, if Copus,
+// torchrun's agent, SLURM's daemon or mpirun started this process as a rank; otherwise the start of this process. A
+// script between the launcher and this process counts as the launcher, because it may start several jobs in turn.
 std::chrono::steady_clock::time_point job_start(const std::optional<RankEnvironment>& environment);
 
-// The variable that tells a rank when its job began, as Copus' launchers give it.
+// The variable with which Copus' launchers tell a rank when its job began.
 std::string job_start_variable(std::chrono::steady_clock::time_point start);
 
 }  // namespace copus

@@ -17,8 +17,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A process that does nothing, started with this variable. posix_spawn() returns while the kernel still sets the new
-// program up: until then its variables read as its parent's, or as empty.
+// An idle process that is started with this variable. posix_spawn() returns while the kernel still sets up the new
+// program. Until that is done, its variables read as its parent's, or as empty.
 class Sleeper {
  public:
   explicit Sleeper(std::string variable) {
@@ -68,7 +68,7 @@ TEST(JobStart, AProcessBeganAfterItsParentAndBeforeNow) {
 
 TEST(JobStart, AJobBeganWithItsLauncher) {
   const auto is_near = [](Clock::time_point a, Clock::time_point b) {
-    return std::chrono::abs(a - b) < std::chrono::milliseconds(20);  // two ticks: the clocks are read one by one
+    return std::chrono::abs(a - b) < std::chrono::milliseconds(20);  // two ticks: the clocks are read in sequence
   };
   EXPECT_TRUE(is_near(job_start(std::nullopt), *process_start(::getpid())));
   RankEnvironment environment;

@@ -1,4 +1,4 @@
-// How the ranks of a job find each other, whoever started them.
+// How the ranks of a job find each other, whichever launcher started them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace copus {
 
 namespace {
 
-// Gives a function that tells what is left of the time that ranks get to come.
+// Returns a function that gives the remaining time in which ranks have to come.
 auto deadline_in(double seconds) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
@@ -34,12 +34,12 @@ auto deadline_in(double seconds) {
   return [end] { return std::max(0.0, Seconds(end - Clock::now()).count()); };
 }
 
-// A launcher's store is there before the ranks are, unless the launcher is gone.
+// A launcher's store exists before the ranks do, unless the launcher is gone.
 constexpr double longest_wait_for_launchers_store = 30;
-// In this time a process is ended whose launcher is gone.
+// Within this time a process is ended if its launcher is gone.
 constexpr std::chrono::seconds time_to_be_ended(2);
 
-// Where ranks meet that do not know of one another's health yet.
+// The store where ranks meet before they monitor each other's health.
 class RankStore {
  public:
   RankStore(const RankEnvironment& environment, double wait_seconds)
@@ -53,7 +53,7 @@ class RankStore {
                                                    ? std::min(wait_seconds, longest_wait_for_launchers_store)
                                                    : wait_seconds});
     } catch (const UserError&) {
-      // Rank 0 serves the store, and may not be there.
+      // Rank 0 serves the store, and may be missing.
       if (!serves && !environment.launcher_serves_store) {
         throw RankFailure(
             told_once({0, start_of_job,
@@ -74,7 +74,7 @@ class RankStore {
     }
   }
 
-  // Empty where nobody has set it in time.
+  // Empty if no rank has set it in time.
   std::optional<std::string> get(const std::string& name) {
     try {
       return store_->get(key(name), seconds_left_());
@@ -83,7 +83,7 @@ class RankStore {
     }
   }
 
-  // Of what has failed at the start, one rank of each machine tells: the first one to know.
+  // Makes one rank of each machine report a failure at the start: the first one that notices it.
   FailureReport told_once(FailureReport report) {
     if (report.announced) return report;
     report.announced = !is_first_to_tell();
@@ -94,7 +94,7 @@ class RankStore {
   static constexpr const char* start_of_job = "the start of the job";
 
   int64_t first_of_machine() const { return environment_.rank - environment_.local_rank; }
-  // Who tells where the ranks cannot agree on it. Rank 0 may be what is missing.
+  // The rank that reports if the ranks cannot agree. Rank 0 may be the missing one.
   bool is_next_to_first() const {
     const bool is_alone = environment_.local_world_size == 1;
     return environment_.rank == (is_alone ? first_of_machine() : std::max<int64_t>(first_of_machine(), 1));
@@ -109,8 +109,8 @@ class RankStore {
   }
   std::string key(const std::string& name) const { return concat("copus/", environment_.attempt, "/", name); }
 
-  // Whoever serves the store is gone or stopped. Where that is the process that has started this one, its own watch
-  // tells of it, and ends this process meanwhile (launcher_watch.h).
+  // The process that serves the store is gone or stopped. If it is the process that started this one, the launcher
+  // watch reports that, and meanwhile ends this process (launcher_watch.h).
   [[noreturn]] void fail_without_store() {
     store_.reset();
     if (!environment_.launcher_serves_store) {
@@ -125,8 +125,8 @@ class RankStore {
   std::unique_ptr<TcpStore> store_;
 };
 
-// Rank 0 makes the segment and says where it is. It keeps the store, which it may serve, until all have come. Each rank
-// joins as soon as it can, so that those that have come know what becomes of one another.
+// Rank 0 makes the segment and publishes its position. It keeps the store, which it may serve, until all ranks have
+// come. Each rank joins as soon as it can, so that ranks that have come can monitor each other.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
   const auto joined = [](int64_t rank) { return concat("joined/", rank); };
   const auto join = [&](SharedSegment segment) {
@@ -160,7 +160,7 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
   return world;
 }
 
-// The store is there until all have come. After that nobody needs it any more.
+// The store exists until all ranks have come. After that it is not needed.
 std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double wait_seconds) {
   check_meeting_address(environment.master_address, environment.master_port, environment.local_world_size,
                         environment.world_size);
@@ -172,7 +172,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
   meeting.publish = [&](int64_t rank, const std::string& place) { store.set(name(rank), place); };
   meeting.find = [&](int64_t rank) {
     std::optional<std::string> place = store.get(name(rank));
-    // Without rank 0 no rank has health yet that would tell of it.
+    // Without rank 0, no rank has health yet that could report this.
     if (!place && rank == 0) throw RankFailure(store.told_once(did_not_come(0, wait_seconds)));
     return place;
   };
@@ -186,8 +186,8 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                   meeting);
 }
 
-// Besides mpirun, SLURM is the only launcher that starts MPI programs. Its ranks on one machine share memory. Without
-// `srun --mpi=...` most MPI libraries end the process, so that is left to jobs that name no other way to meet.
+// Besides mpirun, only SLURM starts MPI programs. Its ranks on one machine use shared memory. Without `srun --mpi=...`
+// most MPI libraries end the process, so MPI is used only for jobs that name no other way to meet.
 bool uses_mpi(const RankEnvironment& environment) {
   if (!has_mpi()) return false;
   if (environment.launcher == LauncherKind::open_mpi) return true;
@@ -197,7 +197,7 @@ bool uses_mpi(const RankEnvironment& environment) {
          (environment.launcher_serves_mpi || !meeting_place);
 }
 
-// An MPI library that does not know the launcher would take each rank for a job of its own.
+// An MPI library that does not know the launcher would take each rank for a separate job.
 std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environment, double wait_seconds) {
   std::unique_ptr<World> world = join_mpi(wait_seconds);
   if (world->rank() != environment.rank || world->size() != environment.world_size) {

@@ -1,4 +1,4 @@
-// Launchers keep the memory of ranks that have ended.
+// Tests that launchers keep the memory of ended ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ TEST(StateArena, those_that_are_kept_are_read_when_all_ranks_have_ended) {
   };
   run_ranks_as_processes(2, fills);
   std::array<Descriptor, 2> arenas;
-  std::vector<KeptArena> kept{{7, getpid(), 1'000'000}};  // which nobody can open
+  std::vector<KeptArena> kept{{7, getpid(), 1'000'000}};  // an arena that cannot be opened
   for (int64_t i = 0; i < 2; ++i) {
     Descriptor arena;
     const auto message = receive_from_rank(&from_ranks, &arena);
@@ -55,7 +55,7 @@ TEST(StateArena, those_that_are_kept_are_read_when_all_ranks_have_ended) {
   EXPECT_EQ(run_ranks_as_processes(2, reads), std::vector<int>(2, 0));
 }
 
-// A rank may still have memory of a process from before that loaded its state again.
+// A rank may still have older memory of an ended process, which has loaded its state again since.
 TEST(StateArena, of_two_of_an_ended_process_the_one_that_is_kept_counts) {
   std::unique_ptr<StateArena> later = StateArena::join(*single_rank_world(), {1});
   ASSERT_NE(later, nullptr);

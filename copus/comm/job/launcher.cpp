@@ -1,4 +1,4 @@
-// Starts the ranks of a job as processes on this machine and watches over them until the last has ended.
+// Starts the ranks of a job as processes on this machine and monitors them until the last one has ended.
 #include "copus/comm/job/launcher.h"
 
 #include <sys/wait.h>
@@ -22,8 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// More than this passes between two looks only if this process was stopped or kept from a processor. So may the ranks
-// have been, and the time is not held against them.
+// A longer time between two checks means that this process was stopped or did not get a processor. The ranks may have
+// been in the same situation, so the excess does not count against them.
 constexpr double longest_look = 0.5;
 
 class Job {
@@ -94,7 +94,7 @@ class Job {
       const bool by_own_error = failure->rank == process.number && failure->cause == own_error_cause;
       const bool too_late = *ending_seconds_ > (by_own_error ? Composition::kill_after_own_error_seconds
                                                              : Composition::kill_after_seconds);
-      // A process that is stopped cannot end by itself.
+      // A stopped process cannot end by itself.
       if (too_late || process_state(process.pid) == ProcessState::stopped) process.signal(SIGKILL);
     }
   }

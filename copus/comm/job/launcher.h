@@ -1,5 +1,5 @@
-// How a job starts. A process finds out whether torchrun, SLURM, Open MPI or Copus itself has started it as one of the
-// ranks of a job, and then joins that; or it starts the ranks itself and watches over them.
+// How a job starts. A process finds out whether torchrun, SLURM, Open MPI or Copus itself has started it as a rank, and
+// then joins the job. Otherwise it starts the ranks itself and monitors them.
 #pragma once
 
 #include <cstdint>
@@ -13,89 +13,88 @@
 
 namespace copus {
 
-// Who started this process as which rank.
+// The launcher that started this process as a rank.
 enum class LauncherKind { copus, torchrun, slurm, open_mpi };
 
 struct RankEnvironment {
   LauncherKind launcher = LauncherKind::copus;
   int64_t rank = 0;
   int64_t world_size = 1;
-  const char* size_variable = "";  // the environment variable that says so
+  const char* size_variable = "";  // the environment variable with the world size
   int64_t local_rank = 0;
   int64_t local_world_size = 1;
-  // Where the ranks meet. Empty and 0 where the launcher names no place and the ranks are on several machines.
+  // Where the ranks meet. Empty and 0 if the launcher names no place and the ranks are on several machines.
   std::string master_address;
   int64_t master_port = 0;
   bool launcher_serves_store = false;  // torchrun's agent serves a c10d store there: rank 0 is a client like the others
   bool launcher_serves_mpi = false;    // SLURM tells MPI libraries where the other ranks are (PMIx, PMI-2)
   bool has_agent = false;  // the parent of this process is torchrun's agent or SLURM's daemon, which outlives it
-  std::string attempt;     // tells restarts of a job, and jobs that meet at the same place, from one another
-  // From Copus' launcher: the inherited descriptor of the shared segment. -1 in a process that is to replace another
-  // one; it gets a segment when it joins.
+  std::string attempt;     // distinguishes restarts of a job, and jobs that meet at the same place
+  // From Copus' launcher: the inherited descriptor of the shared segment. -1 in a process that replaces another one; it
+  // gets a segment when it joins.
   int segment = -1;
-  // From launch_healing_ranks: the inherited descriptor that Membership talks with the launcher through (-1: none), and
-  // the number of this process.
+  // From launch_healing_ranks: the inherited descriptor for Membership's communication with the launcher (-1: none),
+  // and the number of this process.
   int control = -1;
   int64_t process = 0;
-  // From launch_healing_machine: the inherited descriptor through which this rank hears that its launcher is there.
+  // From launch_healing_machine: the inherited descriptor with the launcher's signs of life.
   int lifeline = -1;
   // From Copus' launchers: when the job began, in nanoseconds of the steady clock (job_start.h).
   std::optional<int64_t> job_start = {};
 };
 
-// Reads the first of these sets of variables that there is: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-// MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*. A launcher that another one started comes before it in this
-// order. Empty where the process is nobody's rank, as in a shell or script that SLURM started. Throws UserError for
-// variables that contradict each other, describe half a job, or are those of a launcher that is none of these.
+// Reads the first of these sets of variables that exists: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+// MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*. In this order, an inner launcher comes before the launcher that
+// started it. Empty if the process is not a rank, for example in a shell or script that SLURM started. Throws UserError
+// if variables contradict each other, describe a job incompletely, or belong to another launcher than these.
 std::optional<RankEnvironment> read_rank_environment();
-// The same with other variables: `lookup` gives a variable's value, or null.
+// The same with other variables: `lookup` returns a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
 
 // Joins the job that the environment describes. In a build with MPI, the ranks of mpirun connect over MPI, and so do
-// those of SLURM on several machines, unless it was not told to serve MPI and a meeting place is named. All others
-// connect over shared memory, or where they are on several machines over TCP.
-// Throws UserError when that cannot be had, and RankFailure when ranks do not come within `wait_seconds`.
+// those of SLURM on several machines, unless SLURM does not serve MPI and a meeting place is named. All other ranks
+// connect over shared memory or, on several machines, over TCP. Throws UserError if the connection is not possible, and
+// RankFailure if ranks do not come within `wait_seconds`.
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds);
-// What that world's messages go over: "MPI", "TCP", "shared memory".
+// The name of that world's transport: "MPI", "TCP", "shared memory".
 const char* connection_of(const RankEnvironment& environment);
 
 // Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of the job:
-// that of rank 0, or 1 with one message on stderr when a rank died. SIGINT and SIGTERM are passed on to the ranks. No
-// process and no memory outlives the call. The process must have no threads that were started before the call, which
-// would take the signals.
+// that of rank 0, or 1 with one message on stderr if a rank died. Forwards SIGINT and SIGTERM to the ranks. No process
+// and no memory outlives the call. The process must have no threads that were started before the call, because they
+// would receive the signals.
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
-// What may happen in a job whose ranks come and go.
+// Settings of a job whose ranks come and go.
 struct Healing {
-  bool replaces = true;  // another process is started for each that is lost
-  // How many times without progress others are started where all of a machine have ended (Membership::leave_note), and
-  // how many times a job is begun again whose ranks were all killed before the first note.
+  bool replaces = true;  // a replacement is started for each lost process
+  // How many times without progress processes are started on a machine whose ranks have all ended
+  // (Membership::leave_note), and how many times a job is restarted whose ranks were all killed before the first note.
   int64_t restarts = 3;
 };
-// The same for ranks that join through Membership (membership.h): when one fails, the others go on without it, and
-// whoever replaces it comes in between two steps. A line on stderr tells of each failure. The job ends as above where
-// nobody is left, where all wait for one another, for a mistake of the user, and for any error of a rank's own before
-// the first note; the exit code is that of the last epoch's rank 0. A process that is to replace another one is told as
-// its rank and world size (RankEnvironment) what these would be if it joined at once; they mean nothing once others
-// come and go.
+// The same for ranks that join through Membership (membership.h). When a rank fails, the others continue without it,
+// and its replacement joins between two steps. A line on stderr reports each failure. The job ends as above if no rank
+// is left, if all wait for one another, after a user's mistake, and after any rank's own error before the first note.
+// The exit code is that of rank 0 in the last epoch. A replacement process gets the rank and world size
+// (RankEnvironment) that it would have if it joined at once; they mean nothing after other processes have come or gone.
 int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& healing);
-// One machine of a job of several, each with a launcher process that starts the machine's ranks. All give the same but
-// for `machine` and `serves_store`.
+// One machine of a job on several machines. Each has a launcher process that starts the machine's ranks. All launchers
+// pass the same values except `machine` and `serves_store`.
 struct MachineOfJob {
   int64_t machine = 0, num_machines = 1, ranks_per_machine = 1;
-  // Where the launchers and the ranks meet: MASTER_ADDR, MASTER_PORT. The store there lasts for as long as the job.
+  // Where the launchers and the ranks meet: MASTER_ADDR, MASTER_PORT. The store there exists as long as the job.
   std::string address = {};
   int64_t port = 0;
   std::string attempt = {};   // as in RankEnvironment
-  bool serves_store = false;  // this launcher keeps the store; otherwise torchrun's agent or another launcher does
+  bool serves_store = false;  // this launcher serves the store; otherwise torchrun's agent or another launcher does
 };
-// The same as launch_healing_ranks over several machines. The launcher of machine 0 decides for all, and it tells what
-// happens and how the job ends; the others return the job's exit code. When a machine goes, the others go on without
-// it; when machine 0 goes, they end with 1 and a message. SIGTERM and SIGINT end the whole job at machine 0; at another
-// they ask its ranks to leave, and its launcher returns 0 once the others have gone on. Throws UserError when the
-// launchers do not find each other.
+// The same as launch_healing_ranks over several machines. The launcher of machine 0 decides for all, and reports events
+// and the end of the job; the other launchers return the job's exit code. When a machine goes, the others continue
+// without it; when machine 0 goes, the others end with 1 and a message. SIGTERM and SIGINT end the whole job at machine
+// 0. At another machine they make its ranks ask to leave, and its launcher returns 0 once the others continue without
+// it. Throws UserError if the launchers do not find each other.
 int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
                            const Healing& healing);
-// What join_world does in a rank that launch_ranks has started, in a program with libtorch or without.
+// join_world for a rank that launch_ranks has started, in programs with and without libtorch.
 std::unique_ptr<World> join_launched_ranks(const RankEnvironment& environment, double wait_seconds);
 
 }  // namespace copus

@@ -21,7 +21,7 @@ namespace copus {
 namespace {
 
 constexpr auto look_at_launcher_after = std::chrono::milliseconds(50);
-// All ranks of the machine know of it before the first of them ends, which would be a failure otherwise.
+// All ranks of the machine notice it before the first of them ends, which would otherwise count as a failure.
 constexpr auto until_all_know = std::chrono::milliseconds(400);
 
 class LauncherWatch {
@@ -42,7 +42,7 @@ class LauncherWatch {
   }
 
  private:
-  // Says whether this process ends meanwhile.
+  // Waits, and returns whether this process ends meanwhile.
   bool pause(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, time, [this] { return stopping_; });

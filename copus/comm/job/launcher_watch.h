@@ -1,17 +1,18 @@
-// Processes of a job whose launcher is gone or stopped. Nobody passes signals on to them any more then, or knows that
-// they are there. Ranks of Copus' own launcher are ended by the kernel when it is gone; what torchrun's agent or
-// SLURM's daemon has started, ranks or a launcher of ours, ends itself.
+// Watches whether the launcher of this process is gone or stopped. Then no process forwards signals any more or knows
+// that this one exists. The kernel ends ranks of Copus' own launcher when the launcher is gone. Processes that
+// torchrun's agent or SLURM's daemon started, ranks or a launcher of ours, end themselves.
 #pragma once
 
 #include "copus/comm/job/launcher.h"
 
 namespace copus {
 
-// Begins to watch over the process that has started this one, for as long as this one lives; later calls do nothing.
-// When it is gone, this process is sent SIGTERM: a run ends in order then, with a checkpoint. When it is stopped, the
-// job goes on. The first process of each machine tells of either in a line on stderr, and failures that follow from the
-// former are not told any more. What somebody has started by hand, or mpirun, which sees to that itself, is left alone,
-// and so are ranks that have a lifeline (lifeline.h). The thread that watches takes no signals.
+// Begins to watch the parent of this process, for as long as this process lives; later calls do nothing. When the
+// parent is gone, this process sends itself SIGTERM, so that a run ends in order, with a checkpoint. When the parent is
+// stopped, the job continues. The first process of each machine reports either case in a line on stderr; after the
+// former, failures that follow from it are not reported. Processes that were started by hand are not watched, nor those
+// of mpirun, which handles this itself, nor ranks that have a lifeline (lifeline.h). The watching thread receives no
+// signals.
 void watch_launcher(const RankEnvironment& environment);
 
 }  // namespace copus

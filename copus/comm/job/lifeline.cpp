@@ -61,7 +61,7 @@ void Lifeline::listen() {
       if (message->failure) last_ = std::move(*message);
     }
     tell();
-    // Where the launcher has closed it, it ends this process soon; where it has died, the kernel does.
+    // If the launcher closed it, the launcher ends this process soon; if the launcher died, the kernel does.
     if (!socket_.is_open()) return;
     if (silent_seconds >= fenced_after_seconds) ::_exit(exit_code_of_fenced);
   }

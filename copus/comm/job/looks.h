@@ -1,4 +1,4 @@
-// The time between two looks of a loop.
+// The time between two checks in a loop.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@ namespace copus {
 
 class Looks {
  public:
-  // The seconds since the call before, at first since the beginning.
+  // Returns the seconds since the previous call, at first since the construction.
   double next() {
     const auto now = std::chrono::steady_clock::now();
     return std::chrono::duration<double>(now - std::exchange(looked_, now)).count();

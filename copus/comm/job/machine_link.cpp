@@ -18,7 +18,7 @@ void MachineLink::send(std::string_view message) {
   link_.exchange();
 }
 
-// Where the other end takes nothing, signs would only fill the memory here.
+// If the other end does not read, further signs would only fill the memory here.
 void MachineLink::exchange(double seconds) {
   silent_seconds_ += std::min(seconds, longest_look_for_signs);
   seconds_since_sign_ += seconds;

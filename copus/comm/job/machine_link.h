@@ -1,5 +1,5 @@
-// The connection between the launcher that decides for a job and that of another machine. Both send signs of life, and
-// count for how long they have heard nothing.
+// The connection between the deciding launcher of a job and the launcher of another machine. Both send signs of life
+// and measure how long the other has been silent.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ class MachineLink {
  public:
   explicit MachineLink(TcpSocket socket) : link_(std::move(socket)) {}
 
-  // What is said first to the other's door (tcp_socket.h).
+  // Sends the hello for the other launcher's door (tcp_socket.h).
   void greet(const std::string& token, int64_t machine) { link_.greet(hello(token, machine)); }
   void send(std::string_view message);
-  // Sends and receives what goes without waiting, and a sign of life where it is time. `seconds` after the call before,
-  // of which at most half a second counts as silence.
+  // Sends and receives as much as is possible without waiting, and a sign of life when it is due. `seconds`: since the
+  // previous call; at most half a second of it counts as silence.
   void exchange(double seconds);
-  // The next message that has come.
+  // Returns the next received message.
   std::optional<std::string> next();
 
   int descriptor() const { return link_.descriptor(); }

@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// The fields of each kind of message, in the order in which they are sent: none where none are listed.
+// The fields of each kind of message, in the order of sending. Kinds that are not listed have none.
 template <class Message>
 constexpr std::tuple<> fields{};
 template <>
@@ -64,7 +64,7 @@ void read(Unpacker& from, double& field) { field = from.real(); }
 void read(Unpacker& from, std::string& field) { field = from.text(); }
 void read(Unpacker& from, FailureReport& field) { field = from.report(); }
 void read(Unpacker& from, Epoch& field) { field = from.epoch(); }
-// Epochs go to ranks as orders of their own.
+// Epochs are sent to ranks by a separate order.
 void read(Unpacker& from, FromLauncher::Kind& field) {
   using Kind = FromLauncher::Kind;
   field = static_cast<Kind>(from.number());
@@ -78,7 +78,7 @@ void read(Unpacker& from, FromRank& field) {
   }
 }
 
-// Before a message stands which kind of its variant it is.
+// A message is preceded by the index of its kind in the variant.
 template <class Messages>
 std::string packed_one_of(const Messages& message) {
   Packer packer;

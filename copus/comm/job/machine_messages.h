@@ -1,5 +1,5 @@
-// What the launcher that decides for a job tells the launchers of machines, and what those tell it. On the machine of
-// the former they are plain values; to others they go over a connection.
+// The orders of a job's deciding launcher to the launchers of machines, and their news. On the deciding launcher's own
+// machine they are plain values; to other machines they are sent over a connection.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace copus {
 
-// So much time has passed since the job began, for the ranks' clocks.
+// Gives the time since the job began, for the ranks' clocks.
 struct BeginJob {
   double seconds = 0;
 };
 struct StartProcess {
   int64_t number = 0;
-  int64_t rank = 0, local_rank = 0;  // as it is told
-  std::string prefix;                // of what it writes to stderr
-  int segment = -1;                  // of the first epoch; on this machine alone
+  int64_t rank = 0, local_rank = 0;  // as passed to the process
+  std::string prefix;                // of its lines on stderr
+  int segment = -1;                  // of the first epoch; only on this machine
 };
 struct KillProcess {
   int64_t number = 0;
 };
-// It is stopped, and is to go on.
+// Wakes a stopped process.
 struct ContinueProcess {
   int64_t number = 0;
 };
@@ -36,7 +36,7 @@ struct TellProcess {
 };
 struct BeginEpoch {
   Epoch epoch;
-  int segment = -1;  // on this machine alone
+  int segment = -1;  // only on this machine
 };
 struct TellOfFailure {
   int64_t epoch = 0;
@@ -45,16 +45,16 @@ struct TellOfFailure {
 struct PassSignal {
   int64_t signal = 0;
 };
-// Whoever waits for the next epoch sees that there is none.
+// Tells processes that wait for the next epoch that there is none.
 struct EndJob {};
-// All is over for this machine, whose launcher returns the code.
+// The job is over for this machine, and its launcher returns the code.
 struct Conclude {
   int64_t code = 0;
 };
 using Order = std::variant<BeginJob, StartProcess, KillProcess, ContinueProcess, TellProcess, BeginEpoch, TellOfFailure,
                            PassSignal, EndJob, Conclude>;
 
-// A launcher that is there; these must be alike on all machines.
+// A launcher has arrived. These values must be equal on all machines.
 struct Arrived {
   std::string host;
   int64_t num_machines = 0, ranks_per_machine = 0;
@@ -73,20 +73,20 @@ struct Said {
 };
 struct Ended {
   int64_t number = 0;
-  int64_t status = 0;     // as waitpid gives it
-  std::string held_back;  // of what it said: messages about mistakes of the user
+  int64_t status = 0;     // as from waitpid
+  std::string held_back;  // messages about the user's mistakes in its output
 };
 struct Stopped {
   int64_t number = 0;
-  bool is_stopped = false;  // or goes on
+  bool is_stopped = false;  // or continued
 };
-// This machine is to be left by its ranks.
+// The ranks are to leave this machine.
 struct Leaves {};
 using News = std::variant<Arrived, Started, NotStarted, Said, Ended, Stopped, Leaves>;
 
 std::string packed(const Order& order);
 std::string packed(const News& news);
-// Empty for what is none.
+// Empty if the bytes are not a message.
 std::optional<Order> order_from(std::string_view bytes);
 std::optional<News> news_from(std::string_view bytes);
 

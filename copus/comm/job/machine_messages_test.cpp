@@ -95,7 +95,7 @@ TEST(MachineMessages, of_an_unknown_kind_are_none) {
   EXPECT_FALSE(news_from(packed(News(Said{1, {FromRank::Kind{77}}}))));
 }
 
-// Guards against lengths that are believed: memory for them would be asked for.
+// Guards against trusting received lengths, for which memory would be allocated.
 TEST(MachineMessages, of_random_bytes_are_read_without_harm) {
   std::mt19937_64 random(1);
   const std::string epoch = packed(orders()[4]);

@@ -53,7 +53,7 @@ std::vector<News> MachineProcesses::carry_out_one(const StartProcess& order) {
       variables.push_back(variable);
     }
   }
-  // The faults that a test asks for strike processes of the first start only.
+  // Faults requested by a test affect only processes of the first start.
   if (beginnings_ > 1) variables.emplace_back("COPUS_FAULT=");
   if (order.segment >= 0) {
     variables.push_back(concat("COPUS_SEGMENT=", order.segment));
@@ -92,7 +92,7 @@ std::vector<News> MachineProcesses::carry_out_one(const TellProcess& order) {
   return {};
 }
 
-// Where the epoch does not go to a process, that is about to be reaped.
+// If the epoch cannot be sent to a process, that process has ended and will be reaped.
 std::vector<News> MachineProcesses::carry_out_one(const BeginEpoch& order) {
   const std::chrono::nanoseconds job_started = job_started_.time_since_epoch();
   const std::vector<KeptArena> kept = kept_arenas();
@@ -150,7 +150,7 @@ std::vector<KeptArena> MachineProcesses::kept_arenas() const {
   return kept;
 }
 
-// A member of the epoch may have ended since, and what it held may be needed.
+// A member of the epoch may have ended since, and its memory may be needed.
 void MachineProcesses::drop_arenas_before_epoch() {
   for (auto& [number, member] : members_) {
     if (member.process->ended && std::ranges::find(epoch_, number) == epoch_.end()) member.arena = Descriptor();
@@ -163,8 +163,8 @@ std::vector<News> MachineProcesses::look() {
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
     Member& member = members_.at(process->number);
-    // It may have left its world since it was listened to, and an end after that is a good one. It wants nothing any
-    // more.
+    // It may have left its world since its last message was read, and then its end is in good order. Its wishes no
+    // longer count.
     listen_to(process->number, member, news, wishes);
     std::erase_if(wishes, [&](const News& wish) { return std::get<Said>(wish).number == process->number; });
     member.lifeline = Descriptor();

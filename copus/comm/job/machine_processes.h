@@ -1,5 +1,5 @@
-// The hands of a launcher: the ranks' processes on its own machine, which it starts, kills, reaps, and talks with as it
-// is ordered. What to do is decided elsewhere (coordinator.h).
+// The ranks' processes on a launcher's own machine. It starts, kills and reaps them and exchanges messages with them,
+// following orders. coordinator.h decides what to do.
 #pragma once
 
 #include <chrono>
@@ -16,19 +16,19 @@ namespace copus {
 
 class MachineProcesses {
  public:
-  // `arguments`: of this program, which is what each process runs. From now on this process takes signals here.
+  // `arguments`: of this program, which each process runs. From now on this process's signals are read here.
   MachineProcesses(MachineOfJob machine, const std::vector<std::string>& arguments);
 
-  // Returns the news that there are at once.
+  // Returns the news that the order causes immediately.
   std::vector<News> carry_out(const Order& order);
-  // What has happened: first what ranks say of their worlds, then who has ended, then what ranks want, since they may
-  // want that for an end which is only seen now. Shows the ranks that this launcher is there.
+  // Returns what has happened: first the ranks' messages about their worlds, then ended processes, then the ranks'
+  // wishes, which may be due to an end that is only noticed now. Sends a sign of life to the ranks.
   std::vector<News> look();
 
-  // Those of this machine as they are known to the system, for signals and the end of the job.
+  // The system's view of this machine's processes, for signals and the end of the job.
   RankProcesses& system() { return processes_; }
   const RankProcesses& system() const { return processes_; }
-  // Returns when there may be news, or something from `others`, or it is time to look again.
+  // Returns when there may be news, or something from `others`, or it is time for the next check.
   void wait_for_news(std::vector<int> others) const;
 
  private:
@@ -36,7 +36,7 @@ class MachineProcesses {
     RankProcess* process = nullptr;
     Descriptor control;
     Descriptor lifeline;
-    Descriptor arena;  // what it wants to be kept, until what lies there is of no more use
+    Descriptor arena;  // memory to keep at its request, until it is no longer needed
     bool is_stopped = false;
   };
 
@@ -52,7 +52,7 @@ class MachineProcesses {
   std::vector<News> carry_out_one(const EndJob& order);
   static std::vector<News> carry_out_one(const Conclude& order);
   void signal(int64_t number, int signal) const;
-  // Sorts what a rank has said.
+  // Sorts a rank's messages into news and wishes.
   void listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes);
   std::vector<KeptArena> kept_arenas() const;
   void drop_arenas_before_epoch();
@@ -61,18 +61,17 @@ class MachineProcesses {
   void look_for_stopped(std::vector<News>& news);
 
   const MachineOfJob machine_;
-  int64_t beginnings_ = 0;  // of the job
+  int64_t beginnings_ = 0;  // starts of the job
   std::chrono::steady_clock::time_point job_started_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point shown_{};  // the last sign of life
-  // It tells of the last failure again and again, since a rank that is held up may have no room for what it is told
-  // once.
+  std::chrono::steady_clock::time_point shown_{};  // time of the last sign of life
+  // Repeats the last failure, because a rank that is delayed may have no room for a single message.
   FromLifeline sign_;
   RankProcesses processes_;
-  std::map<int64_t, Member> members_;  // by number, with those that have ended
-  std::vector<int64_t> epoch_;         // the members of the epoch, where it is not the first
+  std::map<int64_t, Member> members_;  // by number, including those that have ended
+  std::vector<int64_t> epoch_;         // the members of the epoch, unless it is the first
 };
 
-// "rank 3: ", before what a rank writes to stderr. Rank 0 speaks for itself where the user's terminal is.
+// "rank 3: ", the prefix of what a rank writes to stderr. Rank 0 has none where the user's terminal is.
 std::string prefix_of_rank(int64_t rank, int64_t machine);
 
 }  // namespace copus

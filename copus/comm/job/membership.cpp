@@ -26,12 +26,12 @@ using std::chrono::steady_clock;
 
 constexpr auto look_again_after = std::chrono::milliseconds(100);
 constexpr auto look_for_others_after = std::chrono::milliseconds(5);
-// More than this passes between two looks only if the process was stopped, perhaps with the whole job.
+// A longer time between two checks means that the process was stopped, perhaps with the whole job.
 constexpr double longest_look_seconds = 0.5;
-// A spare always waits, and so this says no more than that it is in a step: if all ranks wait, that is told.
+// A spare always waits, so this value only says that it is in a step. If all ranks wait, that is reported as a failure.
 constexpr double step_seconds_of_spare = 1e-3;
-// The launcher that decides finds that a machine is lost, and tells of it. Where it hardly gets a processor that lasts
-// longer than the silence that it counts.
+// The deciding launcher notices a lost machine and reports it. If it hardly gets a processor, that takes longer than
+// the silence that it counts.
 constexpr double longest_finding_seconds = lost_after_seconds + 4;
 
 Descriptor taken_over(int descriptor) {
@@ -41,7 +41,7 @@ Descriptor taken_over(int descriptor) {
 
 }  // namespace
 
-// What the launcher has said, as far as it has been read.
+// What the launcher has sent, as far as it has been read.
 struct Membership::Connection {
   explicit Connection(const RankEnvironment& environment)
       : socket(taken_over(environment.control)), first_segment(taken_over(environment.segment)) {
@@ -51,7 +51,7 @@ struct Membership::Connection {
   Descriptor socket;  // closed once the launcher has ended the job
   Descriptor first_segment;
   std::optional<Lifeline> lifeline;  // of ranks on several machines
-  bool first_epoch_comes = false;    // without being asked for
+  bool first_epoch_comes = false;    // without a request
   bool regroup = false;
   bool go = false;
   bool stop = false;
@@ -59,7 +59,7 @@ struct Membership::Connection {
 
   bool says_to_leave() const { return regroup || go || !socket.is_open(); }
 
-  // Reads what is there, or what comes within a moment.
+  // Reads the messages that are there or arrive within `moment`.
   void listen(std::chrono::milliseconds moment) {
     pollfd source{socket.number(), POLLIN, 0};
     ::poll(&source, 1, static_cast<int>(moment.count()));
@@ -126,8 +126,8 @@ std::unique_ptr<World> Membership::join_epoch(FromLauncher next) {
                             next.rank, size, wait_seconds_, true, AfterFailure::leave_it_to_the_launcher);
 }
 
-// Each epoch has names of its own at the meeting place, and its rank 0 a new token: a rank of an older one that comes
-// late finds nobody that lets it in.
+// Each epoch has its own names at the meeting place, and its rank 0 a new token, so no door admits a late rank of an
+// older epoch.
 std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point job_started) {
   Lifeline& lifeline = *connection_->lifeline;
   const auto started = steady_clock::now();
@@ -139,7 +139,7 @@ std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point j
     lifeline.untie();
     send(connection_->socket, {FromRank::Kind::left, parting.failure, parting.expected_step_seconds});
   };
-  // Nothing ends the wait for it before its time.
+  // Nothing ends the wait for the meeting place early.
   const MeetingPlace place =
       open_meeting_place_(
           {.host = environment_.master_address, .port = environment_.master_port, .wait_seconds = wait_seconds_})

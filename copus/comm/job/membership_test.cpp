@@ -1,4 +1,4 @@
-// Ranks of several machines as threads, with a test for a launcher.
+// Ranks of several machines as threads. The test takes the role of the launcher.
 #include "copus/comm/job/membership.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr double wait_seconds = 60;
 
-// A rank that does what it is told to in a thread of its own, and the launcher's ends of its sockets.
+// A rank that executes tasks in its own thread, and the launcher's ends of its sockets.
 class Rank {
  public:
   Rank(int64_t process, int64_t size, const OpenMeetingPlace& place) {
@@ -196,8 +196,8 @@ TEST_F(Memberships, hear_of_a_failure_that_only_the_launcher_sees) {
   other.join();
 }
 
-// What a rank that was held up finds of the others is from an epoch that is over. Should another epoch's door have got
-// the same address since, it does not open.
+// A rank that was delayed finds addresses of an epoch that is over. Even if a door of another epoch now has the same
+// address, it does not admit the rank.
 TEST_F(Memberships, of_an_old_epoch_are_let_in_nowhere) {
   TcpDoor door("127.0.0.1", make_token(), 2);
   published_["copus//0/tcp/0"] = concat(door.address().host, ' ', door.address().port, ' ', make_token());

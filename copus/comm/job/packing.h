@@ -1,5 +1,5 @@
-// Numbers and texts in a row of bytes, as launchers and ranks send them to each other. What comes from another machine
-// may be cut off or no message at all, and so nothing that is read here is believed before its length is checked.
+// Numbers and texts as a sequence of bytes, as launchers and ranks send them. Bytes from another machine may be
+// truncated or not be a message at all, so every length is checked before it is used.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace copus {
 
 class Packer {
  public:
-  void add(int64_t number);  // 8 bytes, the lowest first
+  void add(int64_t number);  // 8 bytes, little-endian
   void add(double number);
-  void add(std::string_view text);  // after its length
+  void add(std::string_view text);  // preceded by its length
   void add(const FailureReport& report);
   void add(const Epoch& epoch);
 
@@ -24,7 +24,7 @@ class Packer {
   std::string bytes_;
 };
 
-// Refers to the bytes. Once something was not there, all that follows is empty or 0.
+// Keeps a reference to the bytes. After a first missing value, all later values are empty or 0.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
@@ -32,18 +32,18 @@ class Unpacker {
   int64_t number();
   double real();
   std::string text();
-  FailureReport report();  // has been announced
+  FailureReport report();  // counts as announced
   Epoch epoch();
 
-  // What has been read makes no sense.
+  // Marks what has been read as invalid.
   void refuse() { cut_off_ = true; }
 
   bool is_cut_off() const { return cut_off_; }
-  // Whether everything was there that was asked for, and nothing else is.
+  // Whether every requested value was there, and no bytes are left.
   bool is_whole() const { return !cut_off_ && bytes_.empty(); }
 
  private:
-  // Of things that take at least so many bytes each.
+  // The number of items that take at least `least_bytes` each.
   int64_t count(int64_t least_bytes);
   std::string_view take(int64_t count);
 

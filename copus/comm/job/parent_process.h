@@ -1,4 +1,4 @@
-// The process that has started this one: whether it is gone, and whether it stands still.
+// The process that started this one: whether it is gone or stopped.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,15 @@ namespace copus {
 
 class ParentProcess {
  public:
-  // The parent that this process has now.
+  // The current parent of this process.
   ParentProcess();
 
   int64_t pid() const { return pid_; }
-  // Whether it has ended: another process is the parent of this one then.
+  // Whether it has ended: then this process has another parent.
   bool is_gone() const;
-  // Looks, `seconds` after the look before. True once each time that the process has been stopped for two seconds. Of
-  // the time between two looks at most half a second counts, since this process may have been stopped as well.
+  // Checks the parent, `seconds` after the previous check. Returns true once each time that it has been stopped for two
+  // seconds. Of the time between two checks at most half a second counts, because this process may have been stopped
+  // too.
   bool has_stopped(double seconds);
 
  private:

@@ -1,4 +1,4 @@
-// Reads from the environment which launcher started this process, and as which rank.
+// Determines from the environment which launcher started this process, and as which rank.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t largest_port = 65535;
 
-// The ports for launchers that name none lie below those that Linux hands out by itself (32768 and up).
+// Ports for launchers that name none. They are below those that Linux assigns itself (32768 and up).
 constexpr int64_t first_derived_port = 15000;
 constexpr int64_t num_derived_ports = 15000;
 
@@ -30,13 +30,13 @@ std::optional<int64_t> parse_integer(std::string_view text) {
   return value;
 }
 
-// Gives the values of environment variables, checked.
+// Reads and checks the values of environment variables.
 class Variables {
  public:
   using Lookup = std::function<const char*(const char*)>;
   explicit Variables(const Lookup& lookup) : lookup_(lookup) {}
 
-  // Empty variables count as unset, since shells and job scripts switch them off that way.
+  // Empty variables count as unset, because shells and job scripts use this to disable them.
   std::optional<std::string> text(const char* name) const {
     const char* value = lookup_(name);
     return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
@@ -130,13 +130,13 @@ RankEnvironment read_torchrun(const Variables& variables) {
   result.master_address = *address;
   result.master_port = variables.required_integer("MASTER_PORT", 1, largest_port, "MASTER_ADDR");
   result.launcher_serves_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  result.has_agent = variables.has("TORCHELASTIC_RUN_ID");  // others set RANK by hand, in a shell that may end
+  result.has_agent = variables.has("TORCHELASTIC_RUN_ID");  // users may set RANK by hand in a shell, which may end
   result.attempt = variables.text("TORCHELASTIC_RUN_ID").value_or("") + "/" +
                    variables.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return result;
 }
 
-// Where a launcher names no place, the ranks meet where the user says, or else on this machine if it has all of them.
+// If the launcher names no place, the ranks meet where the user says, or on this machine if all ranks are here.
 void choose_meeting_place(const Variables& variables, const std::string& job, RankEnvironment* environment) {
   environment->attempt = job;
   const bool one_machine = environment->local_world_size == environment->world_size;
@@ -155,8 +155,8 @@ RankEnvironment read_open_mpi(const Variables& variables) {
   return result;
 }
 
-// The ranks on the node-th machine, from SLURM's run-length notation: "4,2(x3)" is 4, 2, 2, 2. Empty where it cannot be
-// read, or does not go that far.
+// The ranks on the node-th machine, from SLURM's run-length notation: "4,2(x3)" is 4, 2, 2, 2. Empty if the list cannot
+// be read or is too short.
 std::optional<int64_t> tasks_on_node(std::string_view list, int64_t node) {
   while (!list.empty()) {
     const std::string_view entry = list.substr(0, list.find(','));
@@ -176,9 +176,9 @@ std::optional<int64_t> tasks_on_node(std::string_view list, int64_t node) {
   return std::nullopt;
 }
 
-// SLURM also describes the shell of `salloc` and the script of `sbatch` as task 0 of SLURM_NTASKS, which are those of
-// the allocation. Only the tasks of a step that `srun` started are ranks, and there are SLURM_STEP_NUM_TASKS of them.
-// The steps of shells and scripts have reserved numbers (SLURM's source, slurm.h: from 0xfffffff0).
+// SLURM also describes the shell of `salloc` and the script of `sbatch` as task 0 of SLURM_NTASKS, which counts the
+// tasks of the allocation. Only tasks of a step that `srun` started are ranks, and SLURM_STEP_NUM_TASKS is their
+// number. The steps of shells and scripts have reserved numbers (SLURM's source, slurm.h: from 0xfffffff0).
 bool is_slurm_rank(const Variables& variables) {
   constexpr int64_t first_reserved_step = 0xfffffff0;
   const std::optional<std::string> step = variables.text("SLURM_STEP_ID");
@@ -208,7 +208,7 @@ RankEnvironment read_slurm(const Variables& variables) {
         "SLURM_TASKS_PER_NODE and SLURM_NTASKS_PER_NODE is set; start the ranks with "
         "srun --ntasks-per-node=N");
   }
-  // SLURM_NTASKS_PER_NODE is the option as the user gave it, one number for every machine.
+  // SLURM_NTASKS_PER_NODE is the user's option: one number for all machines.
   const bool one_for_all = list_name == std::string_view("SLURM_NTASKS_PER_NODE");
   const std::optional<int64_t> local_size = tasks_on_node(*list, one_for_all ? 0 : node);
   if (!local_size || *local_size < 1) {
@@ -229,8 +229,8 @@ RankEnvironment read_slurm(const Variables& variables) {
   return result;
 }
 
-// Where somebody exported RANK and WORLD_SIZE by hand, they must agree with the launcher around them. Those of torchrun
-// need not: it may be one task of SLURM or of mpirun, and starts several ranks.
+// If a user exported RANK and WORLD_SIZE by hand, they must agree with the launcher around them. torchrun's values need
+// not: one task of SLURM or of mpirun may be a torchrun that starts several ranks.
 void check_same_rank(const Variables& variables, const RankEnvironment& by_hand) {
   if (variables.has("TORCHELASTIC_RUN_ID")) return;
   std::optional<RankEnvironment> around;
@@ -248,8 +248,8 @@ void check_same_rank(const Variables& variables, const RankEnvironment& by_hand)
   }
 }
 
-// Throws UserError where the environment describes a rank by halves, or in the words of a launcher that Copus does not
-// read. The process would train alone, as often as it was started.
+// Throws UserError if the environment describes a rank incompletely, or in the variables of a launcher that Copus does
+// not read. Otherwise each such process would train alone.
 void check_no_rank(const Variables& variables) {
   for (const char* name : {"COPUS_SEGMENT", "COPUS_CONTROL", "COPUS_PROCESS", "COPUS_LIFELINE", "COPUS_LOCAL_RANK",
                            "COPUS_LOCAL_WORLD_SIZE"}) {
@@ -270,7 +270,7 @@ void check_no_rank(const Variables& variables) {
     variables.required_integer("SLURM_PROCID", 0, most_ranks, because);
     if (!is_one_of_several) variables.required_integer("SLURM_STEP_NUM_TASKS", 2, most_ranks, because);
   }
-  // torchrun takes its options from such variables, as Kubernetes sets them. "1:4" is a range.
+  // torchrun takes its options from such variables, which Kubernetes sets. "1:4" is a range.
   if (const auto nodes = variables.text("PET_NNODES"); nodes && *nodes != "1" && *nodes != "1:1") {
     throw UserError(
         concat("the environment variable PET_NNODES (", *nodes, ") describes a job of several machines, and ",
@@ -306,8 +306,8 @@ void check_no_rank(const Variables& variables) {
   }
 }
 
-// Throws UserError unless our launcher has left this process the descriptors that its variables name: they come to its
-// ranks alone, and variables by which somebody else starts a process name nothing.
+// Throws UserError unless our launcher has left this process the descriptors that its variables name. Only its ranks
+// get these descriptors. If another program passes the variables to a process, they refer to nothing.
 void check_inherited(const RankEnvironment& environment) {
   const auto check = [](const char* name, int descriptor, mode_t kind) {
     struct stat status{};

@@ -50,7 +50,7 @@ const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "3"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
                             {"PMIX_NAMESPACE", "1240793089"}};
-// What `srun -n 7` sets for the last task, in an allocation for 16.
+// The variables of the last task of `srun -n 7` in an allocation for 16.
 const Variables srun = {{"SLURM_JOB_ID", "77"},
                         {"SLURM_STEP_ID", "0"},
                         {"SLURM_NTASKS", "7"},

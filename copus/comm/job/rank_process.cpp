@@ -29,7 +29,7 @@ constexpr auto look_for_news_after = std::chrono::milliseconds(100);
 constexpr auto between_looks_at_the_killed = std::chrono::milliseconds(1);
 constexpr std::string_view mistake_begins = "copus: error:";
 
-// Arguments or environment in the form that exec takes.
+// Arguments or environment in the form that exec needs.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
@@ -45,13 +45,13 @@ SignalSource::SignalSource() {
   for (const int number : {SIGTSTP, SIGCHLD}) sigaddset(&taken, number);
   for (const int number : stop_signals()) sigaddset(&taken, number);
   COPUS_CHECK(::pthread_sigmask(SIG_BLOCK, &taken, &before_) == 0);
-  // Whoever started this process may have set SIGCHLD to be ignored. The kernel would then forget how children ended.
+  // The parent may have set SIGCHLD to be ignored. The kernel would then discard the exit status of children.
   child_before_ = std::signal(SIGCHLD, SIG_DFL);
   descriptor_ = Descriptor(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   COPUS_CHECK(descriptor_.is_open(), std::strerror(errno));
 }
 
-// Signals that came too late for the ranks are read too, so that they do not end this process instead.
+// Also reads signals that came too late for the ranks, so that they do not end this process instead.
 SignalSource::~SignalSource() {
   while (next()) {
   }
@@ -129,8 +129,8 @@ RankProcesses::~RankProcesses() {
 }
 
 RankProcess& RankProcesses::start(const RankStart& start) {
-  if (all_ended()) group_ = 0;  // it went with its last process
-  // These come first, since of two variables with the same name the first one counts.
+  if (all_ended()) group_ = 0;  // the group ended with its last process
+  // These come first, because of two variables with the same name the first one counts.
   std::vector<std::string> variables = start.variables;
   variables.push_back(start_of_job_);
   for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
@@ -153,7 +153,7 @@ RankProcess& RankProcesses::start(const RankStart& start) {
   }
   if (pid == 0) become_rank(launcher, write_end.number(), start.inherited, argument_pointers, variable_pointers);
   if (group_ == 0) group_ = pid;
-  ::setpgid(pid, group_);  // both processes do it, since neither may go on before it is done
+  ::setpgid(pid, group_);  // both processes do it, because neither may continue before it is done
   return processes_.emplace_back(start.number, pid, ErrorLines(start.prefix, std::move(read_end)));
 }
 
@@ -162,9 +162,9 @@ void RankProcesses::become_rank(pid_t launcher, int errors, const std::vector<in
                                 const std::vector<char*>& arguments, const std::vector<char*>& variables) const {
   ::setpgid(0, group_);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != launcher) ::_exit(failed_job);  // the launcher died before this rank would have been told of it
+  if (::getppid() != launcher) ::_exit(failed_job);  // the launcher died before the death signal was set
   ::close(STDIN_FILENO);
-  ::open("/dev/null", O_RDONLY);  // takes the lowest number that is free, which is that of stdin
+  ::open("/dev/null", O_RDONLY);  // takes the lowest free number, that of stdin
   if (errors >= 0) ::dup2(errors, STDERR_FILENO);
   for (const int descriptor : inherited) ::fcntl(descriptor, F_SETFD, 0);
   ::pthread_sigmask(SIG_SETMASK, &signals_.mask_before(), nullptr);
@@ -207,7 +207,7 @@ void RankProcesses::wait_for_news(const std::vector<int>& others) const {
   ::poll(sources.data(), sources.size(), std::chrono::milliseconds(look_for_news_after).count());
 }
 
-// Once for each time that it came on one of the two ways, by whichever it came first.
+// Forwards each occurrence of a signal once, although it may arrive in two ways.
 void RankProcesses::pass_on(int signal) {
   Arrivals& arrivals = arrivals_[signal];
   if (std::max(arrivals.here, arrivals.from_above) == arrivals.passed_on) return;
@@ -225,7 +225,7 @@ std::vector<int> RankProcesses::take_signals() {
   std::vector<int> taken;
   while (const auto signal = signals_.next()) {
     switch (*signal) {
-      case SIGTSTP:  // Ctrl-Z; the ranks are not in the terminal's group, and so stop and go on with the launcher
+      case SIGTSTP:  // Ctrl-Z; the ranks are in another process group than the launcher, and stop and continue with it
         signal_all(SIGSTOP);
         ::raise(SIGSTOP);
         signal_all(SIGCONT);
@@ -265,13 +265,13 @@ std::optional<std::string> RankProcesses::judge_end(const ProcessEnd& process, b
 int RankProcesses::conclude(const FailureReport& failure, const ConcludedProcess& first,
                             const std::optional<ConcludedProcess>& failed) const {
   if (failed && failed->end.exited_with(users_mistake)) {
-    // If it is rank 0, its message stands there already. If not, rank 0 may have found the same mistake.
+    // If it is rank 0, its message has already been printed. Otherwise rank 0 may have found the same mistake.
     const bool is_told = first.speaks_here && first.end.exited_with(users_mistake);
     if (!is_told) write_all(STDERR_FILENO, failed->held_back);
     return users_mistake;
   }
   if (failed && failed->end.killed_by(passed_on_)) {
-    // The user's second Ctrl-C, or either signal before the ranks were ready for it.
+    // The user's second Ctrl-C, or a signal before the ranks could handle it.
     return WTERMSIG(failed->end.status) == SIGINT ? interrupted : asked_to_stop;
   }
   announce(failure);

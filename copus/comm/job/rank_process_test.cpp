@@ -1,4 +1,4 @@
-// Processes that a launcher has started, and cannot end.
+// Tests processes that a launcher has started but cannot end.
 #include "copus/comm/job/rank_process.h"
 
 #include <gmock/gmock.h>
@@ -21,12 +21,12 @@
 
 namespace {
 
-// One that hangs in the kernel has not ended for whoever asks.
+// This process hangs in the kernel: waitpid() never reports its end.
 std::atomic<pid_t> hanging = 0;
 
 }  // namespace
 
-// In place of the C library's function.
+// Replaces the function of the C library.
 extern "C" pid_t waitpid(pid_t pid, int* status, int options) {
   if (pid == hanging && (options & WNOHANG) != 0) return 0;
   return static_cast<pid_t>(::syscall(SYS_wait4, pid, status, options, nullptr));
@@ -38,7 +38,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The processes run the test that starts them, and do nothing in it until they are killed.
+// The processes run the test that starts them. There they do nothing until they are killed.
 constexpr const char* is_rank = "COPUS_TEST_IS_RANK";
 
 void sleep_where_this_is_a_rank() {
@@ -77,7 +77,7 @@ TEST(RankProcesses, NobodyWaitsForOneThatHangsInTheKernel) {
   ::waitpid(pid, nullptr, 0);
 }
 
-// Ctrl-C reaches a process group, and ranks must hear of it from their launcher alone.
+// Ctrl-C reaches a whole process group, and ranks must get it only from their launcher.
 TEST(RankProcesses, TheyHaveAGroupOfTheirOwnAlsoAfterAllBeforeHaveEnded) {
   sleep_where_this_is_a_rank();
   RankProcesses processes({"--gtest_filter=RankProcesses.TheyHaveAGroupOfTheirOwnAlsoAfterAllBeforeHaveEnded"});

@@ -13,7 +13,7 @@ namespace copus {
 
 namespace {
 
-// The kernel closes the connections of a process that dies before it kills its children.
+// The kernel closes the connections of a dying process before it kills the process's children.
 constexpr double moment_to_die_seconds = 0.5;
 constexpr auto longest_parting = std::chrono::seconds(2);
 
@@ -21,8 +21,8 @@ constexpr auto longest_parting = std::chrono::seconds(2);
 
 int RemoteMachine::descriptor() const { return link_ && !garbled_ && !link_->is_over() ? link_->descriptor() : -1; }
 
-// A launcher that sends what is no message may run on all the same. It ends since it hears nothing any more, as it does
-// where the connection is silent, and only then is it lost.
+// A launcher that sends invalid messages may still be running. It ends when it hears nothing any more, as with a silent
+// connection, and only then counts as lost.
 std::vector<News> RemoteMachine::hear(double seconds) {
   if (!link_) return {};
   if (garbled_) {
@@ -57,7 +57,7 @@ void RemoteMachine::conclude(int64_t code) {
   concluded_ = true;
 }
 
-// A connection that is closed with something unread would take back what the other end has not read.
+// Closing a connection with unread data would discard what the other end has not read yet.
 void RemoteMachine::part() {
   constexpr int moment_milliseconds = 10;
   const auto end = std::chrono::steady_clock::now() + longest_parting;

@@ -1,4 +1,4 @@
-// Another machine of a job, as the launcher that decides sees it.
+// Another machine of a job, from the view of the deciding launcher.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,22 @@ class RemoteMachine {
       : number_(number), link_(std::make_unique<MachineLink>(std::move(socket))) {}
 
   int64_t number() const { return number_; }
-  // Of the connection; -1 once nothing that comes is read any more.
+  // The connection's descriptor; -1 once nothing more is read from it.
   int descriptor() const;
 
-  // What it has told since the last call. Its arrival is noted here.
+  // Returns its news since the last call. Its arrival is recorded here.
   std::vector<News> hear(double seconds);
   void tell(const Order& order);
-  // The last that it is told. After that it is no loss.
+  // The last message to it. After that, its end is not a loss.
   void conclude(int64_t code);
   bool is_concluded() const { return concluded_; }
-  // Waits until it has taken that, or no longer than a moment.
+  // Waits until the other end has read that message, but not longer than a moment.
   void part();
-  // It is lost: should it be there after all, it sees that nobody counts on it any more.
+  // Marks it as lost. If it is alive after all, it notices that it is no longer part of the job.
   void hang_up() { link_.reset(); }
 
   const std::optional<Arrived>& arrived() const { return arrived_; }
-  // Why it is gone with all of its processes: its launcher has killed them before, or they have died with it.
+  // Why it is gone with all its processes. Its launcher killed them first, or they died with it.
   std::optional<std::string> loss() const;
   std::string name() const;  // "machine 1 (host NAME)"
 
@@ -43,8 +43,8 @@ class RemoteMachine {
   std::unique_ptr<MachineLink> link_;  // null once it is lost
   std::optional<Arrived> arrived_;
   bool concluded_ = false;
-  bool garbled_ = false;     // from then on it is told nothing, and nothing that it tells counts
-  double over_seconds_ = 0;  // for which the connection has been over, or this launcher silent to a garbled one
+  bool garbled_ = false;     // from then on nothing is sent to it, and its messages are ignored
+  double over_seconds_ = 0;  // since the connection ended, or since this launcher is silent to a garbled one
 };
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// What the launcher that decides makes of another machine's connection.
+// Tests how the deciding launcher handles another machine's connection.
 #include "copus/comm/job/remote_machine.h"
 
 #include <gmock/gmock.h>

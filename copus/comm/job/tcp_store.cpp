@@ -23,13 +23,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A store that says nothing for so long serves nobody.
+// A store that is silent for this long counts as dead.
 constexpr double longest_answer_seconds = 10;
 constexpr auto look_again_after = std::chrono::milliseconds(25);
 constexpr auto ask_again_after = std::chrono::milliseconds(5);
 
 std::chrono::milliseconds milliseconds(double seconds) {
-  // 0 would mean to wait for ever.
+  // 0 would mean to wait forever.
   return std::chrono::milliseconds(std::max<int64_t>(static_cast<int64_t>(seconds * 1000), 1));
 }
 
@@ -42,7 +42,7 @@ c10d::TCPStoreOptions options_for(const MeetingAddress& address) {
   return options;
 }
 
-// The first line of what c10d throws; a stack follows.
+// The first line of a c10d exception; a stack trace follows.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
@@ -57,11 +57,11 @@ std::string place_of(const MeetingAddress& address) {
                          "); choose a free port with MASTER_PORT, and rank 0's host with MASTER_ADDR"));
 }
 
-// What came of a call that may have been given up.
+// The outcome of a call that may have been abandoned.
 enum class Outcome { done, useless, silent };
 
-// Some calls of c10d have no deadline where the process that serves the store is stopped. So each is made on a thread
-// of its own, which is left behind when its time is over. Rethrows what the call throws.
+// Some c10d calls have no deadline if the process that serves the store is stopped. So each call runs on its own
+// thread, which is abandoned when its time is over. Rethrows exceptions of the call.
 template <class Result>
 Outcome call_within(double seconds, const std::function<bool()>& is_useless, std::function<Result()> call,
                     std::optional<Result>& result) {
@@ -89,10 +89,10 @@ class TcpStore::Implementation {
  public:
   explicit Implementation(MeetingAddress address) : address_(std::move(address)) {}
 
-  // False where it is useless.
+  // Returns false if it has become useless.
   bool open() {
     using Store = std::shared_ptr<c10d::TCPStore>;
-    // c10d looks at nothing else until it has connected.
+    // c10d reacts to nothing else until it has connected.
     if (!address_.serve &&
         !wait_for_listener(address_.host, address_.port, address_.wait_seconds, address_.is_useless)) {
       if (address_.is_useless && address_.is_useless()) return false;
@@ -100,7 +100,7 @@ class TcpStore::Implementation {
     }
     c10d::TCPStoreOptions options = options_for(address_);
     if (address_.serve) {
-      // Where it is not open, c10d listens everywhere, or says why it cannot. It closes what it is given.
+      // If the socket is not open, c10d listens at all addresses, or reports why it cannot. It closes the descriptor.
       const TcpSocket bound = bind_to(address_.host, address_.port);
       if (bound.is_open()) options.masterListenFd = ::fcntl(bound.descriptor(), F_DUPFD_CLOEXEC, 0);
     }
@@ -118,7 +118,7 @@ class TcpStore::Implementation {
     return outcome == Outcome::done;
   }
 
-  // Empty where it is useless.
+  // Empty if it has become useless.
   template <class Result>
   std::optional<Result> call(double seconds, const std::function<Result(c10d::TCPStore&)>& what) {
     std::optional<Result> result;
@@ -140,7 +140,7 @@ class TcpStore::Implementation {
   }
 
   const MeetingAddress address_;
-  std::shared_ptr<c10d::TCPStore> store_;  // and of calls that were left behind
+  std::shared_ptr<c10d::TCPStore> store_;  // shared with abandoned calls
 };
 
 TcpStore::TcpStore(std::unique_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
@@ -148,7 +148,7 @@ TcpStore::~TcpStore() = default;
 
 std::unique_ptr<TcpStore> TcpStore::open(const MeetingAddress& address) {
   MeetingAddress place = address;
-  // c10d would try each address that this name has, and may insist on the first one.
+  // For this name, c10d would try each of its addresses, and may insist on the first one.
   if (place.host == "localhost") place.host = "127.0.0.1";
   auto implementation = std::make_unique<Implementation>(std::move(place));
   if (!implementation->open()) return nullptr;
@@ -162,8 +162,8 @@ void TcpStore::set(const std::string& key, const std::string& value) {
   });
 }
 
-// Asks again and again, since c10d's own wait ends in an exception whose stack takes longer to look up than the
-// deadlines of the ranks are apart: another rank would find this one missing meanwhile.
+// Polls, because c10d's own wait ends in an exception whose stack trace takes longer than the ranks' deadlines differ:
+// another rank would meanwhile report this one missing.
 std::optional<std::string> TcpStore::get(const std::string& key, double wait_seconds) {
   const auto end = Clock::now() + milliseconds(wait_seconds);
   const auto ask = [key, end](c10d::TCPStore& store) -> std::optional<std::string> {

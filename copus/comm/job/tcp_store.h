@@ -1,5 +1,5 @@
-// A small store of named texts that all ranks of a job reach over TCP. It is that of libtorch (c10d), which torchrun's
-// agent serves too; libtorch's headers stay in tcp_store.cpp.
+// A small store of named texts that all ranks of a job reach over TCP. It is libtorch's store (c10d), which torchrun's
+// agent serves too. Only tcp_store.cpp includes libtorch's headers.
 #pragma once
 
 #include <memory>
@@ -10,22 +10,23 @@
 
 namespace copus {
 
-// Nothing here waits for ever, also where the process that serves the store is stopped: then, and where it is gone, all
-// throw RankFailure. Once the address' `is_useless` says so, they return at once, with nothing done.
+// No function waits forever, even if the process that serves the store is stopped. If that process is stopped or gone,
+// all functions throw RankFailure. Once the address' `is_useless` returns true, they return at once without doing
+// anything.
 class TcpStore {
  public:
-  // Connects to the store at the address, and with `serve` serves it there while this lives: at this one address where
-  // it is given by number, else at all addresses of this machine. Null where `is_useless` has said so. Throws UserError
-  // where it cannot be served, or nobody listens there within `wait_seconds`.
+  // Connects to the store at the address. With `serve`, also serves it while this object lives: at this address only if
+  // it is given by number, otherwise at all addresses of this machine. Returns null if `is_useless` has returned true.
+  // Throws UserError if it cannot be served, or if no process listens there within `wait_seconds`.
   static std::unique_ptr<TcpStore> open(const MeetingAddress& address);
   ~TcpStore();
   TcpStore(const TcpStore&) = delete;
   TcpStore& operator=(const TcpStore&) = delete;
 
   void set(const std::string& key, const std::string& value);
-  // Waits until somebody has set the key; empty when nobody has within `wait_seconds`.
+  // Waits until a process has set the key; empty if none has within `wait_seconds`.
   std::optional<std::string> get(const std::string& key, double wait_seconds);
-  // Whether this call is the first one with this key of all processes.
+  // Whether this is the first call with this key among all processes.
   bool is_first(const std::string& key);
 
  private:

@@ -1,4 +1,4 @@
-// Stands in for tcp_store.cpp in builds without libtorch.
+// Replaces tcp_store.cpp in builds without libtorch.
 #include "copus/base/error.h"
 #include "copus/comm/job/tcp_store.h"
 

@@ -1,4 +1,4 @@
-// For tests: a world that belongs to the test's thread, where an owner is asked for.
+// For tests: a world that the test's thread owns, for functions that take ownership.
 #pragma once
 
 #include "copus/comm/world.h"

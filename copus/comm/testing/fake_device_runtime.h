@@ -1,6 +1,6 @@
-// For tests: a device in host memory that is as late as a device may be. What a stream is given runs on a thread of the
-// stream, and by default only once somebody waits for it: who forgets to wait reads what was there before, every time.
-// The host cannot touch the device's memory: a program that does ends there (SIGSEGV).
+// For tests: a device in host memory with the longest delays that a device may have. A stream's operations run on its
+// own thread and, by default, only once there is a wait for them. So code that forgets to wait always reads old
+// content. The host cannot touch the device's memory: a program that tries ends with SIGSEGV.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,24 +31,24 @@ namespace copus {
 
 class FakeDeviceRuntime final : public DeviceRuntime {
  public:
-  static constexpr int64_t capacity = int64_t{1} << 30;  // of addresses; memory is what is touched
+  static constexpr int64_t capacity = int64_t{1} << 30;  // of addresses; only touched memory is allocated
 
   struct Options {
-    // Streams go on by themselves, each operation after a number of yields that the seed draws, as those that wait for
-    // other ranks have to; otherwise only up to what somebody waits for.
+    // Streams run by themselves, each operation after a random number of yields, which streams that wait for other
+    // ranks need. Otherwise they run only up to the awaited operation.
     bool runs_by_itself = false;
     uint64_t seed = 0;
-    // All memory but what is pinned is the device's, the host's kernels are its kernels, and copies are done at once:
-    // for code that works on host tensors as it would on a device's.
+    // All memory that is not pinned counts as the device's, the host's kernels are its kernels, and copies are
+    // immediate: for code that works on host tensors as it would on a device's.
     bool is_the_host = false;
     std::string identity = "a fake device";
     // Streams share this many hardware queues in turn (CUDA_DEVICE_MAX_CONNECTIONS); 0: each stream has its own. An
-    // operation begins after all operations that its hardware queue was given before have begun, and a wait for an
-    // event holds the queue until the event is done.
+    // operation begins after all earlier operations in its hardware queue have begun, and a wait for an event blocks
+    // the queue until the event is done.
     int64_t hardware_queues = 0;
     // Thread blocks that run at the same time. An operation begins when there is room for all of its blocks.
     int64_t thread_blocks = int64_t{1} << 30;
-    // Memory that allocate() gives in all.
+    // Total memory for allocate().
     int64_t memory_bytes = capacity;
   };
 
@@ -56,7 +56,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     current_ = make_stream();
   }
   FakeDeviceRuntime() : FakeDeviceRuntime(Options()) {}
-  // What streams have not begun by then is dropped.
+  // Operations that have not begun by then are dropped.
   ~FakeDeviceRuntime() override { device_->stop(); }
 
   std::string identity() const override { return device_->options.identity; }
@@ -94,12 +94,12 @@ class FakeDeviceRuntime final : public DeviceRuntime {
   std::shared_ptr<void> allocate_pinned(int64_t bytes) override { return Device::allocate_pinned(device_, bytes); }
   Memory memory() const override { return device_->memory(); }
 
-  // A kernel: touches device memory through on_host alone.
+  // A kernel. It accesses device memory only through on_host.
   void launch(std::function<void()> kernel, Stream stream, int64_t thread_blocks = 1) {
     device_->add(stream, {std::move(kernel), {}, thread_blocks});
   }
 
-  // Where kernels find the memory; that of the host is where it is.
+  // The address of device memory for kernels; host memory has the same address.
   template <class Value>
   Value* on_host(const void* address) const {
     return static_cast<Value*>(device_->on_host(address));
@@ -117,16 +117,16 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     std::vector<Stretch> uses;
     int64_t thread_blocks = 0;
     bool holds_queue = false;  // counts as begun only when it is done
-    int64_t number = 0;        // among all of the device, in the order of issue
+    int64_t number = 0;        // number among all operations of the device, in the order of issue
     bool begun = false;
   };
   struct Queue {
     int64_t hardware_queue = 0;
-    std::deque<Operation> operations;  // the first is under way
+    std::deque<Operation> operations;  // the first one is running
     int64_t given = 0, done = 0, demanded = 0;
     std::thread thread;
   };
-  // So many operations of the stream.
+  // A position in a stream: after this many of its operations.
   struct Point {
     Queue* queue;
     int64_t position;
@@ -139,7 +139,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     void synchronize() const override { device->wait_for(point); }
     std::shared_ptr<Device> device;
     Point point;
-    mutable std::atomic<int64_t> polls = 0;  // of any threads
+    mutable std::atomic<int64_t> polls = 0;  // by any thread
   };
 
   struct Device : std::enable_shared_from_this<Device> {
@@ -272,7 +272,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
       for (const std::unique_ptr<Queue>& queue : queues) queue->thread.join();
     }
 
-    // Deleters keep the device alive, which may outlive its streams.
+    // Deleters keep the device alive, so memory may outlive the device's streams.
     static std::shared_ptr<void> allocate(const std::shared_ptr<Device>& device, int64_t bytes) {
       const std::scoped_lock lock(device->mutex);
       const int64_t offset = device->space.allocate(std::max<int64_t>(bytes, 1));
@@ -318,7 +318,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
 
     const Options options;
     std::byte* hidden;   // where kernels and copies work
-    std::byte* visible;  // the addresses that the program has
+    std::byte* visible;  // the addresses that the program sees
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<std::unique_ptr<Queue>> queues;

@@ -1,4 +1,4 @@
-// What tests rely on: the fake device is late, and notices misuse.
+// Tests the properties on which other tests rely: the fake device is late, and detects misuse.
 #include "copus/comm/testing/fake_device_runtime.h"
 
 #include <gtest/gtest-spi.h>
@@ -37,7 +37,7 @@ TEST_F(FakeDeviceTest, KnowsItsMemory) {
 
 TEST_F(FakeDeviceTest, CopiesInOrderAndLate) {
   device_.copy(memory_.get(), pinned_.get(), bytes, stream_);
-  host_[0] = 10;  // before the copy, which nobody has waited for
+  host_[0] = 10;  // before the copy, for which there was no wait yet
   EXPECT_EQ(read(), (Values{10, 2, 3, 4}));
   device_.launch([&] { device_.on_host<int64_t>(memory_.get())[1] = 20; }, stream_);
   device_.copy(pinned_.get(), memory_.get(), bytes, stream_);
@@ -97,7 +97,7 @@ TEST(FakeDevice, NoticesMemoryThatIsFreedTooEarly) {
   device->copy(pinned.get(), on_device.get(), 8, device->current_stream());
   EXPECT_NONFATAL_FAILURE(pinned.reset(), "freed");
   EXPECT_NONFATAL_FAILURE(on_device.reset(), "freed");
-  device.reset();  // without the copy, which would go to memory that is gone
+  device.reset();  // without the copy, whose destination would be gone
 }
 
 TEST_F(FakeDeviceTest, TheHostCannotTouchItsMemory) {

@@ -1,4 +1,4 @@
-// A job for launcher_test.py and healing_test.py without training: starts its ranks, or is one of them, and reduces
+// A job without training for launcher_test.py and healing_test.py: it starts its ranks, or is one of them, and reduces
 // numbers in a loop.
 #include <unistd.h>
 
@@ -34,7 +34,7 @@
 namespace copus {
 namespace {
 
-// Asks for the end of the job, as a run does (copus/train/stop_request.h).
+// Requests the end of the job, as in a run (copus/train/stop_request.h).
 volatile std::sig_atomic_t noted_signal = 0;
 extern "C" void note_signal(int signal) { noted_signal = signal; }
 
@@ -48,7 +48,7 @@ class Options {
     const auto found = values_.find(name);
     return found == values_.end() ? otherwise : found->second;
   }
-  // "--name RANK" is meant for this rank, in this step.
+  // Whether "--name RANK" is given for this rank in this step.
   bool strikes(const std::string& name, int64_t rank, int64_t step) const {
     return get(name, -1) == rank && get("--at", 0) == step;
   }
@@ -112,7 +112,7 @@ int run_rank(const RankEnvironment& environment, const Options& options) {
   return static_cast<int>(options.get("--exit-code", 0));
 }
 
-// A line for the test, in one piece.
+// Prints a line for the test in a single write.
 void say(const std::string& line) { std::cout << concat(line, "\n") << std::flush; }
 
 std::string listed(const std::vector<int64_t>& numbers) {
@@ -121,7 +121,7 @@ std::string listed(const std::vector<int64_t>& numbers) {
   return list;
 }
 
-// A folder, in which each name is a file. Programs without libtorch have no store.
+// A folder with a file for each name, because programs without libtorch have no store.
 class MeetingFolder {
  public:
   explicit MeetingFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -147,7 +147,7 @@ class MeetingFolder {
   const std::filesystem::path folder_;
 };
 
-// Where machines of a job meet: the folder TEST_MEETING, or a store where that is not set.
+// Where machines of a job meet: the folder TEST_MEETING, or a store if that is not set.
 OpenMeetingPlace meeting_place() {
   const char* const folder = std::getenv("TEST_MEETING");
   if (folder == nullptr) return open_store;
@@ -157,14 +157,14 @@ OpenMeetingPlace meeting_place() {
   };
 }
 
-// A rank of a job whose ranks come and go. With --used RANKS those from that number on are spares. With --begins 0
-// training never begins, as far as the launcher hears.
+// A rank of a job whose ranks come and go. With --used RANKS, ranks from this number on are spares. With --begins 0,
+// training never begins in the launcher's view.
 class HealingRank {
  public:
   HealingRank(const RankEnvironment& environment, const Options& options)
       : options_(options), membership_(environment, static_cast<double>(options.get("--wait", 60)), meeting_place()) {}
 
-  // Gives the exit code.
+  // Returns the exit code.
   int run() {
     while (true) {
       std::unique_ptr<World> world = membership_.join_next();
@@ -182,7 +182,7 @@ class HealingRank {
   }
 
  private:
-  // The exit code where the job is done, and nothing where the epoch is to end.
+  // Returns the exit code if the job is done, and nothing if the epoch is to end.
   std::optional<int> run_epoch(World& world) {
     const Epoch& epoch = membership_.epoch();
     COPUS_CHECK(epoch.processes.at(world.rank()) == membership_.process() &&
@@ -205,7 +205,7 @@ class HealingRank {
     const int64_t sum = std::accumulate(processes.begin(), processes.begin() + world.size(), int64_t{0});
     Communicator& everyone = world.everyone();
     world.health().set_expected_step_seconds(1e-3);
-    everyone.all_reduce(&step_, 1, DataType::int64, Reduction::maximum);  // newcomers begin where the others are
+    everyone.all_reduce(&step_, 1, DataType::int64, Reduction::maximum);  // newcomers start at the step of the others
     if (world.rank() == 0 && options_.get("--begins", 1) > 0) membership_.leave_note("steps");
     for (const int64_t last = options_.get("--steps", 100); step_ <= last; ++step_) {
       world.health().set_place(concat("step ", step_));
@@ -214,7 +214,7 @@ class HealingRank {
       for (const int64_t one : sums) COPUS_CHECK(one == sum + world.size() * step_, one);
       strike();
       std::this_thread::sleep_for(std::chrono::milliseconds(options_.get("--milliseconds", 0)));
-      // Once all have it, a signal was meant for the job, and before for the ranks that have it.
+      // If all ranks get the signal, it is meant for the job; before that, only for the ranks that have it.
       if (noted_signal != 0 && !std::exchange(asked_, true)) membership_.ask_to_leave();
       std::array<int64_t, 2> agreed{world.rank() == 0 && membership_.regroup_wanted() ? 1 : 0, -noted_signal};
       everyone.all_reduce(agreed.data(), std::ssize(agreed), DataType::int64, Reduction::maximum);
@@ -231,7 +231,7 @@ class HealingRank {
     return 0;
   }
 
-  // What a test wants to happen in a step, by process.
+  // The fault that a test requests for this process in this step.
   void strike() {
     const int64_t process = membership_.process();
     if (options_.strikes("--killed", process, step_)) ::raise(SIGKILL);
@@ -276,7 +276,7 @@ int run(const std::vector<std::string>& arguments) {
                                    .serves_store = std::stoll(machine) == 0},
                                   arguments, healing, meeting_place());
   } catch (const UserError& error) {
-    // As a process that waits for a processor, after the others have heard of its error.
+    // Like a process that waits for a processor, after the others have heard of its error.
     std::this_thread::sleep_for(std::chrono::milliseconds(options.get("--milliseconds-to-end", 0)));
     std::cerr << concat("copus: error: ", error.what(), "\n");
     return 2;

@@ -1,15 +1,15 @@
 // For tests: NCCL among the ranks of one process, on the memory and streams of fake devices (fake_device_runtime.h). It
-// keeps to NCCL's rules where they bite, and writes down what breaks them:
-// - a split takes all ranks of the parent, and so does its end; a communicator ends when all its members end it;
-// - the first operation of a kind and a class of sizes connects, for which the host waits until the others have come to
-//   it: NCCL does so at the first use of an algorithm, which it chooses by kind and size (ncclPrepareTasks,
-//   since 2.22);
-// - a communicator takes memory of the device, and a rank that has none leaves the others of a split waiting;
-// - a collective is done when all members have come to it with equal arguments, a message when it has been received,
-//   and what comes after it on the communicator has to wait so long;
-// - an abort frees the communicator, which no other thread of the rank may be inside then; a revocation calls it out;
-// - nothing uses a communicator after its end; an abort of one while others of the rank are busy would wait for those,
-//   unless it is one group with theirs, and a group takes no blocking communicators together with others.
+// models the rules of NCCL that can cause errors or hangs, and records violations:
+// - a split involves all ranks of the parent, and so does its end; a communicator ends when all its members end it;
+// - the first operation of a kind and a class of sizes connects, for which the host waits until the other members reach
+//   it: NCCL does so at the first use of an algorithm, which it chooses by kind and size (ncclPrepareTasks, since
+//   2.22);
+// - a communicator takes device memory, and a rank that has none leaves the others of a split waiting;
+// - a collective is done when all members have reached it with equal arguments, and a message when it has been
+//   received; later operations of the communicator wait for that;
+// - an abort frees the communicator, inside which no other thread of the rank may be then; a revocation calls it out;
+// - nothing uses a communicator after its end; an abort of one communicator while others of the rank are busy would
+//   wait for them, unless all are in one group, and a group must not mix blocking communicators with others.
 #pragma once
 
 #include <algorithm>
@@ -38,13 +38,13 @@ namespace copus {
 
 class MockNccl {
  public:
-  static constexpr int64_t communicator_bytes = 1 << 16;  // of the device, for each
-  static constexpr int64_t usual_thread_blocks = 32;      // of a kernel whose communicator has no limit
+  static constexpr int64_t communicator_bytes = 1 << 16;  // of device memory, for each
+  static constexpr int64_t usual_thread_blocks = 32;      // of a kernel if its communicator has no limit
 
-  // Refers to the device's memory by the time of each operation: the device outlives the rank's communicators.
+  // Refers to the device during each operation, so the device must outlive the rank's communicators.
   NcclInterface interface_of(int64_t rank, FakeDeviceRuntime& device);
 
-  // What NCCL forbids, or what could hang.
+  // Violations of NCCL's rules, and possible hangs.
   std::vector<std::string> mistakes() {
     const std::scoped_lock lock(mutex_);
     std::vector<std::string> found = mistakes_;
@@ -53,30 +53,30 @@ class MockNccl {
     return found;
   }
 
-  // The members of the communicators of every split so far, in its order.
+  // The members of each communicator of every split so far, in the order of the splits.
   std::vector<std::vector<std::vector<int64_t>>> splits() {
     const std::scoped_lock lock(mutex_);
     return splits_;
   }
-  // How often a rank has connected; operations that have come to run on streams; ends of communicators; calls of abort
-  // by rank; communicators.
+  // Counts: connections of a rank; operations that have begun on streams; ended communicators; calls of abort by rank;
+  // communicators.
   int64_t connections() { return count(connections_); }
   int64_t ends() { return count(finalized_); }
   int64_t begun() { return count(begun_); }
   int64_t aborts(int64_t rank) { return count(aborts_, rank); }
   int64_t communicators(int64_t rank) { return count(open_, rank); }
 
-  // What NCCL notices on its own on a rank from now on.
+  // The error that NCCL reports by itself on a rank from now on.
   void set_async_error(int64_t rank, NcclResult error) {
     const std::scoped_lock lock(mutex_);
     async_errors_[rank] = error;
   }
   void set_version(int version) { version_ = version; }
-  // No split ends from now on.
+  // From now on, no split completes.
   void hold_splits() { holds_splits_ = true; }
-  // A library before 2.28.7, which cannot call a thread out of a communicator.
+  // Simulates a library before 2.28.7, which cannot call a thread out of a communicator.
   void set_irrevocable() { is_revocable_ = false; }
-  // Calls all threads out of all communicators, as the end of the process does.
+  // Releases all threads inside communicators, as the end of the process does.
   void let_go() {
     const std::scoped_lock lock(mutex_);
     lets_go_ = true;
@@ -103,7 +103,7 @@ class MockNccl {
     }
   };
   struct Collective {
-    std::optional<Call> issued;  // by the first
+    std::optional<Call> issued;  // by the first member
     std::map<int64_t, Call> begun;
     bool done = false;
   };
@@ -117,7 +117,7 @@ class MockNccl {
     NcclComm** made;
     NcclConfig config;
   };
-  // A communicator as all its members see it.
+  // A communicator, shared by all its members.
   struct Clique {
     int64_t id;
     std::vector<NcclComm*> ends;
@@ -130,7 +130,7 @@ class MockNccl {
   };
   struct Grouped {
     int64_t depth = 0;
-    std::optional<bool> blocking;  // those that are aborted
+    std::optional<bool> blocking;  // of the aborted communicators
     std::vector<std::tuple<NcclComm*, Call, void*>> calls;
   };
 
@@ -171,13 +171,13 @@ class MockNccl {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<NcclComm>> ends_;  // for ever, so that late uses are seen
+  std::vector<std::unique_ptr<NcclComm>> ends_;  // kept forever, so that late uses are detected
   std::vector<std::unique_ptr<Clique>> cliques_;
   std::map<uint64_t, Clique*> parents_;  // by unique id
   std::map<std::pair<int64_t, std::thread::id>, Grouped> groups_;
   std::vector<std::string> mistakes_;
   std::vector<std::vector<std::vector<int64_t>>> splits_;
-  std::map<int64_t, std::vector<const Clique*>> order_;  // of each rank's collectives
+  std::map<int64_t, std::vector<const Clique*>> order_;  // the order of each rank's collectives
   std::map<int64_t, NcclResult> async_errors_;
   std::map<int64_t, int64_t> aborts_, open_;
   int64_t connections_ = 0, begun_ = 0, finalized_ = 0;
@@ -186,20 +186,20 @@ class MockNccl {
   bool holds_splits_ = false, is_revocable_ = true, lets_go_ = false;
 };
 
-// One rank's end.
+// One rank's end of a communicator.
 struct NcclComm {
   enum class State { open, finalized, revoked, destroyed, aborted };
   MockNccl::Clique* clique;
   int64_t member;
-  int64_t rank;  // of the world
+  int64_t rank;  // in the world
   FakeDeviceRuntime* device;
   bool blocking;
-  int64_t thread_blocks;  // of its kernels
+  int64_t thread_blocks;  // for its kernels
   std::shared_ptr<void> memory;
   State state = State::open;
   NcclResult result = NcclResult::success;
   int64_t collectives = 0, splits = 0, under_way = 0;
-  int64_t inside = 0;  // threads that wait in a call
+  int64_t inside = 0;  // number of threads that wait in a call
   void* stream = nullptr;
 };
 
@@ -289,7 +289,7 @@ inline void MockNccl::complete_split(std::vector<SplitEntry>& entries) {
     }
     try {
       *entry.made = make_end(*clique, entry.parent->rank, *entry.parent->device, entry.config);
-    } catch (const InternalError&) {  // the device is full, and the others hear nothing of it
+    } catch (const InternalError&) {  // the device is full, and the others do not learn of it
       for (const SplitEntry& other : entries) other.parent->result = NcclResult::in_progress;
       entry.parent->result = NcclResult::unhandled_device_error;
       return;
@@ -326,7 +326,7 @@ inline NcclResult MockNccl::destroy(NcclComm* comm) {
   return NcclResult::success;
 }
 
-// The buffers of what an end has under way may go when it is aborted, so the others must not come to them.
+// After an abort, the buffers of an end's operations may be freed, so the other members must not access them.
 inline void MockNccl::withdraw(const NcclComm& comm) {
   for (auto& [number, collective] : comm.clique->collectives) {
     if (!collective.done) collective.begun.erase(comm.member);
@@ -435,13 +435,13 @@ inline NcclResult MockNccl::launch(Lock& lock, NcclComm* comm, const std::vector
   return NcclResult::success;
 }
 
-// Small vectors go along trees, and large ones round rings, in protocols of their own.
+// Small vectors use trees and large ones rings, each with its own protocols.
 inline int64_t MockNccl::size_class(const Call& call) {
   const size_t bytes = call.count * (call.type == NcclType::uint8 ? 1 : call.type == NcclType::bfloat16 ? 2 : 4);
   return bytes < (1 << 12) ? 0 : bytes < (1 << 18) ? 1 : 2;
 }
 
-// The host waits until all whom a kind of operation connects have come to one.
+// The host waits until all members that a kind of operation connects have reached one.
 inline bool MockNccl::connect(Lock& lock, NcclComm* comm, const std::vector<Call>& calls) {
   Clique& clique = *comm->clique;
   std::vector<std::pair<std::set<int64_t>*, size_t>> waits;
@@ -465,7 +465,7 @@ inline bool MockNccl::connect(Lock& lock, NcclComm* comm, const std::vector<Call
   return comm->state == NcclComm::State::open && !lets_go_;
 }
 
-// On the stream.
+// Runs on the stream.
 inline void MockNccl::run(NcclComm* comm, const std::vector<std::pair<Call, int64_t>>& calls) {
   Lock lock(mutex_);
   ++begun_;
@@ -545,8 +545,8 @@ inline void MockNccl::complete(const Collective& collective) {
   }
 }
 
-// Two communicators whose collectives two ranks have begun in different orders: if a device ran one at a time, each
-// would wait in another one for ever.
+// Finds two communicators whose collectives two ranks have begun in different orders: if a device ran one at a time,
+// each rank would wait forever in a different one.
 inline std::vector<std::string> MockNccl::crossed_orders() const {
   std::vector<std::string> found;
   const auto of_two = [&](int64_t rank, const Clique* a, const Clique* b) {

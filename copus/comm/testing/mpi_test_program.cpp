@@ -26,8 +26,8 @@ using Bytes = std::vector<std::byte>;
 constexpr DataType types[] = {DataType::byte, DataType::int64, DataType::float32, DataType::float64,
                               DataType::bfloat16};
 
-// The bits of element `index` of what `rank` contributes: any byte or integer; floats between -8 and 8 with few enough
-// trailing zeros that the order of a sum matters.
+// The bits of element `index` in the input of `rank`: any byte or integer; for floats, numbers between -8 and 8 with so
+// few trailing zeros that the order of a sum matters.
 uint64_t element_bits(DataType type, int64_t rank, int64_t index, uint64_t salt) {
   const uint64_t random = extend_hash(extend_hash(extend_hash(salt, rank), index), 1);
   const double number = (static_cast<double>(random >> 11) / static_cast<double>(uint64_t{1} << 53) - 0.5) * 16;
@@ -64,7 +64,7 @@ std::vector<Value> as_values(const std::vector<uint64_t>& all) {
   return values;
 }
 
-// The reduction over the members in their order, one scalar at a time.
+// The reduction over the members in order, one scalar at a time.
 uint64_t reduce_bits(DataType type, Reduction reduction, const std::vector<uint64_t>& all) {
   switch (type) {
     case DataType::byte:
@@ -99,13 +99,13 @@ Bytes to_bytes(DataType type, int64_t count, const std::function<uint64_t(int64_
   return bytes;
 }
 
-// Checks one group's operations; every member calls it with the same arguments.
+// Checks the operations of one group. Every member calls it with the same arguments.
 class GroupCheck {
  public:
   explicit GroupCheck(Communicator& group) : group_(group) {}
 
   void all_operations(DataType type, int64_t count, uint64_t salt) {
-    std::vector<int64_t> counts;  // uneven, one of them nothing
+    std::vector<int64_t> counts;  // uneven, one of them zero
     int64_t left = count;
     for (int64_t i = 0; i + 1 < group_.size(); ++i) {
       counts.push_back(i == 1 ? 0 : left / 3);
@@ -120,7 +120,7 @@ class GroupCheck {
     for (int64_t root = 0; root < group_.size(); ++root) broadcast(type, count, root, salt);
   }
 
-  // Several operations under way at once, in buffers of their own, waited for in the opposite order.
+  // Several operations under way at the same time, in separate buffers, waited for in the opposite order.
   void overlapping(uint64_t salt) {
     const DataType type = DataType::float32;
     std::vector<Bytes> buffers;
@@ -135,7 +135,7 @@ class GroupCheck {
     }
   }
 
-  // Everybody sends to everybody, each several messages of several sizes, and receives only afterwards.
+  // Every member sends several messages of different sizes to every other one, and receives only afterwards.
   void messages(uint64_t salt) {
     const DataType type = DataType::bfloat16;
     const std::vector<int64_t> sizes{1, 2000, 700000, 0, 5, 100000};
@@ -237,8 +237,8 @@ class GroupCheck {
   int64_t num_checks_ = 0;
 };
 
-// Messages in two groups do not mix: each rank sends to its neighbour in one and then in the other, and receives in the
-// opposite order.
+// Messages in two groups do not mix: each rank sends to its neighbour in the first group and then in the second one,
+// and receives in the opposite order.
 void check_groups_apart(Communicator& first, Communicator& second) {
   const auto neighbour = [](const Communicator& group, int64_t rank) {
     return std::find(group.ranks().begin(), group.ranks().end(), rank) - group.ranks().begin();
@@ -276,7 +276,7 @@ void check(World& world) {
     for (const DataType type : types) {
       for (const int64_t count : {1, 7, 3000}) group.all_operations(type, count, ++salt);
     }
-    // More than one window of MpiTransport's, in more than one group.
+    // More than one window of MpiTransport, in more than one group.
     if (ranks.size() > 2) group.all_operations(DataType::int64, 300001, ++salt);
     group.overlapping(++salt);
     group.messages(++salt);
@@ -289,7 +289,7 @@ void check(World& world) {
   std::cout << line.str() << std::flush;
 }
 
-// Steps that end only by a failure.
+// Steps that only a failure ends.
 void exchange(World& world, const std::function<void(int64_t step)>& misbehave) {
   std::ostringstream line;
   line << "rank " << world.rank() << " pid " << ::getpid() << '\n';

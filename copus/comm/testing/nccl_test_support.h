@@ -1,6 +1,6 @@
-// For tests of what goes over NCCL: ranks as threads, each with a fake device, over a mock library. Where the
-// environment has COPUS_TEST_NCCL_GPUS, the number of GPUs, ranks have these in turn and the real library instead, and
-// tests that look into the mock are skipped.
+// For tests over NCCL: ranks as threads, each with a fake device, over a mock library. If the environment sets
+// COPUS_TEST_NCCL_GPUS, the number of GPUs, ranks use these GPUs in turn and the real library instead, and tests that
+// inspect the mock are skipped.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,15 +34,15 @@ inline constexpr const char* needs_the_mock = "looks into the mock";
 struct NcclRank {
   World& world;
   DeviceRuntime& device;
-  MockNccl& nccl;  // nobody uses it over the real library
+  MockNccl& nccl;  // unused with the real library
 
   int64_t rank() const { return world.rank(); }
-  // Only over the mock.
+  // Only with the mock.
   FakeDeviceRuntime& fake() const { return dynamic_cast<FakeDeviceRuntime&>(device); }
   void launch(std::function<void()> kernel) { fake().launch(std::move(kernel), device.current_stream()); }
 };
 
-// Memory of the device, written and read by kernels of the current stream.
+// Device memory that kernels of the current stream write and read.
 class DeviceBytes {
  public:
   DeviceBytes(NcclRank& rank, const Bytes& bytes)
@@ -80,7 +80,8 @@ class DeviceBytes {
 
 inline constexpr double patient_seconds = 60;
 
-// The stream of each thread (cudaStreamPerThread, hipStreamPerThread), so that ranks as threads do not share one.
+// The default stream of each thread (cudaStreamPerThread, hipStreamPerThread), so that ranks as threads do not share
+// one.
 inline void* stream_of_thread() {
   void* stream = nullptr;
   const uintptr_t handle = 2;
@@ -115,7 +116,7 @@ inline void run_over_nccl(int64_t size, MockNccl& nccl, const std::function<void
       patient_seconds);
 }
 
-// Likewise, with a library that must be used as its rules say.
+// The same with a library whose rules must not be violated.
 inline void run_over_nccl(int64_t size, const std::function<void(NcclRank&)>& body,
                           const FakeDeviceRuntime::Options& options = {}) {
   MockNccl nccl;

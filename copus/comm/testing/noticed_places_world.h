@@ -1,4 +1,4 @@
-// For tests: a world whose rank can be struck at a place that it comes to.
+// For tests: a world that injects faults at a rank's places.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// Passes all on; who derives from it overrides set_place and learns where the rank is.
+// Forwards everything. A derived class overrides set_place to learn where the rank is.
 class NoticedPlacesWorld : public WrappedWorld, public Health {
  public:
   Health& health() override { return *this; }

@@ -1,5 +1,5 @@
-// Every operation over every connection that ranks of one process can have, against references that are computed one
-// element after another.
+// Tests every operation over every connection that ranks of one process can have, against references that are computed
+// element by element.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct Case {
   int64_t count;
 };
 
-// All sizes in fp32; in the other types those that take different ways through the code.
+// All sizes in fp32; in other types, sizes that use different code paths.
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const DataType type : all_types) {
@@ -49,7 +49,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-// Of every kind of world, with so many ranks.
+// For every kind of world and number of ranks.
 class Collectives : public testing::TestWithParam<std::tuple<WorldKind, int64_t>> {
  protected:
   int64_t size() const { return std::get<1>(GetParam()); }
@@ -182,7 +182,7 @@ TEST_P(Asynchronous, operations_of_several_groups_run_beside_each_other) {
     Communicator& column = world.group(rank % 2 == 0 ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{1, 3});
     std::vector<std::vector<int64_t>> data(8, std::vector<int64_t>(count, rank));
     std::vector<Work> works;
-    // Half of the ranks begin with their row, the others with their column: neither waits for the other.
+    // Half of the ranks begin with their row, the others with their column. Neither half waits for the other.
     for (size_t i = 0; i < data.size(); ++i) {
       Communicator& group = (i % 2 == 0) == (rank % 3 == 0) ? row : column;
       works.push_back(group.start_all_reduce(data[i].data(), count, DataType::int64, Reduction::sum));

@@ -1,4 +1,4 @@
-// Ranks of a test that are processes of their own, forked from it, over shared memory.
+// Ranks of a test as processes, forked from it, over shared memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace copus {
 
-// Runs the body as ranks that are processes of their own; what their exit statuses were.
+// Runs the body as ranks in separate processes. Returns their exit statuses.
 inline std::vector<int> run_ranks_as_processes(int64_t size, const std::function<void(World&)>& body) {
   const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(size));
   std::vector<pid_t> children;

@@ -14,7 +14,7 @@ namespace copus {
 
 namespace {
 
-// The exception that a job of threads ends with: the first that is not the echo of another rank's failure.
+// The exception with which a job of threads ends: the first one that does not echo another rank's failure.
 class FirstError {
  public:
   void keep(std::exception_ptr error, bool echo) {
@@ -32,7 +32,7 @@ class FirstError {
   std::exception_ptr error_, echo_;
 };
 
-// Tells the others why this rank ends before it waits for its own threads, which may be waiting for the others.
+// Tells the other ranks why this rank ends before it waits for its own threads, which may wait for those ranks.
 void run_rank(World& world, const std::function<void(World&)>& body, FirstError& first) {
   const auto report = [&](const std::string& cause) {
     first.keep(std::current_exception(), false);

@@ -1,4 +1,4 @@
-// For tests: arrays of every type, and their reduction computed one element after another.
+// For tests: arrays of every type, and their reduction, computed element by element.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void store(Bytes& bytes, int64_t i, Value value) {
 
 inline float float_of_bfloat16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// By definition: the nearer of the two neighbours, the even one of two that are equally near.
+// By definition: the nearer of the two neighbours, or the even one in case of a tie.
 inline uint16_t nearest_bfloat16(float value) {
   const auto below = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
   const auto above = static_cast<uint16_t>(below + 1);
@@ -44,7 +44,7 @@ inline uint16_t nearest_bfloat16(float value) {
   return below % 2 == 0 ? below : above;
 }
 
-// What member `member` gives: values whose sums round, so that the order of summation shows.
+// The input of member `member`: values whose sums round, so that the order of summation matters.
 inline Bytes make_data(int64_t count, DataType type, uint64_t seed) {
   Bytes data(count * size_of(type));
   for (int64_t i = 0; i < count; ++i) {

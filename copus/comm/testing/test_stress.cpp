@@ -39,7 +39,7 @@ DrawnOperation draw_operation(Random& random, int64_t number, int64_t size) {
   operation.number = number;
   operation.ranks.resize(size);
   std::iota(operation.ranks.begin(), operation.ranks.end(), 0);
-  // Few enough different groups that each is used again.
+  // Few enough different groups that each is used repeatedly.
   const int64_t shape = draw(random, 3);
   if (shape == 1) std::reverse(operation.ranks.begin(), operation.ranks.end());
   if (shape == 2) {
@@ -74,7 +74,7 @@ class Place {
 
   void* address() { return memory_ ? memory_.get() : host_.data(); }
 
-  // Of a device, what lies there now. No copy is given to the host in between.
+  // The current content, on a device too. It is read without giving the host a copy in between.
   Bytes contents() {
     if (device_ == nullptr) return host_;
     const DeviceRuntime::Stream stream = device_->current_stream();
@@ -94,7 +94,7 @@ class Place {
   std::shared_ptr<void> memory_;
 };
 
-// What this rank does in an operation, and what should come of it.
+// This rank's part in an operation, and the expected result.
 class Part {
  public:
   Part(World& world, const DrawnOperation& operation, uint64_t seed, FakeDeviceRuntime* device)
@@ -162,7 +162,7 @@ class Part {
     if (blocking) work_.wait();
   }
 
-  // Waits for the end; empty, or what went wrong.
+  // Waits for the end. Returns an error, or an empty text.
   std::string finish() {
     work_.wait();
     const bool in_place = operation_.kind != Kind::reduce_scatter && operation_.kind != Kind::all_gather;

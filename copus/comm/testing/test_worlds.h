@@ -18,7 +18,7 @@ std::string name_of(WorldKind kind);
 // As run_ranks_as_threads.
 void run_ranks(WorldKind kind, int64_t size, const std::function<void(World&)>& body,
                double wait_seconds = default_wait_seconds);
-// Over TCP, on this host's address `host`.
+// Over TCP, at this host's address `host`.
 void run_ranks_over_tcp(int64_t size, const std::function<void(World&)>& body, double wait_seconds,
                         const std::string& host = "127.0.0.1");
 
