@@ -1,4 +1,4 @@
-"""Reads event files of ours with the real tensorboard package: tensorboard_read_test.py PROGRAM_THAT_WRITES_THEM."""
+"""Reads our event files with the real tensorboard package: tensorboard_read_test.py PROGRAM_THAT_WRITES_THEM."""
 
 import subprocess
 import sys
@@ -27,6 +27,6 @@ expected += [(2**40, -0.5, 3000.25)]
 found = [(event.step, event.value, event.wall_time) for event in events.Scalars("train/loss")]
 assert found == [(step, float(numpy.float32(value)), time) for step, value, time in expected], found
 
-# The record of step 10 was cut short; that of step 5 stays.
+# The record of step 10 was truncated; that of step 5 remains.
 assert [event.step for event in events.Scalars("held_out/loss")] == [5], events.Scalars("held_out/loss")
 print("tensorboard reads what was written, and forgets what came after the checkpoint")
