@@ -1,7 +1,7 @@
-"""Tests jobs whose ranks come and go, as processes: ranks that are killed, stopped or leave, and those that replace them.
+"""Tests jobs whose ranks come and go, as processes: ranks that are killed, stopped or leave, and their replacements.
 
-Usage: healing_test.py PATH_TO_LAUNCH_TEST_PROGRAM [unittest options]. With COPUS_KILL_ROUNDS=100 the tests that strike at
-random moments do so as many times (6 without).
+Usage: healing_test.py PATH_TO_LAUNCH_TEST_PROGRAM [unittest options]. With COPUS_KILL_ROUNDS=100 the tests that inject
+faults at random moments make 100 rounds (6 without).
 """
 
 import ctypes
@@ -16,11 +16,11 @@ import unittest
 
 from launcher_test import ENDLESS, GONE_WITHIN, KILL_ROUNDS, PROGRAM, TIMEOUT, Job, LauncherTest, variables_of, wait_until
 
-PIDFD_GETFD = 438  # the number of that call of the system, on every machine
+PIDFD_GETFD = 438  # the number of this system call, on every machine
 
 
 def control_socket(pid):
-    """The socket by which a rank talks to its launcher."""
+    """The socket through which a rank communicates with its launcher."""
     process = os.pidfd_open(pid)
     number = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, process, int(variables_of(pid)["COPUS_CONTROL"]), 0)
     os.close(process)
@@ -29,7 +29,7 @@ def control_socket(pid):
 
 
 class HealingJob(Job):
-    """Reads what the program says line by line."""
+    """A job whose program's output is read line by line."""
 
     def __init__(self, *options, ranks, milliseconds, environment=(), program=(PROGRAM,)):
         super().__init__([*program, "--heals", "1", "--ranks", str(ranks), "--milliseconds", str(milliseconds), *options],
@@ -48,11 +48,11 @@ class HealingJob(Job):
         return self.output
 
     def processes(self):
-        """Their pids by number."""
+        """The pids by process number."""
         return self.ranks("COPUS_PROCESS")
 
     def epochs(self):
-        """The members of each epoch that has begun, but for those whose rank 0 was struck before it could say so."""
+        """The members of each epoch that has begun, except epochs whose rank 0 was killed before printing them."""
         found = re.findall(r"^epoch (\d+) at \S+ of ([\d,]+)", self.read(), re.MULTILINE)
         numbers = [int(number) for number, _ in found]
         assert numbers == sorted(set(numbers)), found
@@ -62,7 +62,7 @@ class HealingJob(Job):
         wait_until(lambda: self.epochs()[-1:] == [members])
 
     def wait_for_a_step(self):
-        """Of the epoch that has begun last."""
+        """Waits for a step of the latest epoch."""
         seen = len(self.read())
         wait_until(lambda: "\nstep " in self.read()[seen:] or self.process.poll() is not None)
         assert self.process.poll() is None, self.finish()
@@ -86,7 +86,7 @@ class HealingTest(LauncherTest):
         return job
 
     def stop(self, job):
-        """Ends it in good order; what it has printed."""
+        """Ends the job in good order. Returns its output and errors."""
         job.process.send_signal(signal.SIGTERM)
         return self.finish(job, 75)
 
@@ -97,7 +97,7 @@ class HealingTest(LauncherTest):
         return output, errors
 
     def assert_healed(self, errors, *failures):
-        """One line tells of each, and there is no other line of ours."""
+        """Expects one line about each failure, and no other line of ours."""
         lines = [line for line in errors.splitlines() if "copus:" in line]
         self.assertEqual(len(lines), len(failures), errors)
         for line, failure in zip(sorted(lines), sorted(failures)):
@@ -290,7 +290,7 @@ class Failures(HealingTest):
                 for _, pid in struck:
                     os.kill(pid, kind)
                 lost += [number for number, _ in struck]
-                # All are replaced, by processes with new numbers.
+                # All are replaced by processes with new numbers.
                 wait_until(lambda: len(job.epochs()[-1]) == 4 and not set(lost) & set(job.epochs()[-1]), 120)
         _, errors = self.stop(job)
         self.assertEqual(len(re.findall("the job goes on with|ended before it took part", errors)), len(lost), errors)
@@ -350,7 +350,7 @@ class Newcomers(HealingTest):
         job.wait_for_a_step()
         output, errors = self.stop(job)
         self.assertIn("process 4 goes", output)
-        # The others begin without the spare, which may not have said yet where it is.
+        # The others begin without the spare, which may not have published its place yet.
         self.assert_healed(errors, r"rank 2 .*failed(?: at waiting as a spare)?: killed", r"rank 0 .*killed by signal 9")
 
 
@@ -362,7 +362,7 @@ class Signals(HealingTest):
             others = [other for other in range(3) if other != process]
             job.wait_for_epoch(others)
             job.wait_for_a_step()
-            wait_until(lambda: sorted(job.processes()) == others)  # it ends only after the others have gone on
+            wait_until(lambda: sorted(job.processes()) == others)  # it ends only after the others have continued
             output, errors = self.stop(job)
             self.assertIn(f"process {process} goes", output)
             self.assertEqual(errors, "")
@@ -370,7 +370,7 @@ class Signals(HealingTest):
 
     def test_a_spare_leaves_as_well(self):
         job = self.start_endless("--used", "2")
-        # The others begin without it.
+        # The other ranks begin without it.
         wait_until(lambda: 2 in job.processes() and self.handles(job.processes()[2], signal.SIGTERM))
         os.kill(job.processes()[2], signal.SIGTERM)
         job.wait_for_epoch([0, 1])
@@ -381,7 +381,7 @@ class Signals(HealingTest):
 
     def test_sigterm_and_sigint_of_the_launcher_end_the_job_in_good_order(self):
         for number, code in [(signal.SIGTERM, 75), (signal.SIGINT, 130)]:
-            job = self.start_endless(milliseconds=20)  # some ranks have it a step before others
+            job = self.start_endless(milliseconds=20)  # some ranks get the signal a step before others
             job.process.send_signal(number)
             _, errors = self.finish(job, code)
             self.assertEqual(errors, "")

@@ -1,8 +1,8 @@
 """Tests jobs as processes: launcher, watchdogs and other launchers, with ranks that are killed, stopped or stall.
 
-Usage: launcher_test.py PATH_TO_LAUNCH_TEST_PROGRAM [unittest options]. With COPUS_KILL_ROUNDS=100 the test that kills and
-stops random ranks runs as many rounds (6 without). COPUS_TORCHRUN names torchrun; a build without libtorch (environment
-COPUS_WITH_TORCH=0) is not started by it.
+Usage: launcher_test.py PATH_TO_LAUNCH_TEST_PROGRAM [unittest options]. With COPUS_KILL_ROUNDS=100 the test that kills
+and stops random ranks makes 100 rounds (6 without). COPUS_TORCHRUN names torchrun, which is not used for a build
+without libtorch (environment COPUS_WITH_TORCH=0).
 """
 
 import fcntl
@@ -24,13 +24,13 @@ from free_port import free_port
 
 PROGRAM = str(pathlib.Path(sys.argv[1]).resolve())
 TWO_HOSTS = str(pathlib.Path(__file__).resolve().parents[3] / "scripts" / "two-hosts")
-SKIPPED = 77  # what it exits with where it cannot make hosts
+SKIPPED = 77  # its exit code if it cannot make hosts
 WITH_TORCH = os.environ.get("COPUS_WITH_TORCH", "1") == "1"
 KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "6"))
 TORCHRUN = os.environ.get("COPUS_TORCHRUN", "torchrun")
 MPIRUN = shutil.which("mpirun")
-TIMEOUT = 300  # seconds that no job here comes near
-GONE_WITHIN = 60  # seconds. docs/design.md promises 5, of a machine that has time for it: tests check results, no times
+TIMEOUT = 300  # seconds, far more than any job here takes
+GONE_WITHIN = 60  # seconds; docs/design.md promises 5 on a machine with free cores: tests check results, not times
 MARKER = "COPUS_LAUNCHER_TEST"
 ENDLESS = ["--steps", "1000000000"]
 
@@ -48,12 +48,12 @@ def is_stopped(pid):
 
 
 def shared_memory_files():
-    """Without those of MPI, which may be at work beside us."""
+    """Without those of MPI, which other tests may be using."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith(("vader", "sm_segment", "osc"))}
 
 
 class Job:
-    """A job under way; its processes are found by a variable in their environment."""
+    """A running job, whose processes are found by a variable in their environment."""
 
     count = 0
 
@@ -76,7 +76,7 @@ class Job:
         return wait_until(lambda: len(self.ranks(variable)) == count and self.ranks(variable))
 
     def finish(self):
-        """Output and errors, once the process and all that hold its pipes have ended."""
+        """Returns output and errors, once the process and all others that hold its pipes have ended."""
         return self.process.communicate(timeout=TIMEOUT)
 
     def kill(self):
@@ -130,7 +130,7 @@ class LauncherTest(unittest.TestCase):
 
     @staticmethod
     def wait_for_words(job, words):
-        """Reads stderr until they have come; what finish() gives begins behind that."""
+        """Reads stderr until it contains these words; finish() returns what comes after them."""
         source, text = job.process.stderr.fileno(), ""
         os.set_blocking(source, False)
 
@@ -217,7 +217,7 @@ class Failures(LauncherTest):
             ranks = moments.choice([2, 3, 4])
             job = self.start(*ENDLESS, ranks=ranks)
             pids = job.wait_for_ranks(ranks)
-            time.sleep(moments.choice([0, 0.01, moments.uniform(0, 1.5)]))  # while they start, and later
+            time.sleep(moments.choice([0, 0.01, moments.uniform(0, 1.5)]))  # during their start, and later
             rank = moments.randrange(ranks)
             kind = moments.choice([signal.SIGKILL, signal.SIGSTOP])
             with self.subTest(round=round_number, ranks=ranks, rank=rank, kind=kind):
@@ -245,7 +245,7 @@ class Failures(LauncherTest):
 class Signals(LauncherTest):
     def start_endless(self, *options, **more):
         job = self.start(*ENDLESS, *options, **more)
-        job.process.stdout.readline()  # the ranks are at work, and their handlers in place
+        job.process.stdout.readline()  # the ranks are running and have installed their handlers
         return job
 
     def test_sigterm_and_sigint_end_the_job_in_good_order(self):
@@ -262,7 +262,7 @@ class Signals(LauncherTest):
         pids = job.wait_for_ranks(3)
         wait_until(lambda: all(self.handles(pid, signal.SIGINT) for pid in pids.values()))
         job.process.send_signal(signal.SIGINT)
-        wait_until(lambda: not any(self.handles(pid, signal.SIGINT) for pid in pids.values()))  # they end their step
+        wait_until(lambda: not any(self.handles(pid, signal.SIGINT) for pid in pids.values()))  # they finish their step
         job.process.send_signal(signal.SIGINT)
         _, errors = job.finish()
         self.assertEqual(job.process.returncode, 130, errors)
@@ -306,7 +306,7 @@ class Signals(LauncherTest):
         pids = job.ranks()
         job.process.send_signal(signal.SIGTSTP)
         wait_until(lambda: all(is_stopped(pid) for pid in [*pids.values(), job.process.pid]))
-        time.sleep(4)  # longer than a rank may be silent, or be waited for
+        time.sleep(4)  # longer than the allowed silence of a rank
         job.process.send_signal(signal.SIGCONT)
         wait_until(lambda: not any(is_stopped(pid) for pid in pids.values()))
         time.sleep(1)
@@ -344,12 +344,12 @@ class OtherLaunchers(LauncherTest):
             others = {ranks[0], ranks[2]}
             wait_until(lambda: not others & set(job.pids()), GONE_WITHIN)
             if kind == signal.SIGSTOP:
-                os.kill(ranks[1], signal.SIGKILL)  # it is torchrun's to end, which would take 30 s
+                os.kill(ranks[1], signal.SIGKILL)  # torchrun would take 30 s to end it
             _, errors = job.finish()
             self.assertNotEqual(job.process.returncode, 0)
             if kind == signal.SIGSTOP or "copus: error:" in errors:
                 self.assert_one_message(errors, f"rank 1 (pid {ranks[1]}) failed at step", cause)
-            else:  # torchrun was the first to see it, and told the others to end
+            else:  # torchrun noticed first, and told the others to end
                 self.assertRegex(errors, rf"local_rank: 1 \(pid: {ranks[1]}\)")
             self.assert_nothing_left(job, GONE_WITHIN)
 
@@ -389,7 +389,7 @@ class OtherLaunchers(LauncherTest):
         job = self.torchrun("--stopped-before", "0", "--wait", "3")
         ranks = job.wait_for_ranks(3, "RANK")
         wait_until(lambda: not {ranks[1], ranks[2]} & set(job.pids()), 3 + GONE_WITHIN)
-        os.kill(ranks[0], signal.SIGKILL)  # it is torchrun's to end, which would take 30 s
+        os.kill(ranks[0], signal.SIGKILL)  # torchrun would take 30 s to end it
         _, errors = job.finish()
         self.assert_one_message(errors, "rank 0 failed at the start of the job: did not come within 3 s")
         self.assert_nothing_left(job, GONE_WITHIN)
@@ -405,7 +405,7 @@ class OtherLaunchers(LauncherTest):
         self.assertEqual(errors.count("done"), 3)
 
     def srun(self, rank, *options):
-        """A task of three as srun starts it, here without SLURM."""
+        """Starts one of three tasks with srun's variables, but without SLURM."""
         variables = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": self.port, "SLURM_PROCID": str(rank),
                      "SLURM_LOCALID": str(rank), "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "3",
                      "SLURM_NODEID": "0", "MASTER_PORT": self.port}
@@ -426,12 +426,12 @@ class OtherLaunchers(LauncherTest):
                                       "waited 3 s; nor did rank 0")]:
             self.port = free_port()
             jobs = [self.srun(rank, "--wait", str(wait)) for rank, wait in zip([0, 2], waits)]
-            errors = "".join(job.finish()[1] for job in jobs)  # whichever rank's time is up first tells it, for both
+            errors = "".join(job.finish()[1] for job in jobs)  # the rank whose time is up first reports it for both
             self.assertEqual([job.process.returncode for job in jobs], [1, 1], errors)
             self.assert_one_message(errors, says)
 
     def test_a_first_task_of_slurm_that_does_not_answer_is_named(self):
-        """It may be stopped. Then the system lets others in at its port, and nobody answers there."""
+        """It may be stopped. The system then still accepts connections at its port, but nobody answers."""
         for listens in [False, True]:
             self.port = free_port()
             with socket.socket() as door:
@@ -473,7 +473,7 @@ class TwoHosts(LauncherTest):
 
     @staticmethod
     def take_down(job):
-        """In good order: the hosts go too."""
+        """Ends the job in good order, and with it the hosts."""
         if job.process.poll() is None:
             job.process.terminate()
             job.process.wait(TIMEOUT)
@@ -492,7 +492,7 @@ class TwoHosts(LauncherTest):
         return output, errors
 
     def assert_one_message_on_each_host(self, job, *causes):
-        """Whatever the launchers have to say beside ours."""
+        """Expects one message of ours on each host, whatever else the launchers print."""
         _, errors = self.finish(job)
         messages = [line for line in errors.splitlines() if "copus: error:" in line]
         self.assertEqual(len(messages), 2, errors)
@@ -517,8 +517,8 @@ class TwoHosts(LauncherTest):
             others = {pid for other, pid in ranks.items() if other != rank}
             wait_until(lambda: not others & set(job.pids()), GONE_WITHIN)
             if kind == signal.SIGSTOP:
-                os.kill(ranks[rank], signal.SIGKILL)  # it is torchrun's to end, which would take 30 s
-            # Without its place where no heartbeat had carried one yet.
+                os.kill(ranks[rank], signal.SIGKILL)  # torchrun would take 30 s to end it
+            # The place is missing if no heartbeat has carried it yet.
             failed = rf"rank {rank} \(pid {ranks[rank]}\) failed( at step \d+, \S+)?: {cause}"
             self.assert_one_message_on_each_host(job, failed)
 
@@ -529,8 +529,8 @@ class TwoHosts(LauncherTest):
         links = subprocess.run(["ip", "-n", host, "-brief", "link"], capture_output=True, text=True, check=True).stdout
         subprocess.run(["ip", "-n", host, "link", "set", re.search(r"cp\d+b", links)[0], "down"], check=True)
         wait_until(lambda: not set(ranks.values()) & set(job.pids()), GONE_WITHIN)
-        job.process.terminate()  # torchrun would wait for the other host, which it does not reach
-        # Each host names a rank of the other.
+        job.process.terminate()  # torchrun would wait for the other host, which it cannot reach
+        # Each host names a rank of the other host.
         self.assert_one_message_on_each_host(job, r"rank [023] .*no heartbeat for 3 s")
 
 

@@ -1,8 +1,8 @@
-"""Tests jobs of several machines whose ranks come and go: each machine is a launcher of its own on this one.
+"""Tests jobs of several machines whose ranks come and go. Each "machine" is a separate launcher on this machine.
 
-Usage: machines_test.py PATH_TO_LAUNCH_TEST_PROGRAM [unittest options]. With COPUS_KILL_ROUNDS=100 the test that strikes
-at random moments does so as many times (6 without). Launchers and ranks meet in a folder, and in a build with libtorch
-(COPUS_WITH_TORCH=1) at a store of the first launcher too.
+Usage: machines_test.py PATH_TO_LAUNCH_TEST_PROGRAM [unittest options]. With COPUS_KILL_ROUNDS=100 the test that injects
+faults at random moments makes 100 rounds (6 without). Launchers and ranks meet in a folder, and in a build with
+libtorch (COPUS_WITH_TORCH=1) also at a store of the first launcher.
 """
 
 import collections
@@ -26,7 +26,7 @@ from two_hosts import TwoHosts
 
 
 class Machine(HealingJob):
-    """One launcher with its ranks."""
+    """One launcher and its ranks."""
 
     def __init__(self, number, variables, *options, ranks, milliseconds, program=(PROGRAM,)):
         self.number = number
@@ -44,7 +44,7 @@ class Machine(HealingJob):
 
 
 class MachinesJob:
-    """All launchers of a job."""
+    """The launchers of a job."""
 
     def __init__(self, test, *options, machines=2, ranks=2, milliseconds=2, variables=(), meets_in_folder=True,
                  program_of=lambda machine: [PROGRAM]):
@@ -67,7 +67,7 @@ class MachinesJob:
         return {number: pid for machine in self.machines for number, pid in machine.processes().items()}
 
     def epochs(self):
-        """As all ranks have told of them; any of them may be the first."""
+        """Collected from the output of all ranks, because any of them may be rank 0."""
         found = {}
         for machine in self.machines:
             for number, members in re.findall(r"^epoch (\d+) at \S+ of ([\d,]+)", machine.read(), re.MULTILINE):
@@ -87,7 +87,7 @@ class MachinesJob:
 
 
 def doors_of(pid):
-    """Where a process listens: (address, port), the address as the kernel writes it, in hexadecimal digits."""
+    """The addresses where a process listens: (address, port), with the address in the kernel's hexadecimal form."""
     try:
         open_files = {os.readlink(file.path) for file in os.scandir(f"/proc/{pid}/fd")}
         tables = [pathlib.Path(f"/proc/{pid}/net/{table}").read_text() for table in ["tcp", "tcp6"]]
@@ -103,9 +103,9 @@ def doors_of(pid):
 
 
 class Strangers(threading.Thread):
-    """Keep coming to all doors of a job, until they are told to stop, and say nothing, half of a greeting, or garbage."""
+    """Keeps connecting to all doors of a job until stopped, and sends nothing, half of a greeting, or garbage."""
 
-    MOST = 800  # that are there at a time
+    MOST = 800  # connections at the same time
 
     def __init__(self, job, seed):
         super().__init__(daemon=True)
@@ -129,7 +129,7 @@ class Strangers(threading.Thread):
                 stranger.connect_ex(("127.0.0.1", port))
                 try:
                     stranger.send(self.words())
-                except OSError:  # it was not let in
+                except OSError:  # the door refused it
                     pass
                 crowd.append(stranger)
                 self.came += 1
@@ -149,7 +149,7 @@ def still_runs(pid):
 
 
 def takes_signals(pid):
-    """Whether a launcher has come so far that SIGTERM does not end it at once."""
+    """Whether a launcher has come so far that SIGTERM does not kill it."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as status:
         blocked = int(re.search(r"^SigBlk:\s*(\w+)", status.read(), re.MULTILINE)[1], 16)
     return blocked >> (signal.SIGTERM - 1) & 1 == 1
@@ -165,7 +165,7 @@ class MachinesTest(LauncherTest):
         return job
 
     def finish(self, job, *codes):
-        """Waits for the end of all launchers, each with its exit code or one of several; what each wrote to stderr."""
+        """Waits for the end of all launchers, each with its exit code or one of several. Returns each one's stderr."""
         all_errors = []
         for machine, code in zip(job.machines, codes, strict=True):
             output, errors = machine.finish()
@@ -177,7 +177,7 @@ class MachinesTest(LauncherTest):
         return all_errors
 
     def stop(self, job, *codes):
-        """Ends it in good order."""
+        """Ends the job in good order."""
         job[0].process.send_signal(signal.SIGTERM)
         return self.finish(job, *(codes or [75] * len(job.machines)))
 
@@ -233,7 +233,7 @@ class WholeJobs(MachinesTest):
             wait_until(lambda: strangers.came > 2000)
             files = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in job.processes().values()}
             job.wait_for_a_step()
-            os.kill(job.processes()[3], signal.SIGKILL)  # the others meet again, beside the strangers
+            os.kill(job.processes()[3], signal.SIGKILL)  # the others meet again, while strangers connect
             job.wait_for_epoch([0, 1, 2, 4])
             job.wait_for_a_step()
         finally:
@@ -273,7 +273,7 @@ class Failures(MachinesTest):
             self.assertIn(4, job[rank // 2].processes())
             self.assertEqual(job.epochs(), [[0, 1, 2, 3], others, others + [4]])
             errors = self.stop(job)
-            # Its neighbours know where it is if they have had a heartbeat of it.
+            # Its neighbours know its place if they have received a heartbeat with it.
             self.assert_healed(errors[0], rf"rank {rank} \(pid {pids[rank]}\) failed(?: at step \d+)?: "
                                           r"killed by signal 9 \(Killed\); the job goes on with 3 ranks$")
             self.assertEqual(errors[1], "")
@@ -431,7 +431,7 @@ class Machines(MachinesTest):
         self.assert_nothing_left(job[1], GONE_WITHIN)
         job.wait_for_epoch([0, 1, 4, 5])
         job.wait_for_a_step()
-        os.kill(job.processes()[4], signal.SIGKILL)  # on a machine that is there
+        os.kill(job.processes()[4], signal.SIGKILL)  # on a machine that remains
         job.wait_for_epoch([0, 1, 5, 6])
         errors = self.stop(job, 75, -signal.SIGKILL, 75)
         broke = "the connection to its launcher broke"
@@ -482,10 +482,10 @@ class Machines(MachinesTest):
     def test_a_signal_at_all_machines_ends_the_job_in_good_order(self):
         for number, code in [(signal.SIGTERM, 75), (signal.SIGINT, 130)]:
             for first in [0, 1]:
-                job = self.start_endless("--every", "1", milliseconds=100)  # all are in one step when the second comes
+                job = self.start_endless("--every", "1", milliseconds=100)  # both signals come in one step
                 job[first].process.send_signal(number)
                 job[1 - first].process.send_signal(number)
-                # Where machine 1 was told much earlier, it has left the job.
+                # If machine 1 got the signal much earlier, it has left the job.
                 errors = self.finish(job, code, (0, code) if first == 1 else code)
                 self.assertEqual(errors, ["", ""])
                 ends = "ends as it was told|goes" if first == 1 else "ends as it was told"
@@ -533,7 +533,7 @@ class Machines(MachinesTest):
                     alone = Machine(1, {}, "--machines", "2", "--port", port, ranks=1, milliseconds=1)
                     self.addCleanup(alone.kill)
                     wait_until(lambda: takes_signals(alone.process.pid))
-                    time.sleep(0.5)  # it waits for the store by now
+                    time.sleep(0.5)  # by now it waits for the store
                     told = time.monotonic()
                     alone.process.send_signal(number)
                     _, errors = alone.finish()
@@ -564,7 +564,7 @@ class Hosts(MachinesTest):
         self.assert_one_message(errors[1], "machine 1 has lost machine 0", "it was not heard for 2 s", "--resume")
 
     def pull_for_a_moment(self):
-        """Gives the seconds without a cable."""
+        """Returns the seconds without a cable."""
         pulled = time.monotonic()
         self.hosts.set_cable(1, "down")
         time.sleep(0.1)
@@ -574,7 +574,7 @@ class Hosts(MachinesTest):
     def test_a_cable_that_comes_back_soon_costs_nothing(self):
         for _ in range(10):
             job = self.start_on_hosts()
-            if self.pull_for_a_moment() < 0.3:  # TCP sends again at 0.2, 0.6 and 1.4 s, and after 2 s a machine ends
+            if self.pull_for_a_moment() < 0.3:  # TCP resends at 0.2, 0.6 and 1.4 s; after 2 s a machine ends
                 job.wait_for_a_step()
                 self.assertEqual(self.stop(job), ["", ""])
                 self.assertEqual(len(job.epochs()), 1)

@@ -1,7 +1,7 @@
-"""Tests ranks over MPI as processes: results on one host and two, and every way in which a rank can fail.
+"""Tests ranks over MPI as processes: results on one and two hosts, and all kinds of failures of a rank.
 
 Usage: mpi_test.py PATH_TO_MPI_TEST_PROGRAM PATH_TO_SCRIPTS [unittest options]. With COPUS_KILL_ROUNDS=50 random ranks
-are stopped or killed as many times (2 without).
+are stopped or killed 50 times (2 without).
 """
 
 import os
@@ -19,8 +19,8 @@ PROGRAM = sys.argv[1]
 TWO_HOSTS = str(pathlib.Path(sys.argv[2]) / "two-hosts")
 ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "2"))
 SIZE = 4
-LONGEST_END = 60  # seconds from a failure to the end of every other rank, twenty times what an idle machine takes
-TIMEOUT = 240  # seconds that nothing here comes near
+LONGEST_END = 60  # seconds from a failure to the end of all other ranks, twenty times what an idle machine takes
+TIMEOUT = 240  # seconds, far more than anything here takes
 SKIPPED = 77
 
 ONE_HOST = ["mpirun", "-n", str(SIZE), "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
@@ -38,7 +38,7 @@ def has_ended(process):
 
 
 class Job:
-    """A running test program, with its ranks' process ids where it prints them."""
+    """A running test program, which prints its ranks' process ids."""
 
     def __init__(self, launcher, what):
         self.errors = tempfile.TemporaryFile("w+")
@@ -63,7 +63,7 @@ class Job:
         return self.process.wait(TIMEOUT)
 
     def wait_for_ranks(self):
-        """The ranks' process ids, in the order of the ranks; None where the launcher cannot run here."""
+        """Returns the ranks' process ids by rank; None if the launcher cannot run here."""
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             if self.process.poll() == SKIPPED:
@@ -92,7 +92,7 @@ class MpiTest(unittest.TestCase):
             self.assertGreater(min(map(int, passed)), 400)
 
     def assert_one_message(self, job, pattern):
-        """Ours, among what mpirun has to say."""
+        """Expects one message of ours among mpirun's."""
         errors = job.read(job.errors)
         ours = re.findall(r"^.*copus: error: (.*)$", errors, re.MULTILINE)
         self.assertEqual(len(ours), 1, errors)
@@ -119,10 +119,10 @@ class MpiTest(unittest.TestCase):
             self.assertNotEqual(job.wait(), 0)
             self.assertTrue(has_ended(processes[victim]))
             if number == signal.SIGSTOP:
-                # Without its place where no heartbeat had carried one yet.
+                # The place is missing if no heartbeat has carried it yet.
                 failed = rf"rank {victim} \(pid {processes[victim]}\) failed( at step \d+)?"
                 self.assert_one_message(job, failed + ": no heartbeat for 3 s")
-            else:  # mpirun sees it first
+            else:  # mpirun notices it first
                 self.assertRegex(job.read(job.errors), rf"process rank {victim} .*signal 9")
 
     def test_collectives_and_messages(self):
