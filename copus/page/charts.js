@@ -1,17 +1,17 @@
 "use strict";
-// The charts of a page: uPlot, in the page's colours. A ChartGroup draws charts over one horizontal axis, with one
-// window that they share: {label, format: a value as text, exact: a text for values that this does not tell apart,
-// incrs: distances of labels, splits: or where they stand, log: base, range}. A chart is
+// The charts of a page: uPlot, in the page's colours. A ChartGroup draws charts over one horizontal axis, in a window
+// that they share. The axis is {label, format: a value as text, exact: a longer text for values that `format` does not
+// distinguish, incrs: possible distances of labels, splits: or their positions, log: base, range}. A chart is
 //   title, unit, wide, height
-//   y       {log: base, zero: whether it begins there, format: a value as text, names: those of the values 0, 1, ...}
-//   series  [{name, x, y, low, high, ...}]; x ascends, and nothing is known where y is null:
-//             kind    "line", "steps" (a value holds since the point before), "points" or "stems" (from zero)
-//             colour, width, dash, opacity; dots: whether a line shows its points; value(i): what the legend says
-//             reach   [from, to]: quantiles of the values that the vertical axis has to reach; null: none
+//   y       {log: base, zero: whether it begins at 0, format: a value as text, names: of the values 0, 1, ...}
+//   series  [{name, x, y, low, high, ...}]; x ascends, and a null y means unknown:
+//             kind    "line", "steps" (a value has held since the previous point), "points" or "stems" (from zero)
+//             colour, width, dash, opacity; dots: whether a line shows its points; value(i): text for the legend
+//             reach   [from, to]: quantiles of the values that the vertical axis has to include; null: none
 //             low, high: ends of an interval at each point, drawn as error bars, or with `band` as an area; null: none
-//             left, right: likewise along the horizontal axis
-//   marks   [{x, label, colour, lines: what it tells}], numbered buttons above a line through the chart
-//   lines   [{x, colour}]: such lines alone
+//             left, right: ends of an interval along the horizontal axis
+//   marks   [{x, label, colour, lines: text of the mark}], numbered buttons above a line through the chart
+//   lines   [{x, colour}]: lines without a button
 //   ticks   [{x, colour}]: short strokes at the bottom
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -42,7 +42,7 @@ function duration(seconds) {
   return Math.floor(total / (large / small)) + units[0] + (rest ? " " + rest + units[1] : "");
 }
 
-// Seconds as on a clock, to the millisecond.
+// Seconds as clock time, to the millisecond.
 function clock(seconds) {
   const total = Math.round(1000 * seconds), days = Math.floor(total / 86400e3);
   const parts = [Math.floor(total / 3600e3) % 24, Math.floor(total / 60e3) % 60, Math.floor(total / 1000) % 60];
@@ -53,8 +53,8 @@ function clock(seconds) {
 
 // ---- colours ----
 
-// The colours are those that most colour-blind people tell apart (Okabe & Ito 2008), darker on white and lighter on
-// black. Whatever lies beyond them begins again with another dash, so that no two lines look the same.
+// Colours that most colour-blind people can distinguish (Okabe & Ito 2008), darker on white and lighter on black. After
+// the last colour, the first one follows with another dash, so that no two lines look the same.
 const colours = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5"];
 const dashes = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 const look_of = (i) => ({colour: colours[i % colours.length],
@@ -71,7 +71,8 @@ function quantile(values, share) {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 }
 
-// The values of a list that a window shows: those of the points in it, and of curves those at its ends, between points.
+// The values of a list that a window shows: those of its points and, for curves, interpolated values at the window's
+// ends.
 function seen_in(series, list, [from, to]) {
   const {x, kind} = series;
   const seen = list.filter((value, i) => value !== null && x[i] >= from && x[i] <= to);
@@ -85,7 +86,7 @@ function seen_in(series, list, [from, to]) {
   return seen;
 }
 
-// Breaks names after commas, into lines that leave a chart of this width room beside them.
+// Breaks names after commas into lines that leave room for a chart of this width.
 function folded(names, width) {
   const most = Math.max(22, Math.floor(0.2 * width / 7));  // letters
   return names.map((name) => name.split(/(?<=,)/).reduce((text, part) => {
@@ -94,7 +95,7 @@ function folded(names, width) {
   }, ""));
 }
 
-// The ends of the vertical axis for what is seen of the chart's series.
+// The ends of the vertical axis for the visible part of the chart's series.
 function value_range(chart, plot, range) {
   if (chart.y.names) return [-0.6, chart.y.names.length - 0.4];
   let low = Infinity, high = -Infinity;
@@ -117,7 +118,7 @@ function value_range(chart, plot, range) {
   return [chart.y.zero ? 0 : low - margin, high + margin];
 }
 
-// Powers of the base, of ten also 2 and 5 times these where they are few; evenly spaced within a factor of four.
+// Powers of the base; for base 10 also 2 and 5 times these if they are few, and even spacing within a factor of four.
 function logarithmic_splits(base, low, high) {
   if (base === 10 && high < 4 * low) {
     const step = [1, 2, 5, 10].map((f) => f * 10 ** Math.floor(Math.log10((high - low) / 5)))
@@ -135,7 +136,7 @@ function logarithmic_splits(base, low, high) {
   return result.filter((_, i) => i % stride === 0);
 }
 
-// Labels on the axis show as many decimals as tell one from the next.
+// Labels on the axis have as many decimals as are needed to distinguish them.
 function split_text(chart, splits) {
   if (chart.y.names) return splits.map((value) => chart.y.names[value] ?? "");
   if (chart.y.log || Math.max(...splits.map(Math.abs)) >= 1e4) return splits.map(chart.y.axis ?? count);
@@ -151,7 +152,7 @@ const steps_of_seconds = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 
 const steps_of_counts = [...Array(18).keys()].flatMap((power) => [1, 2, 5].map((factor) => factor * 10 ** power));
 const font = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
 
-// The labels of a horizontal axis: each tells its place from that of the others, and none lies upon the one before.
+// The labels of a horizontal axis: texts that distinguish the positions and do not overlap.
 function horizontal_text(plot, axis, splits) {
   const text = (format) => splits.map((value) => value ? format(value) : "0");
   let texts = text(axis.format);
@@ -190,7 +191,7 @@ function axes_of(chart, axis) {
 
 // ---- series ----
 
-// Strokes from zero to every value: what happens at moments shows as moments.
+// Strokes from zero to every value, for values that belong to single moments.
 function stems(plot, index, from, to) {
   const stroke = new Path2D(), [xs, ys] = [plot.data[0], plot.data[index]];
   const bottom = plot.valToPos(plot.scales.y.min, "y", true);
@@ -205,7 +206,7 @@ function stems(plot, index, from, to) {
 
 const paths = {line: uPlot.paths.linear(), steps: uPlot.paths.stepped({align: -1}), points: () => null, stems};
 
-// What uPlot needs of a series: one line, and two more for the ends of a band.
+// The uPlot form of a series: one line, or two for the ends of a band.
 function uplot_series(chart, series) {
   const value = (plot, shown, index, i) => {
     const place = i == null ? -1 : (chart.places[index]?.get(plot.data[0][i]) ?? -1);
@@ -224,7 +225,7 @@ function uplot_series(chart, series) {
   return [{...end, label: series.name}, {...end, class: "silent"}];
 }
 
-// Error bars, beside the points that uPlot draws.
+// Error bars, next to the points that uPlot draws.
 function draw_intervals(chart, plot) {
   const {ctx} = plot, ratio = devicePixelRatio, cap = 4 * ratio;
   const place_x = (value) => plot.valToPos(value, "x", true), place_y = (value) => plot.valToPos(value, "y", true);
@@ -298,7 +299,7 @@ function make_marks(chart, plot, card) {
   });
 }
 
-// Puts the marks where their moments are; where they would overlap, the later one is a dot without its number.
+// Places the marks at their moments. If they would overlap, the later one becomes a dot without a number.
 function place_marks(chart, plot) {
   let last = -Infinity;
   chart.buttons?.forEach((button, i) => {
@@ -313,15 +314,15 @@ function place_marks(chart, plot) {
 
 // ---- charts ----
 
-// Brings a chart's series together on one axis, as uPlot wants them. first[i]: where series i begins there; places:
-// the index in a series' own lists by x.
+// Joins a chart's series on one axis, as uPlot needs them. first[i]: index of series i in the joined table; places:
+// maps x to the index in a series' own lists.
 function join(chart) {
   const tables = [];
   chart.first = [];
   chart.places = [];
   chart.series.forEach((series) => {
     chart.first.push(tables.length + 1);
-    // An area without an end goes on beyond the chart.
+    // An area without an end continues beyond the chart.
     const lowest = chart.y.log ? 1e-30 : -1e30;
     const ends = !series.band ? [series.y] : [series.high.map((value) => value ?? 1e30),
                                               series.low.map((value) => Math.max(value ?? lowest, lowest))];
@@ -333,7 +334,7 @@ function join(chart) {
   return uPlot.join(tables);
 }
 
-// The index that a legend shows of a series: the nearest value there is, of steps the one that holds.
+// The index of the value that a legend shows for a series: the nearest known value; for steps, the value that holds.
 function shown_index(plot, series, hovered, at) {
   const ys = plot.data[series], xs = plot.data[0];
   if (series === 0 || ys[hovered] != null) return hovered;
@@ -345,7 +346,7 @@ function shown_index(plot, series, hovered, at) {
   return Math.abs(xs[before] - at) <= Math.abs(xs[after] - at) ? before : after;
 }
 
-// Shows the last values where no pointer is.
+// Shows the last values while there is no pointer.
 function show_last(plot) {
   if (plot.cursor.left >= 0) return;
   plot.setLegend({idxs: plot.data.map((list) => {
@@ -360,11 +361,11 @@ class ChartGroup {
     this.place = place;
     this.axis = axis;
     this.on_zoom = on_zoom;
-    this.plots = [];     // the charts as uPlot has them
+    this.plots = [];     // the charts in uPlot's form
     this.window = null;  // [from, to] on the horizontal axis; null: everything
   }
 
-  // Draws these charts in place of those before.
+  // Draws these charts instead of the previous ones.
   draw(charts) {
     for (const plot of this.plots) plot.destroy();
     this.plots = [];
@@ -395,10 +396,11 @@ class ChartGroup {
     this.on_zoom(range !== null);
   }
 
-  // Zooms by a factor around the middle, and moves by a share of the window. For keys and fingers, which cannot drag.
+  // Zooms by a factor around the centre, and moves by a fraction of the window. For keyboard and touch, which cannot
+  // drag.
   zoom_by(factor, move = 0) {
     const [first, last] = this.whole_range(), [from, to] = this.window ?? [first, last];
-    const shift = Math.max(first - from, Math.min(move * (to - from), last - to));  // stays within, and as wide
+    const shift = Math.max(first - from, Math.min(move * (to - from), last - to));  // clamped to the axis, same width
     const middle = (from + to) / 2 + shift, half = (to - from) / 2 * factor;
     this.zoom_to([middle - half, middle + half]);
   }
@@ -448,7 +450,7 @@ class ChartGroup {
   }
 }
 
-// Draws again where the page gets wider or narrower, or its colours change.
+// Redraws if the page's width or colours change.
 function keep_fresh(place, draw_again) {
   let width = place.clientWidth;
   new ResizeObserver(() => {

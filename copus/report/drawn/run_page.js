@@ -1,17 +1,17 @@
-// The page of runs: which charts there are, and what is in them. html_report.cpp writes the data that it reads:
+// The page of runs: its charts and their content. html_report.cpp writes the data that this script reads:
 //   runs        [{name, curves (page_curves.h), switches, held (page_history.h)}]
 //   comparison  [{title, axis, reference, rows: [{name, value, low, high, seeds}]}] (page_comparison.h)
 
 const {runs} = data;
 const single = runs.length === 1;
-const many = runs.length > colours.length;  // the buttons then tell colours; legends would be longer than charts
+const many = runs.length > colours.length;  // then the buttons show the colours: legends would exceed the charts
 const axes = {
   tokens: {key: "tokens", label: "training tokens", format: exact_count, incrs: steps_of_counts},
   time: {key: "seconds", label: "training time", format: duration, exact: clock, incrs: steps_of_seconds},
   steps: {key: "step", label: "steps", format: (value) => value.toLocaleString("en"), incrs: steps_of_counts},
 };
 let axis = axes.tokens;
-const hidden = new Set();  // indices of runs that the user has switched off
+const hidden = new Set();  // indices of runs that the user has hidden
 
 // ---- series ----
 
@@ -24,7 +24,7 @@ const text_of = {
 const shown = () => runs.map((run, i) => ({...run, i})).filter(({i}) => !hidden.has(i));
 const named = (run, name) => single ? name : name ? `${run.name}: ${name}` : run.name;
 
-// A series of a run's curve, or nothing where its log has none.
+// The series for a run's curve, or none if its log lacks the curve.
 function series_of(run, curve_name, name, options = {}) {
   const curve = run.curves[curve_name];
   if (!curve) return [];
@@ -32,7 +32,7 @@ function series_of(run, curve_name, name, options = {}) {
   return [{name: named(run, name), x: curve[axis.key], y: curve[options.list ?? "value"], ...look, ...options}];
 }
 
-// What a curve is with and without smoothing: of a single run both, of several the smoothed one alone.
+// A curve with and without smoothing for a single run; only the smoothed curve for several runs.
 function smoothed(run, curve, name, options = {}) {
   const raw = single ? series_of(run, curve, name, {...options, width: 1, opacity: 0.4}) : [];
   return [...raw, ...series_of(run, curve, single ? `${name}, smoothed` : "", {...options, list: "smoothed"})];
@@ -60,7 +60,7 @@ function losses_of_sources(run) {
     {name: curve.name, x: curve[axis.key], y: curve.value, dots: true, width: 1, ...look_of(i)}));
 }
 
-// The layouts of all runs, and each run's as steps between them. Lines of several runs lie beside each other.
+// The layouts of all runs, as steps between them. Lines of several runs are drawn next to each other.
 function layout_chart() {
   const names = [...new Set(runs.flatMap((run) => run.curves.layout?.value ?? []))].sort().reverse();
   const rows = folded(names, group.place.clientWidth);
@@ -181,7 +181,7 @@ keep_fresh(group.place, draw_runs);
 
 // ---- the comparison of an experiment ----
 
-// An arm a row: the mean over the seeds with its 95 % interval, and the single seeds.
+// One row per arm: the mean over the seeds with its 95 % interval, and the individual seeds.
 function draw_comparison(measure, place) {
   const {rows, reference, axis: label} = measure;
   const levels = rows.map((_, i) => rows.length - 1 - i);
@@ -195,7 +195,7 @@ function draw_comparison(measure, place) {
     title: measure.title, unit: "mean and 95 % interval; small: seed by seed", wide: true, legend: false,
     height: 90 + 40 * rows.length,
     lines: [{x: reference, colour: "--text"}], y: {names: rows.map((row) => short(row.name)).reverse()},
-    // A series for each arm: several may have the same value.
+    // One series per arm, because several arms may have the same value.
     series: rows.flatMap((row, i) => [
       {name: row.name, kind: "points", colour: "--c0", x: [row.value], y: [levels[i]], left: [row.low],
        right: [row.high], size: 9},
