@@ -1,5 +1,5 @@
 // JSON as text. JSON from other programs may hold anything. Our own JSON may hold names, paths and cells of files that
-// are not UTF-8, although JSON has to be. Including this header requires linking the JSON library.
+// are not UTF-8, although JSON must be UTF-8. Including this header requires linking the JSON library.
 #pragma once
 
 #include <cstdint>

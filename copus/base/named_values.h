@@ -1,4 +1,4 @@
-// Enumerations whose values people read and write by name. Each has one table of names, beside its definition.
+// Enumerations whose values people read and write by name. Each has one table of names, next to its definition.
 #pragma once
 
 #include <algorithm>

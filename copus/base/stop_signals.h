@@ -6,7 +6,8 @@
 
 namespace copus {
 
-// However often a notice comes, it counts as one request to stop, while a second Ctrl-C ends the process at once.
+// However often a notice comes, it counts as one request to stop. Only a repeated Ctrl-C or SIGTERM ends the command at
+// once.
 bool is_notice(int signal);
 
 // SIGINT, SIGTERM, and the notices that this process does not ignore. Under `nohup` it ignores SIGHUP.

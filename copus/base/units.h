@@ -1,4 +1,4 @@
-// Numbers for people: bytes, durations, counts, rates and how many there are of something, as short text.
+// Formats numbers as short text for people: bytes, durations, counts, rates, and numbers of things.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace copus {
 
 inline constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;  // bytes
 
-// Formats one number by printf's rules; the format must be a literal: format_number("%.2f", x).
+// Formats one number by printf's rules. The format must be a literal: format_number("%.2f", x).
 std::string format_number(const char* format, double value);
 
 std::string format_bytes(double bytes);       // "812 B", "3.4 GiB"

@@ -106,7 +106,7 @@ int64_t parse_tokens(std::string_view text) {
   constexpr double most = 1e18;
   double tokens = 0;
   const char* const end = text.data() + text.size();
-  // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): where it ends is said beside it
+  // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): its end is passed too
   const auto [rest, error] = std::from_chars(text.data(), end, tokens);
   const size_t thousands = rest == end ? 0 : suffixes.find(*rest) + 1;  // no such suffix: npos + 1, which is also 0
   tokens *= std::pow(1000.0, static_cast<double>(thousands));

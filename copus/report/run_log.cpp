@@ -238,7 +238,7 @@ int64_t latest_logged_step(const std::filesystem::path& path) {
   const auto look = [&](const std::string& line) {
     try {
       latest = std::max(latest, step_record_from_line(line).step);
-    } catch (const UserError&) {  // NOLINT(bugprone-empty-catch): says nothing of a step
+    } catch (const UserError&) {  // NOLINT(bugprone-empty-catch): the line has no valid step
     }
     return true;
   };

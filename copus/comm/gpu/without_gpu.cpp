@@ -4,7 +4,7 @@
 
 namespace copus {
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): builds with a platform keep it
+// NOLINTNEXTLINE(performance-unnecessary-value-param): builds with a platform store it
 std::shared_ptr<DeviceRuntime> make_gpu_runtime(int64_t index, std::function<void*()> /*current_stream*/) {
   throw InternalError(concat("no GPU platform in this build, and device ", index, " is asked for"));
 }

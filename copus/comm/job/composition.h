@@ -192,7 +192,7 @@ class Composition {
   bool stopping_ = false;
   bool at_once_ = false;
   bool waits_ = false;         // for members to leave, or for all to end
-  double waited_seconds_ = 0;  // since then
+  double waited_seconds_ = 0;  // since it began to wait
   std::vector<Act> acts_;
 };
 

@@ -15,7 +15,7 @@ std::unique_ptr<TcpStore> TcpStore::open(const MeetingAddress& /*address*/) {
 TcpStore::TcpStore(std::unique_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
 TcpStore::~TcpStore() = default;
 void TcpStore::set(const std::string&, const std::string&) {}
-// NOLINTBEGIN(readability-convert-member-functions-to-static): they stand in for members
+// NOLINTBEGIN(readability-convert-member-functions-to-static): they replace members
 std::optional<std::string> TcpStore::get(const std::string&, double) { return std::nullopt; }
 bool TcpStore::is_first(const std::string&) { return true; }
 // NOLINTEND(readability-convert-member-functions-to-static)

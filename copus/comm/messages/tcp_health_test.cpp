@@ -44,7 +44,7 @@ std::vector<std::string> failures_of(int64_t size, double wait_seconds, const st
           }
         },
         wait_seconds);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is one of those that are returned
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is among the returned failures
   }
   return failures;
 }

@@ -356,7 +356,7 @@ TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
   EXPECT_TRUE(epochs.run(5, body));
 }
 
-// Ranks that believe to be on two machines. Each maps the arenas of its own machine, including that of an ended
+// Ranks that believe they are on two machines. Each maps the arenas of its own machine, including that of an ended
 // process, as long as another process of that machine remains.
 TEST(StateArena, is_shared_within_a_machine) {
   const Epochs epochs({{0, 1, 2, 3, 4}, {0, 1, 3}, {0, 3, 5, 6}});
