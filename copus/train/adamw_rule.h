@@ -9,10 +9,11 @@
 
 namespace copus {
 
-// AdamW's second moments in runs that change their batch (statistics/learning_rate_scaling.h). The scalars are
-// - variance_ratio: rho of the second moments after the latest update, and batch: the batch of that update,
-// - only with optimizer.scale_beta2, beta2: that of the latest update, and beta2_product: the product over all updates,
-//   for the bias correction.
+// AdamW's second moments in runs that change their batch (statistics/learning_rate_scaling.h). The scalars are:
+// - variance_ratio: rho of the second moments after the latest update,
+// - batch: the batch of the latest update,
+// - beta2 (only with optimizer.scale_beta2): the beta2 of the latest update,
+// - beta2_product (only with optimizer.scale_beta2): the product of beta2 over all updates, for the bias correction.
 class AdamWRule final : public UpdateRule {
  public:
   static constexpr std::string_view batch = "batch", variance_ratio = "variance_ratio";

@@ -19,15 +19,15 @@ std::string signed_percent(double share) { return format_number("%+.0f %%", 100 
 
 std::string goodput_gain(double gain) { return concat("Goodput ", signed_percent(gain)); }
 
-// Tells whether a run goes on on another cluster, of whose steps those on the one before say nothing. A profile only
-// tells more of the same one.
+// Whether the run continues on another cluster, about whose steps the earlier steps say nothing. A profile only adds
+// information about the same cluster.
 bool is_on_another_cluster(const RunPlan& plan) {
   return std::any_of(plan.changes.begin(), plan.changes.end(), [](const std::string& change) {
     return change.starts_with("cluster.") && !change.starts_with("cluster.profile");
   });
 }
 
-// The latest beginning in a log; null where there is none.
+// The latest beginning in a log; null if there is none.
 const ControllerBegin* latest_begin(const std::vector<DecisionEvent>& events) {
   const ControllerBegin* latest = nullptr;
   for (const DecisionEvent& event : events) {
@@ -36,7 +36,7 @@ const ControllerBegin* latest_begin(const std::vector<DecisionEvent>& events) {
   return latest;
 }
 
-// The step of the latest state after that beginning, or of the beginning where there is none.
+// The step of the latest state after that beginning, or of the beginning if there is none.
 int64_t latest_state_step(const std::vector<DecisionEvent>& events, const ControllerBegin& begin) {
   int64_t latest = begin.step;
   for (const DecisionEvent& event : events) {
@@ -46,8 +46,8 @@ int64_t latest_state_step(const std::vector<DecisionEvent>& events, const Contro
   return latest;
 }
 
-// What the controller of these events has to observe again: the steps since its latest state or since it began, or
-// where it learns nothing from them the last one and those at whose boundaries something happened.
+// The steps that the controller of these events must observe again. If it learns from steps, these are all steps since
+// its latest state or its beginning. Otherwise they are the last step and those at whose boundaries something happened.
 std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector<DecisionEvent>& events,
                                           int64_t after_step) {
   const std::filesystem::path log = plan.directory / "run.jsonl";
@@ -67,7 +67,7 @@ std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector
   return read_steps(log, steps);
 }
 
-// bring_up_to_date(), and empty, with a note why, where the log has a state that cannot be restored.
+// Like bring_up_to_date(), but empty, with the reason in `note`, if the log has a state that cannot be restored.
 std::optional<ReplayedController> brought_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
                                                      const std::vector<DecisionEvent>& events, int64_t after_step,
                                                      std::optional<std::string>& note) {
@@ -93,7 +93,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
   if (is_on_another_cluster(plan)) {
     note = "its cluster is described otherwise than before";
   } else if (plan.resume) {
-    // What stands behind this step is going to be cut.
+    // Log entries after this step are going to be cut.
     const std::vector<DecisionEvent> events = read_decisions_to_resume(plan.directory / "decisions.jsonl", after_step);
     const std::vector<StepRecord> records = records_to_repeat(plan, events, after_step);
     const ControllerBegin* before = latest_begin(events);
@@ -111,7 +111,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
           return {std::move(replayed->controller), ControllerResumed{after_step}, before->step, state_step,
                   std::nullopt};
         }
-        // The steps before the state would perhaps be decided otherwise under these settings: replays begin here.
+        // Under the changed settings the steps before the state might be decided differently, so replays begin here.
         ControllerBegin begin{after_step,        policy,       adapt.advise,     plan.start,
                               before->knowledge, before->file, state.rate_factor};
         begin.state = replayed->controller.save_state();
@@ -121,7 +121,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
   }
   std::string text = policy_file_text(plan.config);
   Controller controller(plan.config, plan.start, known, text, state.rate_factor);
-  if (!controller.has_policy()) note.reset();  // nothing is decided, afresh or otherwise
+  if (!controller.has_policy()) note.reset();  // without a policy there are no decisions
   return {std::move(controller),
           ControllerBegin{after_step, policy, adapt.advise, plan.start, known, std::move(text), state.rate_factor},
           after_step, after_step, std::move(note)};
@@ -138,8 +138,8 @@ Adaptation::Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart 
   if (start.note) note_(concat("adapting   decides afresh: ", *start.note));
 }
 
-// Logs the state at a boundary, once nothing else can happen there. A run that does not learn from steps has no use for
-// it.
+// Logs the controller's state at a boundary, once nothing else can happen there. A run that does not learn from steps
+// does not need it.
 void Adaptation::log_state_if_due(int64_t after_step) {
   if (after_step <= state_step_ || after_step % steps_between_states != 0) return;
   if (!Controller::learns_from_steps(config_)) return;

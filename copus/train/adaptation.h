@@ -1,5 +1,5 @@
-// The use that a run makes of its controller, on the rank that writes the run directory: tells it of every step, switch
-// and command, keeps decisions.jsonl, and says what happens in words.
+// Connects a run to its controller, on the rank that writes the run directory: passes on every step, switch and
+// command, writes decisions.jsonl, and reports decisions to the user.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@
 
 namespace copus {
 
-// A controller that is ready to go on after a step, and what the log is to say about that.
+// A controller that is ready for the step after `state`, and the log entry about its start.
 struct ControllerStart {
   Controller controller;
   DecisionEvent event;
-  int64_t begin_step = 0;           // the step after which the controller, or the one that it goes on from, began
-  int64_t state_step = 0;           // likewise of its latest state in the log; begin_step where that has none
+  int64_t begin_step = 0;           // the step after which this controller, or the logged one that it continues, began
+  int64_t state_step = 0;           // the step of its latest state in the log; begin_step if the log has none
   std::optional<std::string> note;  // why a resumed run begins with a new controller
 };
 
-// Makes the controller of a run that goes on in plan.start from this state: it is brought up to date from the run's
-// logs where these allow it, and is a new one otherwise. Writes nothing. Throws UserError as Controller does, and where
+// Makes the controller of a run that continues in plan.start from `state`. If the run's logs allow it, the controller
+// is restored from them; otherwise it is a new one. Writes nothing. Throws UserError as Controller does, and if
 // adapt.file or a log cannot be read.
 ControllerStart start_controller(const RunPlan& plan, const TrainingState& state, const Knowledge& known);
 
@@ -37,20 +37,20 @@ class Adaptation {
 
   const Controller& controller() const { return controller_; }
 
-  // Call when a step has ended and is in run.jsonl.
+  // Call when a step has ended and its record is in run.jsonl.
   Reaction after_step(const StepRecord& record);
-  // Tells the controller the outcome of a switch. Returns the outcome in words, as it was noted.
+  // Reports the outcome of a switch to the controller. Returns the text that was logged.
   std::string after_switch(const SwitchReport& report);
-  // Tells the controller that it has other ranks.
+  // Reports a change of the job's ranks to the controller.
   void after_ranks_changed(const RanksChanged& change);
-  // Obeys a user's command at the boundary after `step`, as Controller::command.
+  // Executes a user's command at the boundary after `step`, as Controller::command does.
   std::optional<SwitchIntent> command(int64_t step, const Command& command);
-  // Returns when the disk has the log.
+  // Returns when the log is durable on disk.
   void sync();
 
-  // Tells whether the log still is where it was.
+  // Whether the log file is still in its place.
   bool has_log() const { return log_.is_in_place(); }
-  // Makes the log again where somebody has deleted it. Throws UserError as LineLog::put_back.
+  // Writes the log again if somebody has deleted it. Throws UserError as LineLog::put_back does.
   void put_back_log() { log_.put_back(); }
 
  private:
@@ -63,12 +63,12 @@ class Adaptation {
   int64_t begin_step_, state_step_;
   DecisionLog log_;
   Note note_;
-  std::optional<double> predicted_gain_;  // of the switch that is under way; empty where a user asked for it
-  std::optional<Configuration> advised_;  // latest advice, kept so that it is not repeated
+  std::optional<double> predicted_gain_;  // of the switch under way; empty if a user requested it
+  std::optional<Configuration> advised_;  // latest advice, so that it is not repeated
 };
 
 // Describes a switch: "step 412: d=1,t=2,p=2,B=16 -> d=4,t=1,p=1,B=32; Goodput +23 % predicted; pause 41 ms".
-// `predicted_gain`: relative; empty where nothing was predicted.
+// `predicted_gain`: relative; empty without a prediction.
 std::string describe(const SwitchReport& report, std::optional<double> predicted_gain);
 
 }  // namespace copus

@@ -17,16 +17,17 @@ namespace copus {
 
 namespace {
 
-// Elements begin .. end of a parameter of a tensor of the plan.
+// Elements begin .. end of one parameter within a tensor of the plan.
 struct Piece {
   int64_t tensor = 0, parameter = 0, begin = 0, end = 0;
 };
 
-// What a tensor of the plan holds: a kind of state, as in state_in_order(), of parameters, by index in canonical order.
+// The content of a tensor of the plan: a kind of state, as in state_in_order(), and the parameters, by index in
+// canonical order.
 struct Content {
   size_t kind = 0;
   std::vector<int64_t> parameters;
-  StoredTensor stored;  // of weights
+  StoredTensor stored;  // how the file stores weights
   bool is_plain() const { return kind > 0 || stored.is_plain(); }
 };
 
@@ -48,13 +49,14 @@ std::vector<Content> contents_of(const RankModel& model) {
   return contents;
 }
 
-// The elements of a part's box that lie in a piece: since both are row-major, they follow each other in the box.
+// The elements of a part's box that lie in a piece. Box and piece are both row-major, so these elements are contiguous
+// in the box.
 Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const Piece& piece) {
   const int64_t row_stride = shape.back();
   const bool is_matrix = part.box.begin.size() == 2;
   const int64_t first_row = is_matrix ? part.box.begin.front() : 0;
   const int64_t first_column = part.box.begin.back(), width = part.box.shape.back();
-  // Number of the box's elements before an element of the whole.
+  // Number of the box's elements that precede an element of the whole.
   const auto before = [&](int64_t element) {
     const int64_t row = element / row_stride - first_row, column = element % row_stride - first_column;
     const int64_t num_rows = is_matrix ? part.box.shape.front() : 1;
@@ -65,13 +67,14 @@ Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const P
   return {std::max(part.begin, before(piece.begin)), std::min(part.end, before(piece.end))};
 }
 
-// The rank that hands in a part: the writer itself where it holds it, otherwise one for each writer in turn.
+// The rank that sends a part: the writer itself if it holds the part; otherwise the holders take turns over the
+// writers.
 int64_t giver(const StatePart& part, int64_t writer) {
   if (std::ranges::binary_search(part.ranks, writer)) return writer;
   return part.ranks[writer % std::ssize(part.ranks)];
 }
 
-// Master weights, then the optimizer's slots; each by bucket.
+// Master weights, then the optimizer's slots, each by bucket.
 std::vector<std::vector<at::Tensor>> state_in_order(const RankModel& model) {
   std::vector<std::vector<at::Tensor>> state = {master_weights(model.parameters)};
   for (size_t slot = 0; slot < model.optimizer->num_slots(); ++slot)
@@ -115,7 +118,7 @@ class Handover {
   }
 
  private:
-  // A stretch of a part that this rank writes, and where its elements are in host memory.
+  // A range of a part that this rank writes, and the address of its elements in host memory.
   struct Source {
     const StatePart* part;
     Stretch stretch;
@@ -137,7 +140,7 @@ class Handover {
     return pieces;
   }
 
-  // Notes what this rank has to do with a writer's piece.
+  // Records what this rank has to do for a writer's piece.
   void add(int64_t writer, const Piece& piece) {
     const std::vector<int64_t>& shape = infos_[piece.parameter].shape;
     const bool writes = writer == everyone_.rank();
@@ -166,7 +169,7 @@ class Handover {
     }
   }
 
-  // Elements that this rank holds, in host memory: where they are, or copied from its device.
+  // Address in host memory of elements that this rank holds: in place, or copied from its device.
   float* on_host(const Piece& piece, const Stretch& stretch) {
     const Parameter& parameter = parameters_.parameters()[here_.at(infos_[piece.parameter].name)];
     const at::Tensor& shard = state_[contents_[piece.tensor].kind][parameter.bucket];
@@ -174,20 +177,20 @@ class Handover {
     const int64_t begin = parameter.offset + stretch.begin - parameters_.buckets()[parameter.bucket].shard_begin;
     const at::Tensor elements = shard.narrow(0, begin, stretch.size());
     if (elements.device().is_cpu()) return elements.data_ptr<float>();
-    // A round has at most a piece for each writer.
+    // A round has at most one piece for each writer.
     float* const copy = buffer(copied_, piece_elements() * std::ssize(writers_)) + staged_;
     staged_ += stretch.size();
     kernels::copy_to_host(elements, copy);
     return copy;
   }
 
-  // Host memory of so many elements that lasts as long as this object.
+  // Host memory for `elements` elements that lives as long as this object.
   static float* buffer(at::Tensor& memory, int64_t elements) {
     if (!memory.defined()) memory = kernels::empty({elements}, at::kFloat, at::kCPU);
     return memory.data_ptr<float>();
   }
 
-  // Puts the piece of this round together.
+  // Assembles the piece of this round.
   void deliver(const TensorSink& sink) {
     float* const piece = buffer(piece_, piece_elements());
     const std::vector<int64_t>& shape = infos_[mine_->parameter].shape;
@@ -208,7 +211,7 @@ class Handover {
     mine_.reset();
   }
 
-  // Collects the parameters of a tensor that files fuse or transpose, and delivers it when it is whole.
+  // Collects the parameters of a tensor that files fuse or transpose, and delivers it once it is complete.
   void gather(std::span<const float> elements, const TensorSink& sink) {
     gathered_.insert(gathered_.end(), elements.begin(), elements.end());
     if (std::ssize(gathered_) < count_elements(plan_.tensors[mine_->tensor].shape)) return;
@@ -236,7 +239,7 @@ class Handover {
   std::vector<std::vector<Piece>> pieces_;  // by writer
   size_t num_rounds_ = 0;
 
-  // Of the current round.
+  // State of the current round.
   std::optional<Piece> mine_;
   std::vector<Source> sources_;
   std::vector<Communicator::Message> outgoing_, incoming_;

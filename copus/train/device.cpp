@@ -75,8 +75,8 @@ void check_may_stage(const DevicePlaces& places) {
 
 namespace {
 
-// For trying NCCL out with few GPUs: from 2.30 it allows several ranks on one (NCCL_MULTI_RANK_GPU_ENABLE=1), and older
-// versions do where each rank is a node of its own to them (NCCL_HOSTID).
+// For experiments with NCCL on few GPUs. From version 2.30 on it allows several ranks on one GPU
+// (NCCL_MULTI_RANK_GPU_ENABLE=1). Older versions do if each rank looks like a node of its own (NCCL_HOSTID).
 bool uses_nccl_on_shared_gpus() {
   const char* const wanted = std::getenv("COPUS_NCCL_ON_SHARED_GPUS");
   return wanted != nullptr && std::string_view(wanted) == "1";
@@ -108,14 +108,15 @@ bool configure_aten(int64_t threads, int64_t local_ranks) {
   const int64_t threads_per_rank = threads > 0 ? threads : default_threads(local_ranks);
   require_threads(threads_per_rank);
   kernels::set_num_threads(threads_per_rank);
-  // cuBLAS repeats its results only with a workspace of a fixed size, which it takes from the environment when it is
-  // first used: no product may come before this.
+  // cuBLAS results are repeatable only with a workspace of a fixed size. It reads the size from the environment on
+  // first use, so no product may be computed before this.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  // Products of float32 keep all bits, also on a GPU whose fastest products of it keep ten. Where a product of bfloat16
-  // is cut into several sums, these are added up in float32: ATen's default is to round each of them to bfloat16 first.
+  // Products in fp32 keep full precision, also on GPUs whose fastest fp32 products keep ten bits of the mantissa. If a
+  // product in bf16 is split into several sums, these are added in fp32; ATen's default first rounds each of them to
+  // bf16.
   at::globalContext().setFloat32MatmulPrecision("highest");
   at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
-  // Warnings alone would not do: CUDA's flash attention would then keep its backward pass that adds in any order.
+  // warn_only would not be enough: CUDA's flash attention would keep its backward pass, which adds in any order.
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);

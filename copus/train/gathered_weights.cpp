@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-constexpr const char* gathering = "gathering the weights";  // as a place of a rank
+constexpr const char* gathering = "gathering the weights";  // shown as the rank's place
 
 }  // namespace
 
@@ -36,7 +36,7 @@ void GatheredWeights::start() {
   COPUS_CHECK(gathered_.empty(), "an update has begun before the weights of the one before were whole");
   const std::vector<Bucket>& buckets = parameters_.buckets();
   for (int64_t b = 0; b < std::ssize(buckets); ++b) {
-    // A tied head has none where its embedding lies here too.
+    // A tied head has no weight of its own if its embedding is on the same rank.
     if (buckets[b].weight.defined()) gathered_[b] = start_gather(buckets[b]);
   }
 }
@@ -103,16 +103,17 @@ void GatheredWeights::gather(int64_t bucket) {
   gathered_[bucket] = start_gather(b);
 }
 
-// Starts to gather what is used next and not there yet, if there is room for it.
+// Starts to gather the next bucket that will be used and is not gathered yet, if there is room for it.
 void GatheredWeights::gather_next() {
   if (!keeps_) {
     if (static_cast<int64_t>(gathered_.size()) > in_use_) return;
     next_gather_ = next_;
-    if (next_ < uses_.size() && gathered_.count(uses_[next_]) != 0) ++next_gather_;  // the one in use, once more
+    if (next_ < uses_.size() && gathered_.count(uses_[next_]) != 0)
+      ++next_gather_;  // the bucket in use is used once more
     if (next_gather_ < uses_.size() && gathered_.count(uses_[next_gather_]) == 0) gather(uses_[next_gather_]);
     return;
   }
-  // A bucket that has been gathered stays until nobody uses it any more, so no use has to be looked at twice.
+  // A gathered bucket stays until its last use, so each use is checked only once.
   while (next_gather_ < uses_.size() && gathered_.count(uses_[next_gather_]) != 0) ++next_gather_;
   if (next_gather_ < uses_.size()) gather(uses_[next_gather_]);
 }

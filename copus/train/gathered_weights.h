@@ -1,6 +1,6 @@
-// Whole weights of a rank that updates only its share of them. With ZeRO-1 and 2 the weights stay whole: an update
-// starts to gather all buckets, and each is waited for where it is used first. With ZeRO-3 a bucket is gathered for as
-// long as it is in use, the next one while the one in use is computed with.
+// Gathers whole weights on ranks that update only their share. With ZeRO-1 and 2 the weights stay whole: each update
+// starts to gather all buckets, and the first use of a bucket waits for it. With ZeRO-3 a bucket is whole only while it
+// is in use. Its gather overlaps with the computation on the bucket before it.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +14,36 @@
 
 namespace copus {
 
-// Without ZeRO it does nothing: weights are whole and everybody's own.
+// Does nothing without ZeRO, since every rank updates all weights then.
 class GatheredWeights {
  public:
-  // Refers to all three for its whole life.
+  // Keeps references to all three arguments.
   GatheredWeights(const ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder);
-  // Waits for what is under way, or until it has failed.
+  // Waits until the gathers under way are done or have failed.
   ~GatheredWeights();
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;
 
-  // Starts to gather all buckets with ZeRO-1 and 2, in the order in which a forward pass uses them. Call on all ranks
-  // that share the weights, when their shares have changed. Until finish(), only use() says when a bucket may be read.
+  // Starts to gather all buckets with ZeRO-1 and 2, in the order in which a forward pass uses them. All ranks that
+  // share the weights call it when their shares have changed. Until finish(), a bucket may be read only after use().
   void start();
 
-  // Waits until nothing is under way: the weights are whole with ZeRO-1 and 2.
+  // Waits for all gathers under way. With ZeRO-1 and 2 the weights are whole then.
   void finish();
 
-  // Tells whether weights are used in passes: with ZeRO-3. Else passes need not be begun.
+  // Whether weights must be used in passes (begin, use, release, end): true with ZeRO-3.
   bool needs_passes() const { return is_cut_; }
 
-  // Begins a pass that uses the weights of these buckets in this order, and the gather of the first. With `keeps` a
-  // bucket stays until its last use (as with reshard_after_forward = false), otherwise at most one is there beside
-  // those in use: the next. All ranks that share the weights begin the same passes.
+  // Begins a pass that uses the weights of these buckets in this order, and starts the first gather. With `keeps` a
+  // bucket stays whole until its last use (as with reshard_after_forward = false). Otherwise at most one bucket is
+  // gathered ahead of those in use. All ranks that share the weights begin the same passes.
   void begin(std::vector<int64_t> uses, bool keeps);
 
-  // The bucket is whole from use() to release(). In a pass, use() follows the order of begin().
+  // The bucket is whole from use() to release(). Within a pass, calls of use() follow the order of begin().
   void use(int64_t bucket);
   void release(int64_t bucket);
 
-  // Ends the pass, all of whose uses are done. Nothing is left gathered.
+  // Ends the pass after all its uses. No bucket stays gathered.
   void end();
 
  private:
@@ -58,9 +58,10 @@ class GatheredWeights {
   bool keeps_ = false;
   std::vector<int64_t> uses_;
   size_t next_ = 0;                       // the first use that has not begun
-  size_t next_gather_ = 0;                // where buckets stay: the first use whose bucket may not be there
+  size_t next_gather_ = 0;                // with `keeps`: the first use whose bucket may not be gathered yet
   std::map<int64_t, int64_t> uses_left_;  // by bucket
-  std::map<int64_t, Work> gathered_;      // by bucket, under way or done; with ZeRO-1 and 2 those not waited for yet
+  std::map<int64_t, Work>
+      gathered_;  // by bucket, under way or done; with ZeRO-1 and 2 only gathers that nobody has waited for yet
   int64_t in_use_ = 0;
 };
 

@@ -12,20 +12,21 @@ namespace copus {
 
 namespace {
 
-// Tells in which pass a parameter's gradient is added: norms, embedding and head in B, the linear layers of the decoder
-// in W (WeightGradients).
+// The pass that adds a parameter's gradient: B for norms, embedding and head, W for the linear layers of the decoder
+// (WeightGradients).
 GradientPart part_of(const Parameter& parameter) {
   const bool is_linear = parameter.info.kind == ParameterKind::linear || parameter.info.kind == ParameterKind::bias;
   return is_linear && parameter.info.layer >= 0 ? GradientPart::weight_pass : GradientPart::input_pass;
 }
 
-// Learned positions lie beside a tied embedding in both of its copies, and have a gradient from one side alone.
+// Learned positions are stored with a tied embedding in both of its copies, but get a gradient only from the
+// embedding's side.
 bool is_tied_to_head(const Parameter& parameter) {
   return parameter.sharding.tied && parameter.info.name == token_embedding_name;
 }
 
-// The next position at which a block of a squared norm can begin, so that a norm does not depend on what lies before
-// it.
+// The next element at which a block of a squared norm can begin. Aligned blocks make a norm independent of what
+// precedes it.
 int64_t next_block(int64_t element) { return round_up(element, kernels::squared_norm_block); }
 
 void add_all(kernels::NormSum& sum, const at::Tensor& values) { sum.add(values.view({-1}), 0, values.numel()); }
@@ -97,7 +98,7 @@ void GradientProbe::find_tied() {
   }
 }
 
-// Runs `read` and times it as work of its own, apart from the computation or wait that it interrupts.
+// Runs `read` and times it as separate work, apart from the computation or wait that it interrupts.
 template <class Read>
 void GradientProbe::read(const Read& read) {
   recorder_.aside({.category = "statistics", .name = "probe", .part = StepPart::optimizer},
@@ -153,10 +154,10 @@ void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
   }
 }
 
-// Starts the sums of the copied partial gradients. The reduction uses the same groups, and the forward and backward
-// passes may. The ranks of such a group have the same place in the pipeline and so the same list of actions: in any
-// schedule these sums come between the same two actions on all of these ranks, so the operations of the group keep one
-// order.
+// Starts the sums of the copied partial gradients. The reduction uses the same groups, and so may the forward and
+// backward passes. The order of operations in a group is nevertheless the same on all its ranks: they have the same
+// place in the pipeline and so the same list of actions, and in any schedule these sums come between the same two
+// actions.
 void GradientProbe::start_partial() {
   for (PartialVector& vector : partial_) {
     vector.work = vector.group->start_all_reduce(vector.values.data_ptr(), vector.values.numel(),
@@ -166,15 +167,15 @@ void GradientProbe::start_partial() {
 
 // Reads the norm of a tied embedding. Its gradient is a + c, where a, from the embedding's side, is zero except in the
 // rows of the tokens: |a + c|^2 = |c|^2 + |a' + c'|^2 - |c'|^2, where a' and c' are these rows. So only c' has to be
-// brought together with a'.
+// sent to the rank that holds a'.
 void GradientProbe::read_tied(const Parameter& copy) {
   if (copy.tied_copy) add({copy.bucket, copy.offset, copy.offset + copy.box.num_elements()});
   (copy.tied_copy ? head_rows_ : embedding_rows_) = kernels::embedding(copy.gradient, rows_);
 }
 
-// Sends the rows of a tied embedding no earlier than this: with two stages the group of the two copies is that of the
-// pipeline, whose messages arrive in the order in which they are sent, and the first stage receives gradients until
-// here. The last stage is done long before.
+// Sends the rows of a tied embedding only now. With two stages the two copies' group is the pipeline's group, whose
+// messages arrive in the order of sending, and the first stage receives gradients until here. The last stage finishes
+// long before.
 void GradientProbe::schedule_done() {
   const bool has_both = embedding_ != nullptr && head_ != nullptr;
   if (!reads_prefix() || is_row_.empty() || has_both || rows_.numel() == 0) return;

@@ -1,6 +1,6 @@
-// Squared norms of gradients of batches smaller than the global one, read during a step: the online source of the
-// gradient noise scale (copus/statistics). Each parameter's Sharding tells which of its gradients are replicated,
-// partial or tied, so that the norm is that of the logical parameter vector in any layout.
+// Reads, during a step, squared norms of gradients of batches smaller than the global one. They are the online source
+// of the gradient noise scale (copus/statistics). Each parameter's Sharding says which gradients are replicated,
+// partial or tied, so the norm is that of the logical parameter vector in any layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,41 +24,41 @@ namespace copus {
 // may come later.
 enum class GradientPart { input_pass, weight_pass };
 
-// Used in every step, by all ranks of a layout, in this order: begin, the calls of the executor and the reduction,
-// finish.
+// Every step calls, on all ranks of a layout and in this order: begin(), the functions for the executor and the
+// reduction, finish().
 class GradientProbe {
  public:
-  // Refers to all three for its whole life.
+  // Keeps references to all three arguments.
   GradientProbe(ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder);
 
-  // Begins a step, before its first action. `first`: this rank's first micro-batch, whose tokens name the rows of a
-  // tied embedding that have a gradient from the embedding's side.
+  // Begins a step, before its first action. `first`: this rank's first micro-batch. Its tokens name the rows of a tied
+  // embedding that get a gradient from the embedding's side.
   void begin(ProbeSource source, const MicroBatch& first);
 
-  // Source `prefix`: this part of the first micro-batch's gradients of a chunk is complete, and nothing else has been
-  // added yet.
+  // Source `prefix`: this part of a chunk's gradients of the first micro-batch is complete, and later micro-batches
+  // have not added to it yet.
   void first_micro_batch_done(int64_t chunk, GradientPart part);
 
-  // Sources with a prefix: the last action of the schedule is done, so that no message of the pipeline is under way to
-  // this rank.
+  // Sources with a prefix: call after the schedule's last action, when no pipeline message to this rank is under way.
   void schedule_done();
 
-  // Source `rank`: partial and tied gradients of the bucket are added; its data-parallel reduction has not begun.
-  // Source `prefix_of_each_rank`: the same of the first micro-batch, apart from tied gradients, which are not added.
+  // Source `rank`: the bucket's partial and tied gradients have been added up, and its data-parallel reduction has not
+  // begun. Source `prefix_of_each_rank`: likewise for the first micro-batch, whose tied gradients are not added up,
+  // though.
   void before_data_parallel(int64_t bucket);
 
   // Ends the step's gradients: waits, in the order of the device's work, for the operations that are under way.
   void finish();
-  // Takes this rank's share of the sum, over data-parallel ranks, of the squared norms of their small-batch gradients,
-  // as they stood in the main gradients (with the step's loss scale). The sum over all ranks counts every logical
-  // element of each once. Call once after each finish. Waits for the device.
+  // Takes this rank's part of the sum, over data-parallel ranks, of the squared norms of their small-batch gradients.
+  // The gradients include the step's loss scale. The sum over all ranks counts every logical element of each
+  // data-parallel rank's gradient once. Call once after each finish(). Waits for the device.
   ExactSum take();
 
  private:
   static constexpr size_t num_parts = 2;
   static size_t index(GradientPart part) { return static_cast<size_t>(part); }
 
-  // A range of partial gradients and the place that it is copied to.
+  // A range of partial gradients, and where its copy goes.
   struct PartialRange {
     GradientRange from;
     int64_t chunk;
@@ -68,9 +68,9 @@ class GradientProbe {
   // Gradients of this rank that are partial over the same group.
   struct PartialVector {
     Communicator* group;
-    bool counts;  // this rank is the first of the group
+    bool counts;  // whether this rank is the first of the group, which counts the norm
     std::vector<PartialRange> ranges;
-    at::Tensor values;  // flat, master dtype; kept over the run
+    at::Tensor values;  // flat, master dtype; kept for the whole run
     Work work;
   };
 
@@ -94,7 +94,7 @@ class GradientProbe {
   std::vector<std::array<std::vector<GradientRange>, num_parts>> prefix_ranges_;  // by chunk: neither partial nor tied
   std::vector<std::vector<GradientRange>> rank_ranges_;                           // by bucket
   std::vector<PartialVector> partial_;
-  // The copies of a tied embedding that lie on this rank; null where there is none.
+  // The copies of a tied embedding on this rank; null if there is none.
   const Parameter* embedding_ = nullptr;
   const Parameter* head_ = nullptr;
 
@@ -102,8 +102,8 @@ class GradientProbe {
   ProbeSource source_ = ProbeSource::none;
   kernels::NormSum sum_, subtracted_;
   size_t parts_to_come_ = 0;
-  // The distinct tokens of the first micro-batch that are in this rank's part of the vocabulary, as ascending rows of
-  // the part, and the gradients of these rows, [rows, hidden].
+  // The distinct tokens of the first micro-batch in this rank's part of the vocabulary, as ascending rows of that part,
+  // and the gradients of these rows, [rows, hidden].
   at::Tensor rows_, embedding_rows_, head_rows_;
   std::vector<uint8_t> is_row_;
   Work sent_;

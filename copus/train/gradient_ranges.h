@@ -1,4 +1,4 @@
-// Stretches of the flat gradient buckets, for squared norms that count every logical element once.
+// Ranges of the flat gradient buckets, for squared norms that count every logical element once.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@ struct GradientRange {
   int64_t end;
 };
 
-// Tells whether a gradient counts here. Of the ranks of one data-parallel rank that hold the same elements, the first
-// counts them: the first of a parameter's replicas, and the embedding rather than the head that is tied to it.
+// Whether this rank counts a parameter's gradient in norms. If several ranks of one data-parallel rank hold the same
+// elements, the first replica counts them. Of a tied pair the embedding counts, not the head.
 inline bool counts_here(const ParameterStore& parameters, const Parameter& parameter) {
   return !parameter.tied_copy && parameters.placement().here.tensor % parameter.sharding.replicas == 0;
 }
 
-// Tells whether a rank is the first of the data-parallel ranks that update the same elements: of all of them without
-// ZeRO, of those with its share otherwise.
+// Whether a rank is the first of the data-parallel ranks that update the same elements. Without ZeRO these are all
+// data-parallel ranks, with ZeRO those with the same share.
 inline bool is_first_with_its_share(const Placement& placement) {
   const ParallelStrategy& strategy = placement.strategy;
   return placement.here.data < (strategy.cuts_optimizer() ? strategy.zero_shards() : 1);
 }
 
-// Ranges of a bucket in which the parameters with `wanted(parameter)` lie, in order. Neighbours make one range: the
-// padding between them has no gradient and stays zero.
+// Ranges of a bucket that hold the parameters with `wanted(parameter)`, in order. Adjacent parameters make one range:
+// the padding between them has no gradient and stays zero.
 template <class Wanted>
 std::vector<GradientRange> ranges_of(const ParameterStore& parameters, int64_t bucket, const Wanted& wanted) {
   std::vector<GradientRange> ranges;

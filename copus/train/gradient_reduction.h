@@ -1,5 +1,5 @@
-// Exchange in a step between the ranks that hold the same parameters: gradients are added up bucket by bucket while the
-// backward pass goes on.
+// Reduces gradients within a step over the ranks that hold the same parameters, bucket by bucket, while the backward
+// pass continues.
 #pragma once
 
 #include <cstdint>
@@ -15,57 +15,58 @@ namespace copus {
 
 // The reduction of every step's gradients, driven by the parameters' Sharding. A bucket goes through
 // 1. the replica groups of its partial parameters,
-// 2. where it is a tied embedding: the sum with the gradient of the other copy,
-// 3. the data-parallel ranks: an all-reduce, or with ZeRO a reduce-scatter into this rank's share of the bucket (after
-//    which the rest of its gradient means nothing),
-// 4. with several copies of the shares: the ranks that have the same share, once the share of the step is complete.
-// Sums are formed in the order of the ranks, those of tied embeddings as embedding + head.
+// 2. for a tied embedding: the sum with the gradient of the other copy,
+// 3. the data-parallel ranks: an all-reduce, or with ZeRO a reduce-scatter into this rank's share of the bucket (the
+//    rest of its gradient is meaningless afterwards),
+// 4. with several copies of the shares: the ranks with the same share, once the step's share is complete.
+// Sums follow the order of the ranks; those of tied embeddings are embedding + head.
 //
-// With ZeRO-2 and 3 a rank keeps only its share, so each micro-batch's gradients are reduced by themselves and added to
-// it: a whole bucket exists from a pass's beginning until it is reduced. At most two do at once, the one that a pass
-// adds to and the one that is being reduced, and a third one where there are partial parameters to add first. A tied
-// embedding's two gradients are still added before they are reduced where there is one micro-batch, so that the sum is
-// that of the other stages; for several, adding the shares at the end spares whole buckets and a message between the
-// stages each time.
+// With ZeRO-2 and 3 a rank keeps only its share. Each micro-batch's gradients are reduced separately and added to the
+// share, so a whole bucket exists only from the beginning of a pass until it is reduced. At most two exist at once: one
+// that a pass adds to, and one that is being reduced. Partial parameters, which are added up first, need a third.
+//
+// With one micro-batch, a tied embedding's two gradients are added before the reduction, so that the sum has the same
+// bits as in the other ZeRO stages. With several, the shares are added at the end. This saves whole buckets, and a
+// message between the pipeline stages for each micro-batch.
 class GradientReduction {
  public:
-  // Refers to all three for its whole life. `probe` sees each bucket between steps 2 and 3.
+  // Keeps references to all three arguments. `probe` sees each bucket between steps 2 and 3.
   GradientReduction(ParameterStore& parameters, RankGroups& groups, GradientProbe& probe);
 
-  // Tells whether a rank keeps only its share, so that every micro-batch's gradients are reduced.
+  // Whether a rank keeps only its share, so that every micro-batch's gradients are reduced.
   bool reduces_each_micro_batch() const { return cuts_gradients_; }
 
-  // Begins a step in which this rank runs so many micro-batches.
+  // Begins a step in which this rank runs `micro_batches` micro-batches.
   void begin(int64_t micro_batches);
 
-  // Gradients of a micro-batch are going to be added to a bucket: with ZeRO-2 and 3 it gets memory, zeroed.
+  // Call before a micro-batch's gradients are added to a bucket. With ZeRO-2 and 3 it allocates the bucket, zeroed.
   void pass_begins(int64_t bucket);
 
-  // Starts the reduction of a bucket, this rank's gradient of which is complete: that of the step, or with ZeRO-2 and 3
-  // that of a micro-batch. All ranks of a data-parallel group call it in the same order.
+  // Starts to reduce a bucket whose gradient on this rank is complete: for the step, or with ZeRO-2 and 3 for a
+  // micro-batch. All ranks of a data-parallel group call it in the same order.
   void bucket_done(int64_t bucket);
 
   // Waits until all gradients are reduced; call after the last bucket.
   void finish();
 
  private:
-  // A stretch of a bucket whose parameters are partial over the same group.
+  // A range of a bucket whose parameters are partial over the same group.
   struct PartialRange {
     Communicator* group;
     int64_t begin;
     int64_t end;
   };
-  // A bucket whose partial ranges are being added.
+  // A bucket whose partial ranges are being added up.
   struct Pending {
     int64_t bucket;
     std::vector<Work> works;
   };
-  // With ZeRO-1, a bucket whose share is to be added to those of other copies.
+  // With ZeRO-1, a bucket whose share has yet to be added to the other copies' shares.
   struct Scattering {
     int64_t bucket;
     Work work;
   };
-  // A whole bucket that is being reduced into this rank's share, or into `addend`, which is added to the share then.
+  // A whole bucket that is being reduced into this rank's share, or into `addend`, which is then added to the share.
   struct Reducing {
     int64_t bucket;
     Work work;
@@ -102,7 +103,8 @@ class GradientReduction {
   std::vector<Work> works_;
 };
 
-// Adds the gradient of a tied head to that of the embedding beside it; nothing where there are no two copies.
+// Adds the gradient of a tied head to that of the embedding on the same rank. Does nothing if the rank does not hold
+// both copies.
 void add_tied_gradient(const ParameterStore& parameters);
 
 }  // namespace copus

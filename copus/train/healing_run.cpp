@@ -46,31 +46,32 @@ namespace copus {
 
 namespace {
 
-// Number of times in a row that ranks may fail at the same step: what a step itself brings about, healing cannot help.
+// Number of times in a row that ranks may fail at the same step. Healing cannot help if the step itself causes the
+// failures.
 constexpr int64_t most_failures_at_a_step = 10;
 
-// Failures of ranks in a row without a step between them.
+// Consecutive failures of ranks without a step between them.
 struct RepeatedFailures {
   int64_t after_step = -1;
   int64_t count = 0;
   auto operator<=>(const RepeatedFailures&) const = default;
 };
 
-// Ranks that come together again move memory, and do not wait for disks. One that makes no progress has stalled after
-// ten times this, or ten times the state's bytes at 1 GB/s where that is longer, and at most after the wait limit.
+// While ranks regroup, they move memory and do not wait for disks. A rank without progress has stalled after ten times
+// this time, or ten times the time to move the state at 1 GB/s if that is longer, but at most after the wait limit.
 constexpr double least_seconds_of_progress = 3;
 constexpr double expectations_of_a_stall = 10;
 constexpr double assumed_bytes_per_second = 1e9;
 
 double seconds_of_moving(const RunConfig& config) {
-  // The weight in two precisions, and the optimizer's slots.
+  // Weights in two precisions, and the optimizer's slots.
   const int64_t bytes_of_parameter = 2 * size_of(DType::f32) + slot_bytes(config.optimizer.kind);
   const auto bytes = static_cast<double>(bytes_of_parameter * count_parameters(config.model));
   const double most = std::max(least_seconds_of_progress, config.wait_limit / expectations_of_a_stall);
   return std::clamp(bytes / assumed_bytes_per_second, least_seconds_of_progress, most);
 }
 
-// Has the others notice, while it lives, where this rank makes no progress for ten times `seconds`.
+// While it exists, a rank without progress for ten times `seconds` counts as stalled.
 class ProgressIsExpected {
  public:
   ProgressIsExpected(Health& health, double seconds) : health_(health) { health.set_expected_step_seconds(seconds); }
@@ -84,12 +85,12 @@ class ProgressIsExpected {
 
 constexpr int64_t never = -1;
 
-// What a process knows of the run's past. All learn it before they do anything else in an epoch, so that a newcomer
-// never knows less of it than the plan that it is given.
+// What a process knows about the run's past. All processes share it before anything else in an epoch, so a new process
+// knows at least as much as the plan that it receives.
 struct Past {
   RepeatedFailures failures;
   int64_t begun_in = never;   // the latest epoch in which the state was loaded and every rank had its part
-  int64_t was_begun = false;  // before all who knew more of it were gone
+  int64_t was_begun = false;  // whether it was begun before all processes that knew more were gone
 };
 
 class HealingRun {
@@ -105,8 +106,8 @@ class HealingRun {
         membership_(membership),
         device_(device),
         local_ranks_(local_ranks) {
-    // Where others train already, a signal is noted from the beginning; in a job that starts, once the ranks have met.
-    // Until then it ends the process, as in any program that starts.
+    // A process that joins a running job catches signals from the beginning. In a job that starts, a rank catches them
+    // once the ranks have met; until then a signal ends the process, as in any program.
     if (membership.is_newcomer()) stop_.emplace(max_seconds, start);
   }
 
@@ -159,7 +160,7 @@ class HealingRun {
     }
     if (!regrouped && membership_.epoch().number > 0) {
       return_to_checkpoint(members, loss);
-      state_ = {};  // on spares too, so that nobody takes what lies there for the state that is loaded now
+      state_ = {};  // on spares too, so that nobody mistakes their old state for the state that is loaded now
     }
     if (regrouped) membership_.settled();
     const MannedConfiguration now =
@@ -187,8 +188,8 @@ class HealingRun {
     return shares_memory;
   }
 
-  // Makes the arenas readable to all of a machine, those that its launcher has kept of ended processes too. Whether
-  // they can be had.
+  // Makes the arenas of a machine readable to all its ranks, including those that its launcher has kept of ended
+  // processes. Returns whether that worked.
   bool join_arenas(World& members) {
     if (membership_.epoch().number == 0) return true;
     const bool is_new = state_.arena == nullptr;
@@ -197,7 +198,7 @@ class HealingRun {
     return joined;
   }
 
-  // What a process does once, and what it does with every composition of the job.
+  // Sets up this process once, and checks what every new set of ranks must agree on.
   void set_up(World& members) {
     take_plan(members);
     members.health().set_place("setting up");
@@ -214,7 +215,7 @@ class HealingRun {
     }
   }
 
-  // Gives those who have come anew the run's configuration and directory, which its files no longer tell as they were.
+  // Gives new processes the run's configuration and directory. The files can no longer tell them how the run began.
   void take_plan(World& members) {
     is_planned_anew_ = false;
     if (membership_.epoch().number == 0) return;
@@ -240,7 +241,7 @@ class HealingRun {
     plan_->start = configuration_of(plan_->config);
   }
 
-  // Makes the plan from the run's files, since all who knew it are gone.
+  // Makes the plan from the run's files, since all processes that knew it are gone.
   void plan_anew() {
     const std::string& directory = membership_.epoch().note;
     if (directory.empty()) throw UserError("all ranks that knew of the run ended before it began; start it again");
@@ -248,7 +249,7 @@ class HealingRun {
     past_.was_begun = is_planned_anew_ = true;
   }
 
-  // The job ends with a checkpoint, in the next epoch, instead of losing what those hold that leave.
+  // Ends the job with a checkpoint, in the next epoch, since otherwise the state of the leaving ranks would be lost.
   void end_since_nobody_can_take_over(const NoConfiguration& reason, World& members) {
     membership_.ask_to_stop();
     if (members.rank() > 0) return;
@@ -257,7 +258,7 @@ class HealingRun {
                                     printable(reason.what()), "\n"));
   }
 
-  // Asked on rank 0 alone. A job that ends, or whose ranks have not changed, has no reason to move.
+  // Called on rank 0 only. The job keeps its layout if it is about to end or if its ranks have not changed.
   std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks) {
     given_up_.clear();
     const bool has_ranks = before.strategy.world_size() <= ranks;
@@ -284,7 +285,8 @@ class HealingRun {
     return chosen;
   }
 
-  // Whether the state would be as safe in it as the user wants. On one machine no layout outlives that.
+  // Whether the state in this configuration survives the loss of a machine, if the user requires that. On a single
+  // machine no layout does.
   bool is_safe_enough(const Configuration& configuration) const {
     return !plan_->config.heal.machines || safe_members(configuration.strategy).has_value();
   }
@@ -296,7 +298,7 @@ class HealingRun {
                                             {epoch.machines.begin(), epoch.machines.begin() + epoch.num_staying()});
   }
 
-  // Gives a configuration its ranks: the first members, or those that make the state as safe as the user wants.
+  // Assigns ranks to a configuration: the first members, or with heal.machines members that keep the state safe.
   std::optional<MannedConfiguration> manned(const std::optional<Configuration>& configuration) const {
     if (!configuration) return std::nullopt;
     std::vector<int64_t> members(configuration->strategy.world_size());
@@ -305,8 +307,8 @@ class HealingRun {
     return MannedConfiguration{*configuration, std::move(members)};
   }
 
-  // The configuration of a run that begins: the one that was wanted, if all its ranks are still there. What a policy
-  // wanted, and not the user, gives way to what is safe enough.
+  // The configuration in which a run begins: the planned one if all its ranks are still available. If a policy chose
+  // it, not the user, and it is not safe enough, a safe one replaces it.
   MannedConfiguration first_configuration(World& members) {
     std::vector<int64_t> words(num_configuration_fields);
     if (members.rank() == 0) {
@@ -331,9 +333,9 @@ class HealingRun {
     return *manned(configuration_of_words(std::span(words).first<num_configuration_fields>()));
   }
 
-  // Takes the newest checkpoint, since no copy of the state is left in memory, as `loss` says: where others have
-  // trained, checkpoints and log may have gone far beyond what this job began with. Throws UserError where a run that
-  // has recorded steps has none.
+  // Returns to the newest checkpoint, since memory holds no copy of the state (`loss` says why). Other ranks may have
+  // trained on, so checkpoints and log may be far ahead of what this job began with. Throws UserError if there is no
+  // checkpoint and the run has recorded steps.
   void return_to_checkpoint(World& members, const std::string& loss) {
     members.health().set_place("returning to the newest checkpoint");
     const bool leads = members.rank() == 0;
@@ -362,13 +364,13 @@ class HealingRun {
     if (plan_->checkpoint) {
       const TrainingState then = parse_training_state(plan_->checkpoint->training_state(), newest);
       step = then.step;
-      if (newest != known) {  // else the run starts again as the user has asked
+      if (newest != known) {  // otherwise the run starts again as the user requested
         plan_->start = then.configuration;
         plan_->changes.clear();
         plan_->effects.clear();
       }
     }
-    past_.failures.after_step = step;  // failures at steps that are trained again are not of the same step
+    past_.failures.after_step = step;  // failures at repeated steps do not count as failures at the same step
     plan_->damage = std::move(found.damage);
     plan_->state_is_in_memory = false;
     plan_->takes_over = true;
@@ -383,8 +385,8 @@ class HealingRun {
     write_all(STDERR_FILENO, concat("copus: ", printable(loss), "; ", printable(next), "\n"));
   }
 
-  // Whether the job has begun with no checkpoint, the record has no step, and no rank has trained past step 1, whose
-  // line may still be missing. Rank 0 looks, for all.
+  // Whether nothing is lost if the job begins again: it began without a checkpoint, the log has no step, and no rank
+  // has trained past step 1, whose line may still be missing. Rank 0 decides for all.
   bool has_nothing_to_lose(World& members, bool without_checkpoint) const {
     const std::filesystem::path log = plan_->directory / "run.jsonl";
     int64_t nothing = members.rank() == 0 && without_checkpoint && std::filesystem::exists(log) &&
@@ -393,7 +395,8 @@ class HealingRun {
     return nothing != 0;
   }
 
-  // One that all ranks have written may become complete at any moment. Not for as long as a disk that hangs takes.
+  // A checkpoint whose files are all written may become complete at any moment. The wait is bounded, since a disk may
+  // hang.
   void await_checkpoint_in_progress() {
     if (!leader_ || !leader_->has_begun()) return;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -413,7 +416,7 @@ class HealingRun {
     plan_->start = configuration;
     state_ = {};
     loaded_in_ = never;
-    // Later, what others have left may not be free yet.
+    // In later epochs the memory of ended processes may not be free yet.
     if (membership_.epoch().number == 0) check_state_fits(plan_->config, configuration, device_, local_ranks_, *world_);
     const auto of_ranks = [&](const std::vector<int64_t>& by_member) {
       std::vector<int64_t> by_rank;
@@ -433,8 +436,8 @@ class HealingRun {
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
     loaded_in_ = epoch.number;
     world_->health().set_place("beginning");
-    // After the barrier every rank counts on the state that the others hold, so the launcher gets the arenas before it.
-    // The arenas that the launcher kept until now held a state that was lost.
+    // After the barrier every rank relies on the state of the others, so the launcher must have the arenas before it.
+    // The arenas that the launcher has kept until now hold a state that was lost.
     if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     world_->health().set_place("having begun");
@@ -443,7 +446,7 @@ class HealingRun {
     if (epoch.number > 0) membership_.settled();
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
-    // With the note, the job does not begin again over the directory when all ranks are killed from here on.
+    // Because of the note, the job does not begin again in this directory if all ranks are killed from here on.
     membership_.leave_note(plan_->directory.string());
     world_->health().set_place("opening the run directory");
     leader_->begin(have_cores_);
@@ -451,7 +454,7 @@ class HealingRun {
     if (!given_up_.empty()) leader_->output().note(concat("safe       ", given_up_));
   }
 
-  // Goes on where training stands, with the ranks of the world.
+  // Continues at the current step with the ranks of the world.
   void go_on(const Regrouped& regrouped) {
     trainer_ = std::make_unique<Trainer>(plan_->config, *dataset_, device_, *world_, std::exchange(state_, {}));
     trainer_->publish_weights();
@@ -464,7 +467,7 @@ class HealingRun {
     passed_.record = trainer_->latest_record();
     passed_.may_owe_evaluation = false;
     if (passed_.last_switch && passed_.last_switch->after_step != step) passed_.last_switch.reset();
-    // That those are gone now which have parted is no news.
+    // If only ranks that announced their leave have gone, that is not reported again.
     const bool is_news = std::exchange(ranks_at_work_, ranks) != ranks || regrouped.now != regrouped.before ||
                          !membership_.epoch().lost.empty();
     if (is_news) {
@@ -483,8 +486,8 @@ class HealingRun {
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
   }
 
-  // Rank 0's own part of that. A rank that was not the first before takes the run directory over; what its leader may
-  // have written last is written again.
+  // Rank 0's part of go_on(). A rank that was not rank 0 before takes over the run directory, and writes the latest
+  // step again that the previous rank 0 may already have written.
   void lead_on(const Regrouped& regrouped) {
     const int64_t step = regrouped.after_step;
     if (leader_ && leader_->has_begun()) {
@@ -511,15 +514,16 @@ class HealingRun {
     leader_->begin(have_cores_);
   }
 
-  // Counts a failure of others after this rank's latest step, or while it had not gone on from the one before.
+  // Counts a failure of other ranks after this rank's latest step. A failure before it has continued counts for the
+  // same step.
   void count_failure() {
     RepeatedFailures& failures = past_.failures;
     const int64_t step = trainer_ ? trainer_->state().step : failures.after_step;
     failures = {.after_step = step, .count = step == failures.after_step ? failures.count + 1 : 1};
   }
 
-  // Makes what the ranks that came furthest know that of all, since each of them may be the next to fail. State that
-  // was loaded when others lacked theirs, or before the run went back to a checkpoint, is none.
+  // Shares with all ranks what the most advanced ranks know, since each of them may be the next to fail. Drops state
+  // that was loaded when other ranks lacked theirs, or before the run returned to a checkpoint.
   void agree_on_past(World& members) {
     members.health().set_place("learning what has happened");
     past_.begun_in = std::max(past_.begun_in, latest_load_on_record(state_.arena.get()));
@@ -558,22 +562,22 @@ class HealingRun {
     return given_up_.empty() ? text : concat(text, "; ", given_up_);
   }
 
-  // Gives up the epoch, in which nothing is under way any more once its world is gone.
+  // Ends this process' part of the epoch. Once the epoch's world is destroyed, no communication is under way.
   void leave() {
     if (trainer_) {
       std::optional<SurvivingState> state = trainer_->leave();
-      // Where the ranks of a machine cannot read each other's memory, nothing is left. State that has been loaded
-      // counts even where this rank has not heard that all have loaded theirs.
+      // If the ranks of a machine cannot read each other's memory, no state remains. Loaded state counts even if this
+      // rank has not heard that all ranks have loaded theirs.
       state_ = state ? std::move(*state) : SurvivingState();
       if (state_.loaded_in < 0) state_.loaded_in = loaded_in_;
     }
     trainer_.reset();
     world_.reset();
-    // Whoever is about to go leaves the run directory to the next rank 0 before that can open it.
+    // A process that is about to end releases the run directory before the next rank 0 can open it.
     if (stop_->reason(0) == StopReason::terminate) leader_.reset();
   }
 
-  // Leaves everything alive for the end of the process: communication that is under way must not find its buffers gone.
+  // Leaks trainer and world until the process ends, since communication that is under way must not lose its buffers.
   void abandon() {
     [[maybe_unused]] const Trainer* trainer = trainer_.release();
     [[maybe_unused]] const World* world = world_.release();
@@ -592,9 +596,9 @@ class HealingRun {
   std::optional<StopRequest> stop_;
   Past past_;
   SurvivingState state_;       // between epochs
-  int64_t loaded_in_ = never;  // the epoch in which this process has loaded state last
-  int64_t ranks_at_work_ = 0;  // with which training went on last, spares included
-  std::string given_up_;       // for heal.machines, on rank 0, as the user is told
+  int64_t loaded_in_ = never;  // the epoch in which this process last loaded state
+  int64_t ranks_at_work_ = 0;  // number of ranks with which training last continued, spares included
+  std::string given_up_;       // what heal.machines rules out, on rank 0, as text for the user
   PassedBoundary passed_;
   std::unique_ptr<RunLeader> leader_;  // on rank 0
   std::unique_ptr<World> world_;       // of the ranks that train

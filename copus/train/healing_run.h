@@ -1,5 +1,5 @@
-// A run whose ranks may fail, leave and come: epoch after epoch, whoever is there goes on with the training state that
-// survives in memory.
+// A run whose ranks may fail, leave and join. In each epoch the available processes continue with the training state
+// that survives in memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,11 +16,11 @@
 
 namespace copus {
 
-// Trains as run_training does, as one process of a job. `plan`: empty in a process that has come after the first epoch,
-// which takes the others', or where none of them has one makes that of the run in a directory, to resume it, by
-// `plan_again`. The device is the CPU and the clock the real one.
-// Throws UserError likewise, and where nothing can heal: nothing of the state is left and there is no checkpoint, or
-// the ranks fail again and again at the same step.
+// Trains as run_training does, as one process of a job. `plan`: empty in a process that joined after the first epoch.
+// It takes the plan of the other processes. If none has one, `plan_again` makes the plan that resumes the run in a
+// directory. The device is the CPU, and the clock is the real one.
+// Throws UserError as run_training does, and if the run cannot recover: no state is left and there is no checkpoint, or
+// ranks fail again and again at the same step.
 RunEnd run_healing_training(std::optional<RunPlan> plan,
                             const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,
                             double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership,

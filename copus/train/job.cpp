@@ -37,13 +37,13 @@ namespace {
 
 constexpr int users_mistake = 2;
 
-// Whether ranks that our launchers start go on without those that fail: training state has to lie in memory that
-// outlives them.
+// Whether ranks that our launchers start continue when others fail. This requires training state in memory that
+// outlives the ranks.
 bool can_heal(const RunConfig& config) { return config.heal.enabled && config.execution.device == "cpu"; }
 
-// Whether this process, the only one that another launcher has started on its machine, is to start the ranks there:
-// what that launcher would end, or start anew, when one of them fails. mpirun takes the end of any process for that of
-// the job, and has to start the ranks itself.
+// Whether this process must start the ranks of its machine, where another launcher has started only this process. With
+// one process per rank, that launcher would end or restart its processes when a rank fails. mpirun treats the end of
+// any process as the end of the job, so with Open MPI the launcher itself must start the ranks.
 bool starts_ranks_of_machine(const RunConfig& config, const RankEnvironment& environment) {
   const int64_t ranks = num_training_ranks(config), machines = environment.world_size;
   return can_heal(config) && environment.launcher != LauncherKind::open_mpi && environment.local_world_size == 1 &&
@@ -59,7 +59,8 @@ void check_healing(const RunConfig& config, bool heals) {
       "false");
 }
 
-// Starts them, and watches over them. `environment` as for starts_ranks_of_machine; empty: the job is this machine's.
+// Starts the ranks and watches over them. `environment` as for starts_ranks_of_machine; empty: the job has only this
+// machine.
 int launch_healing(const RunConfig& config, const std::optional<RankEnvironment>& environment,
                    const std::vector<std::string>& arguments) {
   const Healing healing{.replaces = config.heal.replace, .restarts = config.heal.restarts};
@@ -97,8 +98,7 @@ void check_ranks(const RunConfig& config, const RankEnvironment& environment) {
   }
 }
 
-// Checks train.device against the layout, without asking for devices: that is left to the process that is going to use
-// one.
+// Checks train.device against the layout without querying devices, which is left to the process that uses one.
 void check_device(const RunConfig& config) {
   const std::string& device = config.execution.device;
   if (num_training_ranks(config) == 1 || device == "cpu" || device == "cuda") return;
@@ -107,8 +107,8 @@ void check_device(const RunConfig& config) {
                          "machine take its GPUs in turn; set one of these, or all degrees of [parallel] to 1"));
 }
 
-// Raises the limit on open files where that is possible. Throws UserError where it does not do for a process that
-// starts so many ranks, or is one.
+// Raises the limit on open files if possible. Throws UserError if it is too low for a process that starts `ranks`
+// ranks, or is one of them.
 void check_open_files(int64_t ranks) {
   const auto needed = static_cast<rlim_t>(open_files_needed(ranks));
   rlimit limit{};
@@ -121,17 +121,17 @@ void check_open_files(int64_t ranks) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Checks that so many ranks may have their threads: those that compute, those that watch and write beside them, and in
-// a rank of several a second team of OpenMP's for the one that prepares a re-layout. Throws UserError.
+// Checks that `ranks` ranks may start their threads: for computation, for watching and writing and, if there are
+// several ranks, a second OpenMP team for the thread that prepares a re-layout. Throws UserError.
 void check_threads(const RunConfig& config, int64_t ranks) {
   constexpr int64_t beside_one = 2, beside_each_of_several = 4;
   const int64_t threads = config.execution.threads > 0 ? config.execution.threads : default_threads(ranks);
   require_threads(ranks == 1 ? threads + beside_one : 1 + ranks * (2 * threads - 1 + beside_each_of_several));
 }
 
-// Tells whether another rank reports the mistake. All ranks may have found the same one, and one message is enough:
-// rank 0's, or this rank's where rank 0 does not end within a moment. Copus' launchers hold back what other ranks tell,
-// so that rank 0 of theirs always tells it.
+// Whether another rank reports the mistake. All ranks may have found the same one, and one message is enough: rank 0's,
+// or this rank's if rank 0 does not end within a moment. Copus' launchers hold back the messages of other ranks, so
+// under them rank 0 always reports.
 bool is_told_by_another(World& world, LauncherKind launcher) {
   if (world.rank() == 0 && launcher == LauncherKind::copus) return false;
   constexpr std::chrono::milliseconds moment(2000), interval(5);
@@ -143,24 +143,24 @@ bool is_told_by_another(World& world, LauncherKind launcher) {
   }
 }
 
-// Trains as one process of a job whose ranks come and go.
+// Trains as one process of a job whose ranks may join and leave.
 int run_member(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
                const RankEnvironment& environment) {
-  // The ranks' mistakes are alike, and those of a process that comes later have been found by the first ones.
+  // All ranks find the same mistakes, so the first processes have found those of a process that joins later.
   std::optional<RunPlan> plan;
   double wait_limit = default_wait_seconds;
   if (environment.process < environment.world_size) {
     plan = plan_run(request);
     wait_limit = plan->config.wait_limit;
   }
-  // The run's own configuration says what it trains with, the user's may have been edited since.
+  // The run's own configuration is what it trains with. The user's file may have been edited since.
   const auto plan_again = [&](const std::filesystem::path& directory) {
     RunRequest again = request;
     const std::filesystem::path config = directory / "config.toml";
-    if (std::filesystem::exists(config)) again.config_path = config.string();  // else the run had not come so far
+    if (std::filesystem::exists(config)) again.config_path = config.string();  // otherwise the run did not get that far
     again.run_directory = directory.string();
     again.resume = true;
-    again.has_memory = true;  // in arenas that the launcher keeps; where it is lost, a checkpoint is looked for again
+    again.has_memory = true;  // in arenas that the launcher keeps; if it is lost, a checkpoint is searched for again
     return plan_run(again);
   };
   Membership membership(environment, wait_limit, open_store);
@@ -169,13 +169,14 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
                                                environment.local_world_size));
 }
 
-// Joins the other ranks, to tell of the mistake together with them. They do not come where the only process of this
-// machine was to start its ranks, and does not know that: the others find no mistake then, and do so. Nor do they where
-// nobody has started them, and variables set by hand say otherwise. The mistake is told by this process then.
+// Joins the other ranks in order to report the mistake together with them. In two cases they never join, and this
+// process reports the mistake alone. This process may be the only one on its machine without knowing that it should
+// start the ranks; the other machines find no mistake and start theirs. Or nobody has started other ranks, and the
+// variables were set by hand.
 std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
   constexpr double seconds_of_launchers = 20, seconds_by_hand = 3;
   const bool is_by_hand = environment.launcher == LauncherKind::torchrun && !environment.has_agent;
-  announce_no_more();  // whatever becomes of the others, the mistake is what the user has to hear of
+  announce_no_more();  // whatever happens to the others, the user must see the mistake
   try {
     return join_world(environment, is_by_hand ? seconds_by_hand : seconds_of_launchers);
   } catch (...) {
@@ -183,8 +184,8 @@ std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const st
   }
 }
 
-// Runs `body` as one rank. An exception that leaves this function destroys `world`, which tells the other ranks. `body`
-// may replace the world by one that wraps it.
+// Runs `body` as one rank. An exception that leaves this function destroys `world`, which notifies the other ranks.
+// `body` may replace the world by one that wraps it.
 int run_rank(LauncherKind launcher, std::unique_ptr<World> world,
              const std::function<int(std::unique_ptr<World>&)>& body) {
   try {
@@ -201,7 +202,7 @@ int run_job(const RunRequest& request, double max_seconds, const std::vector<std
   const std::optional<RankEnvironment> environment = read_rank_environment();
   const std::chrono::steady_clock::time_point start = job_start(environment);
   if (environment) watch_launcher(*environment);
-  if (request.dry_run && environment && environment->rank > 0) return 0;  // rank 0 tells
+  if (request.dry_run && environment && environment->rank > 0) return 0;  // rank 0 reports
   if (environment && environment->control >= 0) return run_member(request, max_seconds, start, *environment);
   std::optional<RunPlan> plan;
   std::exception_ptr mistake;
@@ -229,14 +230,14 @@ int run_job(const RunRequest& request, double max_seconds, const std::vector<std
 
   std::optional<ClaimedDirectory> claimed;
   const bool names_none = request.run_directory.empty();
-  // The ranks of one job hear of rank 0's folder.
+  // The ranks of one job get the folder from rank 0.
   const bool claims_for_ranks = starts_ranks && environment && environment->rank == 0;
   if (names_none && (!environment || claims_for_ranks)) plan->directory = claimed.emplace(plan->directory).path();
   if (starts_ranks) {
     const RunConfig config = plan->config;
     std::vector<std::string> of_ranks = arguments;
     if (claimed) of_ranks.insert(of_ranks.end(), {"--run-dir", claimed->path().string()});
-    plan.reset();  // the ranks read the plan for themselves
+    plan.reset();  // the ranks make their own plans
     return can_heal(config) ? launch_healing(config, environment, of_ranks)
                             : launch_ranks(num_training_ranks(config), of_ranks);
   }

@@ -9,7 +9,7 @@ namespace copus {
 
 namespace {
 
-// Tokens of a micro-batch that is executed: enough for the matrix products of a small model to be quick.
+// Tokens of an executed micro-batch: enough for fast matrix products of a small model.
 constexpr int64_t executed_tokens = 2048;
 
 }  // namespace

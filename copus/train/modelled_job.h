@@ -1,5 +1,5 @@
-// The job that a run on the modelled clock stands for, as its trainer sees it: how long steps and switches take, which
-// configurations are possible, and what the one rank that trains executes in place of the job's ranks.
+// The job that a run on the modelled clock represents, as its trainer sees it: how long steps and switches take, which
+// configurations are possible, and what the single training rank executes on behalf of the job's ranks.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,9 @@ class ModelledJob {
   explicit ModelledJob(const RunConfig& config);
 
   double step_seconds(const Configuration& configuration) { return truth_.step_seconds(configuration); }
-  // Seconds for which a change of the configuration stops training; 0 where the layout stays.
+  // Seconds for which a change of configuration stops training; 0 if the layout stays the same.
   double pause_seconds(const Configuration& from, const Configuration& to);
-  // What keeps the job from changing to a configuration; empty where nothing does.
+  // What prevents the job from changing to a configuration; empty if nothing does.
   std::optional<Obstacle> obstacle_to(const Configuration& configuration);
 
  private:
@@ -27,8 +27,9 @@ class ModelledJob {
   ModelledTruth truth_;
 };
 
-// Returns what the ranks of a run in `configuration` execute: that or, on the modelled clock, its global batch on one
-// rank, in micro-batches of a size at which this rank is quick, whatever the job's.
+// Returns what the ranks of a run in `configuration` execute. On the modelled clock that is its global batch on one
+// rank, in micro-batches of a size at which this rank is fast, whatever the job's micro-batch. Otherwise it is
+// `configuration`.
 Configuration executed_configuration(const RunConfig& config, const Configuration& configuration);
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// What stands against a switch.
+// What prevents a switch.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@ namespace copus {
 
 struct Obstacle {
   std::string reason;              // in words
-  bool is_lack_of_memory = false;  // then whatever needs as much will not do either
+  bool is_lack_of_memory = false;  // if so, configurations that need as much memory are impossible too
   bool operator==(const Obstacle&) const = default;
 };
 

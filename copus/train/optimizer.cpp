@@ -30,7 +30,7 @@ Optimizer::Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slot
       cuts_anywhere_(may_cut_anywhere(slots_)),
       tensors_(slots_.size()) {
   COPUS_CHECK(state.size() == parameters.buckets().size(), state.size());
-  for (const OptimizerSlot& slot : slots_) COPUS_CHECK(slot.dtype == DType::f32, slot.name);  // as masters are
+  for (const OptimizerSlot& slot : slots_) COPUS_CHECK(slot.dtype == DType::f32, slot.name);  // like master weights
   for (size_t b = 0; b < state.size(); ++b) {
     const at::Tensor& master = parameters.buckets()[b].master;
     for (size_t slot = 0; slot < tensors_.size(); ++slot) {
@@ -43,8 +43,8 @@ Optimizer::Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slot
   }
 }
 
-// Adds the ranges of a bucket that are updated alike: those of each parameter, or where elements are updated one by one
-// those of neighbours that decay alike. Such a range reaches to the next parameter: the padding between them has no
+// Adds the ranges of a bucket that one call may update: those of each parameter or, if slots may be split at any
+// element, adjacent parameters that decay alike. A range includes the padding up to the next parameter, which has no
 // gradient and stays zero.
 void Optimizer::add_update_ranges(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
@@ -73,8 +73,8 @@ void Optimizer::add_update_ranges(int64_t bucket) {
   }
 }
 
-// Adds the ranges that this rank counts in the norm. Of the data-parallel ranks that hold the same part of the reduced
-// gradient, the first counts it.
+// Adds the ranges that this rank counts in the norm. If several data-parallel ranks hold the same part of the reduced
+// gradient, the first one counts it.
 void Optimizer::add_norm_ranges(int64_t bucket) {
   const Placement& placement = parameters_.placement();
   if (!is_first_with_its_share(placement)) return;

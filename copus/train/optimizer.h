@@ -1,5 +1,5 @@
-// What an optimizer is to the rest of training: it keeps slots for every parameter and updates the flat buckets of a
-// ParameterStore from them, all elements of a bucket, or with ZeRO this rank's share.
+// What every optimizer is to the rest of training: it keeps slots for every parameter and uses them to update the flat
+// buckets of a ParameterStore. It updates all elements of a bucket, or with ZeRO this rank's share.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,10 +20,10 @@
 
 namespace copus {
 
-// Elements that are updated at once. The tensors are flat and of equal length, and lie in the rank's state.
+// Elements that are updated in one call. The tensors are flat and of equal length, and are views of the rank's state.
 struct UpdatedElements {
-  // The parameter that the tensors hold all of. Null if they hold parts of several parameters, as they may under an
-  // optimizer whose slots may be split between any two elements.
+  // The parameter, if the tensors hold all of one. Null if they hold parts of several parameters, which is possible
+  // with an optimizer whose slots may be split between any two elements.
   const Parameter* parameter = nullptr;
   at::Tensor master, gradient;
   std::vector<at::Tensor> slots;
@@ -36,14 +36,13 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
   virtual ~Optimizer() = default;
 
-  // Share of this rank in the squared norm of the whole model's gradient: the sum over all ranks counts every logical
-  // element once, whatever the layout, to the same bits wherever buckets are cut the same way. Synchronises with the
-  // device.
+  // This rank's part of the squared norm of the whole model's gradient. The sum over all ranks counts every logical
+  // element once in any layout. Layouts with the same bucket boundaries give the same bits. Waits for the device.
   ExactSum squared_gradient_norm() const;
 
-  // Makes the update that comes after those made so far, of the master weights from gradient_factor * gradient, and
-  // publishes the weights (with ZeRO-1 and 2 they then have to be gathered). With a `journal` it changes the state
-  // piece by piece, to the same bits; where the journal's process has died in this update it goes on with it.
+  // Makes the next update: computes the master weights from gradient_factor * gradient, and publishes the weights. With
+  // ZeRO-1 and 2 the weights then have to be gathered. With a `journal` it changes the state piece by piece, to the
+  // same bits. If the journal's process died within this update, it continues the update.
   void step(const WeightUpdate& update, UpdateJournal* journal = nullptr);
 
   // Number of updates made so far.
@@ -52,24 +51,24 @@ class Optimizer {
 
   const std::vector<OptimizerSlot>& slots() const { return slots_; }
   size_t num_slots() const { return slots_.size(); }
-  // A slot's tensors by bucket: flat, of the master dtype, laid out like the bucket's master weights; undefined where
-  // those are.
+  // A slot's tensors by bucket: flat, of the master dtype, laid out like the bucket's master weights. Undefined for
+  // buckets whose master weights are undefined.
   const std::vector<at::Tensor>& slot_tensors(size_t index) const { return tensors_.at(index); }
 
  protected:
-  // Uses the slots in `state`, the state of `parameters`' buckets, and shares their tensors. Refers to `parameters` for
-  // its whole life.
+  // Uses the slots in `state`, the state of the buckets of `parameters`, and shares their tensors. Keeps a reference to
+  // `parameters`.
   Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slots, const std::vector<BucketState>& state);
 
  private:
-  // A range of elements that all decay or all do not.
+  // A range of elements that either all decay or all do not.
   struct UpdateRange : GradientRange {
     bool decays;
     const Parameter* parameter;
   };
 
-  // Updates the elements in place. The result does not depend on how the elements are split between calls, unless a
-  // slot's unit keeps them together.
+  // Updates the elements in place. The result does not depend on how the elements are split between calls, except that
+  // a slot's unit is never split.
   virtual void change(const UpdatedElements& elements, const WeightUpdate& update) const = 0;
 
   UpdatedElements elements_of(const UpdateRange& range) const;
@@ -78,27 +77,28 @@ class Optimizer {
 
   ParameterStore& parameters_;
   const std::vector<OptimizerSlot> slots_;
-  const bool cuts_anywhere_;                      // the unit of every slot is the element
+  const bool cuts_anywhere_;                      // whether the unit of every slot is a single element
   std::vector<std::vector<at::Tensor>> tensors_;  // by slot, then by bucket
   std::vector<UpdateRange> update_ranges_;
   std::vector<GradientRange> norm_ranges_;  // ranges that this rank counts in the norm
   int64_t steps_ = 0;
 };
 
-// The training state of this optimizer with weights of this type. Master weights of fp64, in tests, count as fp32.
+// The training state of this optimizer with weights of this type. Master weights of fp64, which tests use, count as
+// fp32.
 StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype);
 
-// The bytes of the journal of a rank's updates.
+// Size in bytes of a rank's journal of updates.
 int64_t journal_bytes(const OptimizerConfig& config, const ModelDescription& model);
 
-// Makes the optimizer of this configuration; see Optimizer's constructor.
+// Makes the optimizer of this configuration. See the constructor of Optimizer.
 std::unique_ptr<Optimizer> make_optimizer(ParameterStore& parameters, const OptimizerConfig& config,
                                           const std::vector<BucketState>& state);
 
-// Tensors of a rank's whole state by bucket, shared with the parameters and the optimizer.
+// The tensors of a rank's whole state by bucket, shared with the parameters and the optimizer.
 std::vector<BucketState> state_of(const ParameterStore& parameters, const Optimizer& optimizer);
 
-// The factor that scales a gradient of this norm down to clip_norm; 1 when it is not longer, or clip_norm is 0.
+// The factor that scales a gradient of this norm down to clip_norm; 1 if the norm is not larger, or clip_norm is 0.
 double clip_factor(double gradient_norm, double clip_norm);
 
 }  // namespace copus

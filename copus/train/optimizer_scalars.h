@@ -1,5 +1,5 @@
-// Numbers that an optimizer keeps of the updates made so far, beside its slots. Training carries them through
-// checkpoints, re-layouts and failures, and only the optimizer knows what they mean.
+// Numbers that an optimizer keeps about its past updates, beside its slots. Training carries them through checkpoints,
+// re-layouts and failures; only the optimizer knows what they mean.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace copus {
 
-// Trivially copyable, since records and messages between processes hold it.
+// Trivially copyable, since it is part of records and messages between processes.
 class OptimizerScalars {
  public:
   class Scalar {
@@ -29,13 +29,13 @@ class OptimizerScalars {
     double value_ = 0;
   };
 
-  // Tells whether set() takes this name: it is short enough, and there is room for one more.
+  // Whether set() accepts this name: it is short enough, and there is room for one more.
   bool can_hold(std::string_view name) const {
     const bool is_name = !name.empty() && name.size() < sizeof(Scalar::name_) && name.find('\0') == name.npos;
     return is_name && (find(name) || count_ < std::ssize(scalars_));
   }
 
-  // Gives the scalar of this name a value. The scalars are in the order of their names.
+  // Sets the scalar of this name. Scalars are kept sorted by name.
   void set(std::string_view name, double value) {
     COPUS_CHECK(can_hold(name), name);
     const auto end = scalars_.begin() + count_;

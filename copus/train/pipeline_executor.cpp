@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// One run of a schedule, and the state that lives between its actions.
+// One run of a schedule, and the state that exists between its actions.
 class PipelineExecutor::Pass : private BucketUse {
  public:
   Pass(PipelineExecutor& executor, const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
@@ -47,11 +47,11 @@ class PipelineExecutor::Pass : private BucketUse {
  private:
   // State that a chunk keeps for a micro-batch.
   struct Slot {
-    at::Tensor input, output;                    // of F: received from the stage before, for the stage after
-    at::Tensor output_gradient, input_gradient;  // of B: received from the stage after, for the stage before
+    at::Tensor input, output;                    // of F: received from the previous stage, sent to the next stage
+    at::Tensor output_gradient, input_gradient;  // of B: received from the next stage, sent to the previous stage
     Work receive;                                // of input or output_gradient
     ChunkActivations activations;
-    std::optional<WeightGradients> deferred;  // work that B has left to W
+    std::optional<WeightGradients> deferred;  // work that B has left for W
   };
 
   void perform(const Action& action, const std::optional<Action>& next) {
@@ -105,8 +105,8 @@ class PipelineExecutor::Pass : private BucketUse {
     std::exchange(slot.receive, {}).wait();
   }
 
-  // Tells the probe of the first micro-batch's gradients. A W that ran together with its B is still an action of its
-  // own, the one after B.
+  // Reports the first micro-batch's gradients to the probe. A W that ran together with its B still is a separate
+  // action, the one after B.
   void tell_probe(const Action& action) {
     if (action.kind == ActionKind::backward_input) {
       probe_.first_micro_batch_done(action.chunk, GradientPart::input_pass);
@@ -134,7 +134,7 @@ class PipelineExecutor::Pass : private BucketUse {
     if (deferred) slot.deferred = std::move(weight_gradients);
   }
 
-  // Begins an action, with the operations that it takes.
+  // Begins an action with its number of operations.
   void begin_work(const Action& action, const Flops& all, bool is_whole_backward) {
     left_ = all;
     per_layer_ = all.layers / static_cast<double>(executor_.num_layers(action.chunk));
@@ -142,8 +142,8 @@ class PipelineExecutor::Pass : private BucketUse {
     reduces_ = reduction_.reduces_each_micro_batch() || (is_whole_backward && is_last(action));
   }
 
-  // Charges a clock that counts operations with those of a bucket, as soon as they are done: so that the reduction of
-  // its gradients begins no earlier, and the gather of weights goes on beside them.
+  // Charges the operations of a bucket to a clock that counts them, as soon as they are done. The reduction of the
+  // bucket's gradients then begins no earlier, and gathers of weights overlap with them.
   void charge(int64_t bucket) {
     const bool is_layer = executor_.is_layer(bucket);
     const double done = is_layer ? per_layer_ : std::exchange(left_.head, 0);
@@ -177,7 +177,7 @@ class PipelineExecutor::Pass : private BucketUse {
 
   bool is_last(const Action& action) const { return action.micro_batch + 1 == std::ssize(micro_batches_); }
 
-  // Reduces all of a chunk's buckets at once, in the order in which a backward pass would have announced them.
+  // Reduces all of a chunk's buckets at once, in the order in which a backward pass would have completed them.
   void reduce_chunk(int64_t chunk) {
     const auto& buckets = executor_.parameters_.buckets();
     for (int64_t b = std::ssize(buckets); b-- > 0;) {
@@ -204,7 +204,7 @@ class PipelineExecutor::Pass : private BucketUse {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
-  // Of the action under way: operations that are not charged yet, those of one layer, whether it reads weights, and
+  // State of the current action: operations not charged yet, operations of one layer, whether it reads weights, and
   // whether the buckets that it completes are reduced.
   Flops left_{};
   double per_layer_ = 0;
@@ -231,7 +231,7 @@ at::Tensor PipelineExecutor::run(const Schedule& schedule, const std::vector<Mic
 
 namespace {
 
-// Has whole weights gathered for a pass that computes no gradients.
+// Gathers whole weights for a pass that computes no gradients.
 class WeightUse final : public BucketUse {
  public:
   explicit WeightUse(GatheredWeights& weights) : weights_(weights) {}
@@ -298,8 +298,8 @@ Work PipelineExecutor::start_receive(const at::Tensor& tensor, int64_t distance)
                                           {.link = link_to(distance, -distance)});
 }
 
-// Rank of a neighbouring stage. Stages go round the pipeline's ranks: with several chunks a rank the last rank's
-// successor is the first.
+// Rank of a neighbouring stage. Stages wrap around the pipeline's ranks: if ranks have several chunks, the last rank is
+// followed by the first.
 int64_t PipelineExecutor::neighbour(int64_t distance) const {
   const int64_t ranks = groups_.pipeline().size();
   return (groups_.pipeline().rank() + distance + ranks) % ranks;
@@ -334,8 +334,8 @@ bool PipelineExecutor::is_layer(int64_t bucket) const {
   return parameters_.parameters()[first].info.layer >= 0;
 }
 
-// Operations of one action. F, B and W each do a third of a layer's training operations. The head is computed on the
-// last stage in B and W alone, its forward pass in B. With full recompute B repeats the forward pass.
+// Operations of one action. F, B and W each take a third of a layer's training operations. The head is computed on the
+// last stage in B and W only; its forward pass is part of B. With full recompute B repeats the forward pass.
 PipelineExecutor::Flops PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
   const TrainingFlops all = training_flops(parameters_.model(), micro_batch.tokens.size(1));
   const double tokens =

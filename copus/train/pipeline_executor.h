@@ -22,22 +22,22 @@ namespace copus {
 
 class PipelineExecutor {
  public:
-  // Refers to all three for its whole life.
+  // Keeps references to all three arguments.
   PipelineExecutor(ParameterStore& parameters, RankGroups& groups, GatheredWeights& weights);
 
-  // Runs forward and backward of micro_batches (schedule.num_microbatches of them), whose gradients are added to the
-  // main gradients. Tells `reduction` (not begun) of each bucket as soon as its gradient is complete, while the rest
-  // still runs, `probe` (begun) of the first micro-batch's gradients, and `recorder` when each thing happened. Returns
-  // the sums of token losses, unscaled, float64 [micro-batches] on the device: on the ranks of the last stage, equal on
-  // all of its tensor-parallel ranks; zeros elsewhere. Does not wait for the device.
+  // Runs forward and backward of `micro_batches` (schedule.num_microbatches of them), and adds their gradients to the
+  // main gradients. While the rest still runs, it notifies `reduction` (not begun) as soon as a bucket's gradient is
+  // complete, and `probe` (begun) of the first micro-batch's gradients. `recorder` gets the time of each action.
+  // Returns the sums of token losses, unscaled, float64 [micro-batches] on the device. They are equal on all
+  // tensor-parallel ranks of the last stage, and zero on other stages. Does not wait for the device.
   at::Tensor run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
                  GradientProbe& probe, StepRecorder& recorder);
 
   // Runs one micro-batch forward, without gradients, through the whole pipeline; every rank of the pipeline calls it.
-  // Returns the sum of token losses as above. Does not wait for the stages that come after this rank's.
+  // Returns the sum of token losses as above. Does not wait for later stages.
   ExactSum evaluate(const MicroBatch& micro_batch);
 
-  // Waits until no message of this rank is under way any more; call before it is destroyed.
+  // Waits for all sends of this rank that are under way; call before this is destroyed.
   void finish_sends();
 
  private:
@@ -49,18 +49,18 @@ class PipelineExecutor {
 
   // The floating-point operations of one action.
   struct Flops {
-    double layers;  // of all layers of the chunk, which are equal
+    double layers;  // of all layers of the chunk; its layers are equal
     double head;
     double total() const { return layers + head; }
   };
 
-  // Starts to send to another stage. `distance`: 1 to the next stage, -1 to the previous one. `with_next_receive`: what
-  // comes next is a receive from that stage.
+  // Starts to send to another stage. `distance`: 1 to the next stage, -1 to the previous one. `with_next_receive`: the
+  // next operation is a receive from that stage.
   void send(const at::Tensor& tensor, int64_t distance, bool with_next_receive = false);
   Work start_receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
-  // The link to another stage (Route). `direction`: 1 for messages to later stages, -1 to earlier ones. The two share a
-  // link, unless a rank has several chunks (joins_receive).
+  // The link to another stage (Route). `direction`: 1 for messages to later stages, -1 to earlier ones. Both directions
+  // share a link unless a rank has several chunks (joins_receive).
   int64_t link_to(int64_t distance, int64_t direction) const;
   void drop_finished_sends();
   const ParallelStrategy& strategy() const { return parameters_.placement().strategy; }
@@ -77,7 +77,7 @@ class PipelineExecutor {
   std::vector<Message> sends_;  // messages under way
 };
 
-// Adds up the losses that run() has returned. Waits for the device.
+// Adds up the losses that run() returned. Waits for the device.
 ExactSum add_up(const at::Tensor& losses);
 
 }  // namespace copus

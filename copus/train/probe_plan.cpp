@@ -12,14 +12,15 @@ bool is_one_micro_batch(const Configuration& configuration) {
   return configuration.strategy.data_parallel == 1 && configuration.global_batch <= configuration.micro_batch;
 }
 
-// Tells whether sequence-parallel ranks can share the tokens of a micro-batch evenly.
+// Whether sequence-parallel ranks can share the tokens of a micro-batch evenly.
 bool can_run(int64_t samples, const ParallelStrategy& strategy, int64_t sequence_length) {
   return !strategy.sequence_parallel || samples * sequence_length % strategy.tensor_parallel == 0;
 }
 
-// Returns the samples to cut off a step of one micro-batch: an eighth, or the next larger part, up to half, that its
-// ranks can share as they can the rest; empty where none is. A part of k of B samples tells tr(Sigma) with a variance
-// in proportion to (B + k) / (B - k): three times that of a tiny one at half, 9/7 at an eighth.
+// Returns the number of samples to split off a step of one micro-batch: an eighth, or the next larger part up to half,
+// such that ranks can share the tokens of both parts evenly. Empty if there is none. With a part of k of B samples, the
+// variance of the estimate of tr(Sigma) is proportional to (B + k) / (B - k): three times that of a tiny part at half,
+// 9/7 times at an eighth.
 std::optional<int64_t> part_to_cut(const RunConfig& config, const Configuration& configuration) {
   const int64_t samples = configuration.global_batch, length = predicted_job(config).sequence_length;
   const ParallelStrategy& strategy = configuration.strategy;
@@ -54,8 +55,8 @@ ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration
     plan.micro_batches.push_back(std::min(configuration.micro_batch, samples - done));
   }
   if (!measure) return plan;
-  // Ranks come first: their gradients are all parts of the batch, independent of each other, and tell |G|^2 far better
-  // than a part and the whole.
+  // Prefer the ranks' gradients: they are independent parts of the batch, and give a much better estimate of |G|^2 than
+  // one part and the whole.
   if (configuration.strategy.data_parallel > 1) {
     const bool reduces_each = configuration.strategy.cuts_gradients() && plan.micro_batches.size() > 1;
     plan.source = reduces_each ? ProbeSource::prefix_of_each_rank : ProbeSource::rank;

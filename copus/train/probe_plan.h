@@ -1,5 +1,5 @@
-// Gradients of a batch smaller than the global one that a step can measure, so that the two together tell the gradient
-// noise scale. Pure: alike on all ranks, and after a resume.
+// Which gradients of a batch smaller than the global one a step can measure. The two norms together give the gradient
+// noise scale. Pure: the result is the same on all ranks, and after a resume.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@ namespace copus {
 // The source of a step's small batch.
 enum class ProbeSource {
   none,
-  prefix,  // the main gradients after the first micro-batch (one data-parallel rank)
-  rank,    // those of every data-parallel rank before they are reduced (several ranks)
-  // Those of every data-parallel rank's first micro-batch before they are reduced (several ranks, which reduce each
-  // micro-batch by itself: ZeRO-2 and 3).
+  prefix,  // main gradients after the first micro-batch (one data-parallel rank)
+  rank,    // gradients of every data-parallel rank before they are reduced (several ranks)
+  // Gradients of every data-parallel rank's first micro-batch before they are reduced (several ranks with ZeRO-2 or 3,
+  // which reduce each micro-batch separately).
   prefix_of_each_rank,
 };
 
 struct ProbePlan {
   ProbeSource source = ProbeSource::none;
-  int64_t small_batch = 0;             // samples; 0 where nothing is measured
+  int64_t small_batch = 0;             // samples; 0 if nothing is measured
   std::vector<int64_t> micro_batches;  // the samples of each micro-batch of a data-parallel rank
 };
 
 // Returns the number of samples of a step that each data-parallel rank takes.
 int64_t samples_per_rank(const Configuration& configuration);
 
-// Plans what step `step` (from 1) measures in a configuration. Where the whole step is one micro-batch, every
-// noise_scale.split_interval-th step is cut in two. Without `measure` no step measures anything or is cut. `config`
+// Plans what step `step` (from 1) measures in a configuration. If the whole step is one micro-batch, every
+// noise_scale.split_interval-th step is split in two. Without `measure` no step measures anything or is split. `config`
 // gives the interval, and the sequence length of the job whose ranks measure.
 ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure);
 
-// Explains why no step can measure the noise scale in this configuration, and what to change; empty where some can.
+// Explains why no step can measure the noise scale in this configuration, and what to change; empty if some can.
 std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, const Configuration& configuration);
 
 }  // namespace copus

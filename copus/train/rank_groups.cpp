@@ -24,7 +24,7 @@ std::vector<int64_t> replicas_of(const Mesh& mesh, MeshCoordinates at, const Sha
   return ranks;
 }
 
-// The data-parallel ranks of the rank at these coordinates, over which ZeRO cuts one copy.
+// The data-parallel ranks of the rank at these coordinates over which ZeRO shards one copy.
 std::vector<int64_t> shards_of(const Mesh& mesh, const ParallelStrategy& strategy, MeshCoordinates at) {
   const int64_t first = at.data - at.data % strategy.zero_shards();
   std::vector<int64_t> ranks;
@@ -32,7 +32,7 @@ std::vector<int64_t> shards_of(const Mesh& mesh, const ParallelStrategy& strateg
   return ranks;
 }
 
-// Those that hold the same share.
+// The data-parallel ranks that hold the same share.
 std::vector<int64_t> copies_of(const Mesh& mesh, const ParallelStrategy& strategy, MeshCoordinates at) {
   std::vector<int64_t> ranks;
   for (at.data %= strategy.zero_shards(); at.data < strategy.data_parallel; at.data += strategy.zero_shards()) {
@@ -41,7 +41,8 @@ std::vector<int64_t> copies_of(const Mesh& mesh, const ParallelStrategy& strateg
   return ranks;
 }
 
-// Lists the distinct ways in which parameters are partial, on whichever stage: every stage has layers.
+// Lists the distinct ways in which parameters are partial. They are the same on every stage, since every stage has
+// layers.
 std::vector<Sharding> partial_shardings(const ModelDescription& model, const ParallelStrategy& strategy) {
   Placement placement = whole_model(model);
   placement.strategy = strategy;
@@ -54,9 +55,9 @@ std::vector<Sharding> partial_shardings(const ModelDescription& model, const Par
   return shardings;
 }
 
-// The bytes of the largest bucket of gradients that any rank has, in fp32 and with its padding.
+// The size in bytes of the largest gradient bucket of any rank, in fp32 and including padding.
 int64_t largest_bucket_bytes(const ModelDescription& model, const ParallelStrategy& strategy) {
-  constexpr int64_t any_sequence_length = 1;  // decides which stage has a bucket, and not its size
+  constexpr int64_t any_sequence_length = 1;  // affects which stage has a bucket, but not its size
   const std::vector<LayerRange> stages = balance_stages(model, any_sequence_length, strategy.num_stages());
   int64_t largest = 0;
   for (const PlacedBucket& bucket : place_state(model, strategy, stages, {.slots = {}}).buckets) {
@@ -65,7 +66,7 @@ int64_t largest_bucket_bytes(const ModelDescription& model, const ParallelStrate
   return largest * size_of(DataType::float32);
 }
 
-// A list of groups that holds each group once and omits those of one rank.
+// A list of groups without duplicates and without groups of one rank.
 class GroupList {
  public:
   void add(GroupUse use) {
@@ -95,7 +96,7 @@ std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStr
   GroupList groups;
   std::vector<int64_t> everyone(mesh.size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  // Numbers that all ranks agree on lie in host memory. Only state that moves is exchanged on the device.
+  // Numbers that all ranks agree on are in host memory. Only state that moves is exchanged on the device.
   groups.add({.ranks = everyone, .collectives = false, .exchanges = true});
   for (const int64_t rank : everyone) {
     const bool has_copies = strategy.zero_replicas > 1;

@@ -1,4 +1,4 @@
-// The groups of ranks that the ranks of a layout communicate in: one rank's, and all of them.
+// The communication groups of the ranks of a layout: those of one rank, and all of them.
 #pragma once
 
 #include <map>
@@ -15,17 +15,17 @@
 
 namespace copus {
 
-// Lists the groups of more than one rank that the ranks of a layout communicate in, everyone's first. World::prepare
-// takes this list on every rank before a RankGroups is made.
-// `tokens`: of a micro-batch, which decides how large activations are.
+// Lists all groups of more than one rank in which the ranks of a layout communicate; the group of all ranks comes
+// first. World::prepare takes this list on every rank before a RankGroups is made.
+// `tokens`: tokens of a micro-batch, which determine the size of activations.
 std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy, int64_t tokens);
 
-// Of a run's model and sequences.
+// Takes the model and the tokens of a micro-batch from the run's configuration.
 std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& configuration);
 
 class RankGroups {
  public:
-  // Refers to `world` and `recorder` for its whole life. The world has as many ranks as the strategy (InternalError
+  // Keeps references to `world` and `recorder`. The world must have as many ranks as the strategy (InternalError
   // otherwise).
   RankGroups(World& world, const ParallelStrategy& strategy, StepRecorder& recorder);
 
@@ -35,8 +35,8 @@ class RankGroups {
 
   Communicator& everyone() { return everyone_; }
   Communicator& data() { return *data_; }
-  // Of the data-parallel ranks: those over which ZeRO cuts one copy of the state, and those that hold this rank's share
-  // of the other copies.
+  // Subgroups of the data-parallel ranks: `shards` are those over which ZeRO shards one copy of the state, `copies`
+  // those that hold this rank's share in the other copies.
   Communicator& shards() { return *shards_; }
   Communicator& copies() { return *copies_; }
   Communicator& tensor() { return *tensor_; }
@@ -44,12 +44,12 @@ class RankGroups {
 
   // The tensor-parallel ranks that hold the same part of a parameter as this one.
   Communicator& replicas(const Sharding& sharding);
-  // The first and the last rank of the pipeline, in this order: they hold the two copies of a tied embedding. Exists on
-  // these two alone.
+  // The first and the last rank of the pipeline, in this order, which hold the two copies of a tied embedding. Only
+  // these two ranks have this group.
   Communicator& tie();
 
  private:
-  // Returns the group of these ranks; it is kept, and all uses of the same ranks share it.
+  // Returns the group of these ranks, made on first use. All uses of the same ranks share it.
   Communicator& group(const std::vector<int64_t>& ranks, const char* label);
 
   World* world_;

@@ -1,5 +1,5 @@
-// Model, groups and optimizer of one rank of a layout: everything that is made for the layout, and is replaced as a
-// whole when the layout changes.
+// Model, groups and optimizer of one rank of a layout: all objects that are replaced as a whole when the layout
+// changes.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ namespace copus {
 // The model of one rank. Its members refer to each other, so it is neither copied nor moved.
 class RankModel {
  public:
-  // Uses `state`, that of this rank's buckets in the layout, gradients included. `config` says everything but the
-  // layout. Refers to `world` and `recorder` for its whole life.
+  // Uses `state`, the state of this rank's buckets in the layout, including gradients. `config` determines everything
+  // but the layout. Keeps references to `world` and `recorder`.
   RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
             const std::vector<BucketState>& state);
   RankModel(const RankModel&) = delete;
@@ -32,12 +32,12 @@ class RankModel {
 
   const ParallelStrategy& strategy() const { return parameters.placement().strategy; }
 
-  // Tensors of this rank's state, shared.
+  // The tensors of this rank's state, shared.
   std::vector<BucketState> state() const { return state_of(parameters, *optimizer); }
 
-  // Publishes changed master weights as the compute weights of all data-parallel ranks. They all call it.
+  // Publishes changed master weights as the compute weights of all data-parallel ranks, all of which call it.
   void publish_weights();
-  // The same where this rank's compute weights have been made from its masters already.
+  // Like publish_weights(), if this rank has already derived its compute weights from its master weights.
   void gather_weights();
 
   RankGroups groups;

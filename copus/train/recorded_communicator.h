@@ -1,4 +1,4 @@
-// A communicator whose operations are told to a StepRecorder.
+// A communicator that reports its operations to a StepRecorder.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace copus {
 
 class RecordedCommunicator final : public WrappedCommunicator {
  public:
-  // Refers to both for its whole life. `label` names the group: "data", "tensor", ...
+  // Keeps references to `group` and `recorder`. `label` names the group: "data", "tensor", ...
   RecordedCommunicator(Communicator& group, StepRecorder& recorder, std::string label)
       : WrappedCommunicator(group), recorder_(recorder), label_(std::move(label)) {}
 
  private:
-  // Starts an operation, which is recorded when somebody has waited for it.
+  // Starts an operation. It is recorded when a wait for it has ended.
   Work do_start(const Operation& operation) override;
   void do_run(const Operation& operation) override;
 

@@ -24,13 +24,13 @@ namespace copus {
 
 namespace {
 
-// What each member says of itself at first.
+// What each member first reports about itself.
 struct Standing {
   int64_t holds = 0;        // as SurvivingState::holds_state
   int64_t step = 0;         // steps that it has completed
   int64_t decided = 0;      // the latest step whose numbers it has
-  int64_t moved = 0;        // 1: it has its part of a state that was moved; 2: and knows that all had theirs
-  int64_t holds_moved = 0;  // whether that part is one
+  int64_t moved = 0;        // 1: it has its part of a moved state; 2: it also knows that all had theirs
+  int64_t holds_moved = 0;  // whether its part of the moved state holds tensors
 };
 constexpr int64_t words_of_standing = sizeof(Standing) / sizeof(int64_t);
 
@@ -130,7 +130,7 @@ class Regrouping {
       const auto knows = std::ranges::find(standings_, 2, &Standing::moved);
       StateInArenas nowhere;
       share(moved ? state_.moved->all : nowhere, knows - standings_.begin());
-      everyone_.barrier();  // all know of it before one lets go of the layout before
+      everyone_.barrier();  // all must know of the move before one releases the old layout
       if (moved) {
         state_.at_rest = *moved;
         ++state_.moves;
@@ -140,7 +140,7 @@ class Regrouping {
     state_.moved.reset();
     for (int64_t rank = 0; rank < members_.size(); ++rank) {
       const Standing& of = standings_[rank];
-      // Whoever has let go of the layout before holds the new one as its state.
+      // After a move, a member that has released the old layout holds the new one as its state.
       if (is_moved && of.moved != 0 ? of.holds_moved != 0 : of.holds != 0) holders_.push_back(rank);
       if (first_with_addresses_ < 0 && (is_moved ? of.moved == 2 : of.holds != 0)) first_with_addresses_ = rank;
     }
@@ -169,18 +169,19 @@ class Regrouping {
 
   const ParallelStrategy& strategy() const { return state_.at_rest.training.configuration.strategy; }
   bool holds() const { return state_.holds_state(); }
-  // Whether this process knows where training stands.
+  // Whether this process knows the progress of training.
   bool knows() const { return holds() || speaks_; }
-  // The rank that a process was in the layout before; -1: none, or it has lost what it held.
+  // The process' rank in the previous layout; -1 if it was none, or has lost its state.
   int64_t rank_before(int64_t process) const {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const auto found = std::find(before.begin(), before.end(), process);
     return found == before.end() || contains(result_.lost, process) ? -1 : found - before.begin();
   }
 
-  // Finds out who acts for whom: every member that holds state for itself, and for those that have ended one that can
-  // read their arenas, if there is one. Else nothing is left of them but what others hold too. A member that holds
-  // nothing any more has another arena, or has used its memory for something else.
+  // Decides which member acts for each rank of the previous layout. Members that hold state act for themselves. For
+  // each ended rank it picks a member that can read the rank's arena, the one that acts for the fewest others. Without
+  // such a member only copies on other ranks remain. A member that no longer holds its state has a new arena, or has
+  // reused its memory.
   void cast() {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const int64_t ended = std::ssize(result_.lost);
@@ -205,7 +206,7 @@ class Regrouping {
     }
   }
 
-  // Completes the latest step that was decided, on the ranks that have not.
+  // Completes the latest decided step on the ranks that have not completed it.
   void complete_step() {
     tell("completing the last step");
     const int64_t step = result_.after_step;
@@ -217,7 +218,7 @@ class Regrouping {
       static_assert(std::is_trivially_copyable_v<StepAgreement>);
       everyone_.broadcast(&state_.decided.agreed, sizeof(StepAgreement), DataType::byte, *source);
       result_.completed_step = std::ranges::all_of(holders_, is_behind);
-      // Nobody changes anything before all know the numbers, since whoever does so may end.
+      // No rank changes anything before all know the numbers, since a rank that changes its state may fail.
       state_.decided.step = step;
       everyone_.barrier();
       if (knows() && is_behind(members_.rank())) complete_mine();
@@ -241,7 +242,7 @@ class Regrouping {
     write_record(state_, training);
   }
 
-  // Makes the latest update of the ranks that have ended, or what is left of it, in their memory.
+  // Makes the latest update of the ended ranks, or the rest of it, in their memory.
   void complete_for_the_ended() {
     const std::optional<WeightUpdate> update = latest_update();
     const StateInArenas& all = state_.at_rest.all;
@@ -249,25 +250,26 @@ class Regrouping {
       if (actors_[before] != members_.rank() || all.processes[before] == processes_[members_.rank()]) continue;
       std::byte* const memory = state_.arena->stand_in(all.processes[before]);
       const std::vector<BucketState>& state = stood_in_[before] = state_in(memory, before);
-      // An earlier update than the latest was complete before ranks could be lost.
+      // Earlier updates were complete before any rank could be lost.
       if (!update || update->number != state_.at_rest.training.optimizer_steps) continue;
       make_update(before, state, journal_of(before, memory), *update);
     }
     everyone_.barrier();
-    // Nobody needs the gradients any more, and their memory may serve the new layout.
+    // The gradients are no longer needed, and their memory may serve the new layout.
     for (BucketState& bucket : state_.at_rest.mine) bucket.gradient.reset();
   }
 
-  // The journal of a rank that has ended, in the arena of its process.
+  // The journal of an ended rank, in the arena of its process.
   UpdateJournal journal_of(int64_t rank, std::byte* memory) const {
     const auto bytes = static_cast<size_t>(journal_bytes(config_.optimizer, config_.model));
     return UpdateJournal({memory + state_.at_rest.all.addresses.journal(rank), bytes});
   }
 
-  // The latest update that was begun, as the first holder knows it: whoever acts for another need not have been a rank.
+  // The latest update that was begun, as the first holder knows it. A member that acts for ended ranks need not have
+  // been a rank itself.
   std::optional<WeightUpdate> latest_update() {
     static_assert(std::is_trivially_copyable_v<WeightUpdate>);
-    WeightUpdate update = state_.update.value_or(WeightUpdate());  // number 0 where there is none
+    WeightUpdate update = state_.update.value_or(WeightUpdate());  // number 0 if there is none
     everyone_.broadcast(&update, sizeof update, DataType::byte, holders_.front());
     return update.number > 0 ? std::optional(update) : std::nullopt;
   }
@@ -288,7 +290,7 @@ class Regrouping {
     return arrange_buckets(list_local_parameters(config_.model, placement), placement);
   }
 
-  // The tensors of a rank of the layout before, in the arena of its process.
+  // The tensors of a rank of the previous layout, in the arena of its process.
   std::vector<BucketState> state_in(std::byte* memory, int64_t rank) const {
     const StateAddresses& addresses = state_.at_rest.all.addresses;
     const std::vector<BucketOffsets> buckets = buckets_of(rank);
@@ -300,7 +302,7 @@ class Regrouping {
     return state;
   }
 
-  // Tells all where a state lies, as member `from` knows it.
+  // Sends all members the addresses of a state, as member `from` knows them.
   void share(StateInArenas& all, int64_t from) {
     broadcast_words(all.processes, from, everyone_);
     std::vector<std::vector<int64_t>> words = all.addresses.words();
@@ -311,7 +313,7 @@ class Regrouping {
     all.addresses = StateAddresses(std::move(words));
   }
 
-  // Tells the processes that were not there where the state lies.
+  // Sends the addresses of the state to processes that were no ranks.
   void share_addresses() {
     StateAtRest& rest = state_.at_rest;
     share(rest.all, first_with_addresses_);
@@ -325,7 +327,7 @@ class Regrouping {
     }
   }
 
-  // Tells them where training stands, and the record of its latest step. The times of the first holder count for all.
+  // Sends them the progress of training and the record of its latest step. The first holder's times count for all.
   void share_training() {
     TrainingState& training = state_.at_rest.training;
     const bool has_record = state_.record && state_.record->step == result_.after_step;
@@ -354,15 +356,15 @@ class Regrouping {
     result_.before = training.configuration;
   }
 
-  // With ZeRO-1 and 2 in fp32 each rank holds all weights and updates its share. The gathering of the others' shares
-  // may have ended anywhere, so all are taken again: from memory, and between machines as messages. All members go
-  // through all shares in the same order, so the messages of two of them are in order.
+  // With ZeRO-1 and 2 in fp32 each rank holds all weights and updates its share. The gather of the other shares may
+  // have been interrupted anywhere, so all are copied again: from memory, and between machines by messages. All members
+  // go through the shares in the same order, so the messages between two of them are in order.
   void fill_whole_weights() {
     const bool weights_are_master = dtype_ == master_dtype_of(dtype_);
     if (!weights_are_master || !strategy().cuts_optimizer() || strategy().cuts_weights()) return;
     tell("gathering the weights");
     std::vector<Work> sends;
-    std::vector<std::pair<std::span<std::byte>, int64_t>> receives;  // and from whom
+    std::vector<std::pair<std::span<std::byte>, int64_t>> receives;  // buffer and sender
     const int64_t here = members_.rank();
     for (int64_t rank = 0; rank < std::ssize(actors_); ++rank) {
       if (actors_[rank] == nobody) continue;
@@ -403,8 +405,8 @@ class Regrouping {
     return std::ranges::any_of(buckets, has_share);
   }
 
-  // Who has a share of the weights of a rank, of those that are left: in the rank's own copy of what ZeRO shares out,
-  // or in another one. Where none is, the one that was in the rank's own.
+  // The rank of the previous layout that provides a share of `at`'s weights: one for which a member acts, preferably in
+  // the same ZeRO copy as `at`, otherwise in another copy. If there is none, the owner in the same copy.
   int64_t owner_of_share(const MeshCoordinates& at, int64_t share) const {
     const int64_t shards = strategy().zero_shards(), copies = strategy().zero_replicas;
     const auto owner_in = [&](int64_t copy) {
@@ -418,7 +420,7 @@ class Regrouping {
 
   int64_t machine_of(int64_t member) const { return state_.arena->machine_of(processes_[member]); }
 
-  // The place of a share in the whole weights of a rank that this one acts for.
+  // The place of a share in the whole weights of a rank that this member acts for.
   std::span<std::byte> share_in(int64_t rank, int64_t bucket, const BucketOffsets& share) const {
     const auto ended = stood_in_.find(rank);
     const at::Tensor& weight = (ended == stood_in_.end() ? state_.at_rest.mine : ended->second)[bucket].weight;
@@ -427,7 +429,7 @@ class Regrouping {
             static_cast<size_t>((share.shard_end - share.shard_begin) * width)};
   }
 
-  // Copies it from the arena of its owner.
+  // Copies the share from the arena of its owner.
   void copy_share(std::span<std::byte> to, int64_t owner, int64_t bucket, const BucketOffsets& share) const {
     const StateInArenas& all = state_.at_rest.all;
     const std::byte* const weights =
@@ -436,8 +438,8 @@ class Regrouping {
     std::memcpy(to.data(), weights + share.shard_begin * width, to.size());
   }
 
-  // Hashes the state at rest, that of the dead included, where all of it can be read. Compute weights are left out:
-  // nobody has seen to those of an update that ended anywhere, since they are derived anew after the move.
+  // Hashes the state at rest, including that of ended ranks, if all of it can be read. Compute weights are left out. An
+  // interrupted update may have left them outdated, and they are derived again after the move.
   void hash_state() {
     if (!config_.adapt.verify || contains(actors_, nobody)) return;
     tell("verifying the state");
@@ -479,7 +481,7 @@ class Regrouping {
     result_.members = {members, members + result_.now.strategy.world_size()};
   }
 
-  // Moves the state. Nobody lets go of the old one before all know that all have the new one.
+  // Moves the state. No rank releases the old state before all know that all have the new one.
   void move() {
     StateAtRest& rest = state_.at_rest;
     const ParallelStrategy& to = result_.now.strategy;
@@ -489,7 +491,7 @@ class Regrouping {
                             .to = to,
                             .recipe = training_recipe(config_.optimizer, dtype_),
                             .ranks_per_node = 0};
-    // Numbers the processes as the plan does: those of the layout before by their rank, the others behind them.
+    // Numbers the processes as the plan does: ranks of the previous layout by their rank, then the others.
     std::vector<int64_t> numbers;
     int64_t next = std::ssize(rest.all.processes);
     for (const int64_t process : processes_) {
@@ -526,10 +528,10 @@ class Regrouping {
     clock.begin_communication();
     mover.move(prepared, dtype_, state, [&](const std::string& round) { tell(concat("moving the state, ", round)); });
     clock.end_communication();
-    // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross
+    // Adds the predicted time of the cluster's links, since the state is copied within this machine and does not cross
     // them.
     if (mover.reads_arenas() && config_.cluster.clock != ClockKind::real) {
-      members_.health().set_expected_step_seconds(0);  // a clock of walls sleeps
+      members_.health().set_expected_step_seconds(0);  // a real-time clock sleeps in advance_to
       clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
     }
     for (size_t bucket = 0; bucket < prepared.buckets.size(); ++bucket) {
@@ -560,7 +562,7 @@ class Regrouping {
 
   void check_nothing_is_missing(const RelayoutPlan& plan) const {
     std::vector<std::string> parts = plan.missing;
-    // The one part of which ranks that share nothing else have a copy, when it is tied.
+    // The plan misses nothing, so a part is lost that also has a copy on other ranks: only a tied embedding has.
     if (is_torn_ && parts.empty()) parts.emplace_back("embedding");
     if (parts.empty()) return;
     const auto others = std::ssize(parts) - 1;
@@ -585,13 +587,13 @@ class Regrouping {
   const bool measures_noise_;
   const at::ScalarType dtype_;
   SurvivingState& state_;
-  bool speaks_ = false;                // for ranks that have ended, of whose records this process has taken the latest
+  bool speaks_ = false;                // this process has taken the latest record of ended ranks, and acts for them
   std::vector<Standing> standings_;    // by member
   std::vector<int64_t> holders_;       // members that hold state
-  int64_t first_with_addresses_ = -1;  // the first member that knows where all state lies
-  std::vector<int64_t> actors_;        // by rank of the layout before: the member that acts for it, or nobody
-  std::map<int64_t, std::vector<BucketState>> stood_in_;  // by that rank: the state of those that this one acts for
-  bool is_torn_ = false;  // whether whole weights lack shares that nobody is left to give
+  int64_t first_with_addresses_ = -1;  // the first member that knows the addresses of the whole state
+  std::vector<int64_t> actors_;        // by rank of the previous layout: the member that acts for it, or nobody
+  std::map<int64_t, std::vector<BucketState>> stood_in_;  // by rank: the state of ended ranks that this member acts for
+  bool is_torn_ = false;  // whether whole weights lack shares that no remaining process can provide
   Regrouped result_;
 };
 

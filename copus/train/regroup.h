@@ -1,5 +1,5 @@
-// The meeting of a job's processes in a new epoch: they find out at which step boundary training stands, complete what
-// was decided before, choose a configuration for the ranks that there are now, and move the state into it, in memory.
+// How a job's processes start a new epoch. They find out at which step boundary training stands, complete what was
+// decided before, choose a configuration for the available ranks, and move the state into it, in memory.
 #pragma once
 
 #include <cstdint>
@@ -23,51 +23,53 @@ struct MannedConfiguration {
   std::vector<int64_t> members;
 };
 
-// What came of it, alike on all members.
+// The result of regroup(), the same on all members.
 struct Regrouped {
   Configuration before, now;
-  std::vector<int64_t> members;  // that are the ranks now
+  std::vector<int64_t> members;  // those that are ranks now
   int64_t after_step = 0;
-  // The processes that know where training stood; the first of them has the record of the latest step.
+  // The processes that know where training stood. The first of them has the record of the latest step.
   std::vector<int64_t> survivors;
-  std::vector<int64_t> lost;    // processes of the layout before that have ended
-  bool completed_step = false;  // whether a step was completed that no rank had ended
+  std::vector<int64_t> lost;    // processes of the previous layout that have ended
+  bool completed_step = false;  // whether regroup() completed a step that no rank had finished
   double seconds = 0;           // on the rank that took longest
-  // With adapt.verify, and where a process of each rank's machine is left: of the state before it was moved, as
-  // Trainer::check_state takes it once weights are published.
+  // Hash of the state before it was moved, as Trainer::check_state takes it once weights are published. Set only with
+  // adapt.verify, and if a process of each rank's machine remains.
   std::optional<StateHash> hash = {};
 };
 
-// Makes the members of an epoch read each other's arenas, and those of ended processes that one of them had or that
-// are `kept` on its machine. Every member calls it, with the state that it comes with, and writes no record before.
-// False on all where that cannot be had.
+// Maps the arenas of all members into each other, and those of ended processes that a member had mapped or that are
+// `kept` on its machine. Every member calls it with its own state, before it writes any record. Returns false on all
+// members if that is impossible.
 bool join_arenas(World& members, const Epoch& epoch, const std::vector<KeptArena>& kept, SurvivingState& state);
 
-// What is left of the training state is not all of it.
+// The remaining processes do not have all of the training state.
 class StateIsLost : public UserError {
  public:
   explicit StateIsLost(const std::string& loss)
       : UserError(loss + "; go on from the last checkpoint with --resume"), loss_(loss) {}
 
-  const std::string& loss() const { return loss_; }  // without what to do
+  const std::string& loss() const { return loss_; }  // the message without the advice
 
  private:
   std::string loss_;
 };
 
-// The ranks that stay cannot train in any configuration, or lack memory for the state. Nothing of it was moved.
+// The remaining ranks cannot train in any configuration, or lack memory for the state. No state was moved.
 class NoConfiguration : public UserError {
  public:
   using UserError::UserError;
 };
 
-// Every member of the epoch calls it, in its world, after join_arenas. Returns nothing where no member holds any of the
-// training state, or has the record and arena of a process that did: its last copy in memory is gone. Otherwise `state`
-// is at rest in the new configuration, gradients and journal included, on the members that `choose` says; the others
-// hold none. It is asked on rank 0 alone, for at most so many ranks, the first members, which are those that stay. If a
-// rank fails meanwhile, RankFailure is thrown and `state` is what the next epoch begins with, as it is where
-// NoConfiguration is thrown. Throws StateIsLost where some of the state was on machines alone of which nothing is left,
-// and InternalError where the state is damaged (with adapt.verify).
+// Every member of the epoch calls it, in the epoch's world, after join_arenas. On return `state` is at rest in the new
+// configuration, including gradients and journal, on the members that `choose` selects; the other members hold none.
+// `choose` is called on rank 0 only. Its argument `ranks` is the largest possible number of ranks, which are the first
+// members and those that stay.
+//
+// Returns nothing if no member holds any of the training state, or the record and arena of a process that did: the last
+// copy in memory is lost. If a rank fails meanwhile, it throws RankFailure. After RankFailure and NoConfiguration the
+// next epoch can begin with `state`. Throws StateIsLost if some of the state was only on machines of which no process
+// remains, and InternalError if the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<MannedConfiguration>(const Configuration& before, int64_t ranks)>& choose);

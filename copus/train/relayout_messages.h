@@ -1,5 +1,5 @@
-// The rounds of a re-layout as messages: slices for one rank are packed without gaps, exchanged with those from the
-// other ranks, and unpacked, all by the device that holds the state.
+// Sends the rounds of a re-layout as messages. The device that holds the state packs the slices for each rank without
+// gaps, exchanges them with the other ranks, and unpacks the received ones.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,42 +17,43 @@ namespace copus {
 // The buffer of a bucket that holds this kind of state.
 const at::Tensor& buffer_of(const BucketState& state, StateKind kind);
 
-// Who acts for the processes of a plan where some have ended: ranks that can still read their state give it for them.
+// Which ranks act for the processes of a plan that have ended. A rank that can still read the state of an ended process
+// sends it.
 struct StandIns {
-  // By process: the rank that gives its state, itself or another one; -1 where nobody does. Empty: process p is rank p.
+  // By process: the rank that sends its state, itself or another one; -1 if nobody does. Empty: process p is rank p.
   std::vector<int64_t> ranks;
-  // By process: the state of those that this rank acts for beside itself.
+  // By process: the state of the other processes that this rank acts for.
   std::map<int64_t, std::vector<BucketState>> state;
 };
 
 class RelayoutMessages {
  public:
-  // Refers to all but the process for its whole life. Every rank makes one: `process` is that of the plan which it is,
-  // `stood_in` are the plans of those in stand_ins.state. Messages under way at a time are cut so that they take no
-  // more memory, packed, than the plan's bound has beside the state at rest: its k largest buckets.
+  // Keeps references to all arguments except `process`. Every rank makes one. `process` is this rank's process in the
+  // plan; `stood_in` are the plans of the processes in stand_ins.state. Exchanges are split so that the packed messages
+  // of one exchange fit into the memory that the plan's bound allows beside the state at rest: its k largest buckets.
   RelayoutMessages(const RelayoutPlan& plan, int64_t process, const std::map<int64_t, RankPlan>& stood_in,
                    const StandIns& stand_ins, Communicator& everyone);
 
-  // Moves everything that this rank takes and gives in a round, together with all other ranks, from the buckets of the
-  // old layout to those of the new one. Both are its own.
+  // Moves everything that this rank takes and gives in a round, from its buckets of the old layout to its buckets of
+  // the new one. All ranks call it together.
   void take(int64_t round, const std::vector<BucketState>& from, const std::vector<BucketState>& to);
 
  private:
   // The part of a round that travels between this rank and another at once: rows of buffers, [rows, count] each, in an
-  // order that both know.
+  // order that both ranks know.
   using Piece = std::vector<at::Tensor>;
-  // The pieces of a round, by the other rank.
+  // The pieces of a round, by peer rank.
   using Pieces = std::map<int64_t, std::vector<Piece>>;
   enum class Side { sender, receiver };
 
-  // A transfer with the state that it gives from or takes into, and the rank at its other end.
+  // A transfer, the state that it reads or writes, and its peer rank.
   struct Part {
     const Transfer* transfer;
     const std::vector<BucketState>* state;
     int64_t other;
   };
 
-  // A piece and the place of its packed copy.
+  // A piece, and the place of its packed copy.
   struct Packed {
     int64_t rank;
     const Piece& rows;
@@ -60,19 +61,19 @@ class RelayoutMessages {
   };
 
   int64_t rank_of(int64_t process) const { return stand_ins_.ranks.empty() ? process : stand_ins_.ranks[process]; }
-  // What this rank gives and takes in a round, beside what it has itself. That of one rank to another comes in the same
-  // order on both sides: by the process that it is from, and then as in the plan.
+  // The transfers of this rank in a round, without copies within the rank. Sender and receiver list the transfers
+  // between them in the same order: by source process, then in the plan's order.
   std::vector<Part> outgoing(int64_t round, const std::vector<BucketState>& from) const;
   std::vector<Part> incoming(int64_t round, const std::vector<BucketState>& to) const;
   void take_own(const std::vector<Transfer>& receives, const std::vector<BucketState>& from,
                 const std::vector<BucketState>& to) const;
   static std::map<int64_t, int64_t> sizes_of(const std::vector<Part>& parts);
   static Pieces cut(const std::vector<Part>& parts, Side side, int64_t num_pieces);
-  // Places piece `number` for or from every rank in the packed buffer, from element `end` on, and moves `end` behind
-  // them.
+  // Assigns to piece `number` of every peer rank its place in the packed buffer, from element `end` on. Advances `end`
+  // past these pieces.
   static std::vector<Packed> place(const Pieces& pieces, int64_t number, int64_t& end);
   std::vector<Communicator::Message> messages(const std::vector<Packed>& places) const;
-  // Calls visit(rows, the same rows packed) for all of them.
+  // Calls visit(rows, packed copy of these rows) for all of them.
   template <class Visit>
   void for_rows(const std::vector<Packed>& places, const Visit& visit) const;
 
@@ -83,7 +84,7 @@ class RelayoutMessages {
   Communicator& everyone_;
   int64_t elements_at_once_;
   std::vector<int64_t> num_exchanges_;  // by round
-  at::Tensor packed_;                   // outgoing, then incoming; kept after a failure, while some rank may send
+  at::Tensor packed_;  // outgoing, then incoming; kept after a failure, since some rank may still be sending
 };
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// What the settings that change when a run is resumed do to its end, its schedule and its learning rate.
+// How settings that change on resume affect the end of the run, its schedule and its learning rate.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace copus {
 
-// One line for each of these that differs at the point that the run has reached: nothing of them changes unannounced.
-// `state`: of the checkpoint that the run of `then` goes on from as `now` says, in the configuration `start`.
+// Returns one line for each of these effects that makes a difference at this point of the run, so that none is silent.
+// `state`: of the checkpoint that the run of `then` resumes from with `now`, in the configuration `start`.
 std::vector<std::string> describe_resume_effects(const RunConfig& then, const RunConfig& now,
                                                  const TrainingState& state, const Configuration& start);
 

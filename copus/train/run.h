@@ -11,7 +11,7 @@
 
 namespace copus {
 
-// The way in which a run ended, as the exit code of the process.
+// How a run ended, as the exit code of the process.
 enum class RunEnd {
   done = 0,
   requeue = 75,       // SIGTERM or the wall-clock limit, with a checkpoint written: start again with `resume`
@@ -19,11 +19,12 @@ enum class RunEnd {
 };
 
 // Trains as one rank of `world`, which has as many ranks as the plan's layout and is connected for `device`
-// (connect_devices); every rank calls it alike. `local_ranks`: ranks on this machine, which share its cores. Rank 0
-// writes the run directory and shows the progress. `max_seconds` limits the wall clock from `start`, the checkpoint at
-// the end included; 0: no limit.
-// Throws UserError for the user's mistakes, all of which are found before the run directory is created; when the disk
-// refuses; and when StepCompletion::max_skipped_in_a_row steps in a row had no finite loss and gradient.
+// (connect_devices). Every rank calls it with the same plan. `local_ranks`: ranks on this machine, which share its
+// cores. Rank 0 writes the run directory and shows the progress. `max_seconds` limits the wall-clock time from `start`,
+// including the final checkpoint; 0: no limit.
+// Throws UserError for the user's mistakes, all of which are found before the run directory is created. Also throws it
+// if the disk fails a write, and after StepCompletion::max_skipped_in_a_row steps in a row without a finite loss and
+// gradient.
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
                     at::Device device, int64_t local_ranks);
 

@@ -33,7 +33,7 @@ fs::path nearest_folder(const fs::path& directory) {
   }
 }
 
-// Digests of files as text, one a line.
+// Writes digests of files as text, one per line.
 std::string to_text(const std::map<std::string, FileDigest>& files) {
   std::ostringstream text;
   for (const auto& [name, digest] : files) text << name << ' ' << digest.bytes << ' ' << digest.checksum << '\n';
@@ -99,13 +99,12 @@ bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
   return true;
 }
 
-// Makes the folder of a checkpoint's files and returns its name, which is empty where the folder of all checkpoints is
-// gone.
+// Makes the folder of a checkpoint's files and returns its name; empty if the folder of all checkpoints is gone.
 std::string RunCheckpoints::begin(int64_t step, int64_t bytes) {
   std::string name;
   try {
     if (folder_->is_in_place()) name = folder_->begin(step, bytes).filename();
-  } catch (const std::runtime_error&) {  // also what the file system says of a folder that is gone
+  } catch (const std::runtime_error&) {  // includes file system errors because the folder is gone
     if (folder_->is_in_place()) throw;
   }
   return folder_->has_begun() ? name : "";
@@ -116,7 +115,7 @@ void RunCheckpoints::look() {
   if (slowest_of_all(part_->is_done() ? DiskState::done : DiskState::works) == DiskState::done) settle();
 }
 
-// Asks again and again instead of waiting in one message: a disk may take longer than a rank may be silent.
+// Polls instead of waiting in one message, since a disk may take longer than a rank may be silent.
 bool RunCheckpoints::finish() {
   DiskWatch watch;
   while (true) {
@@ -135,7 +134,7 @@ bool RunCheckpoints::finish() {
   return true;
 }
 
-// Of what this rank waits for: its own files, then on rank 0 what makes them a checkpoint.
+// State of what this rank waits for: its own files, and then, on rank 0, the completion of the checkpoint.
 RunCheckpoints::DiskState RunCheckpoints::state_of_disk(DiskWatch& watch) const {
   const bool is_done = part_ != nullptr ? part_->is_done() : folder_ == nullptr || folder_->is_idle();
   const int64_t files = part_ != nullptr ? part_->num_durable() : -1;
@@ -153,7 +152,7 @@ RunCheckpoints::DiskState RunCheckpoints::slowest_of_all(DiskState mine) {
   return static_cast<DiskState>(word);
 }
 
-// Nothing is looked at or deleted there first, since the disk might not answer that either.
+// Does not read or delete anything on the disk first, since that might hang too.
 void RunCheckpoints::complain_of_silence(DiskWatch& watch) {
   std::optional<Obstacle> silence;
   if (state_of_disk(watch) == DiskState::silent) silence = Obstacle{"the disk hangs"};
@@ -175,7 +174,7 @@ bool RunCheckpoints::rank_zero_says(bool yes) {
   return said != 0;
 }
 
-// Tells rank 0 what the ranks have written, when all of them are done.
+// Sends rank 0 the list of what the ranks have written, once all of them are done.
 void RunCheckpoints::settle() {
   const CheckpointPart::Outcome outcome = part_->outcome();
   part_.reset();

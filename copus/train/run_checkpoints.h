@@ -1,5 +1,5 @@
-// Checkpoints of a run, which its ranks write together: each its files, at the same time, and rank 0 what makes them a
-// checkpoint. All ranks call these functions alike, between two steps.
+// Checkpoints of a run, which its ranks write together. Each rank writes its files at the same time as the others, and
+// rank 0 completes the checkpoint. All ranks call these functions in the same order, between two steps.
 #pragma once
 
 #include <chrono>
@@ -16,42 +16,43 @@
 
 namespace copus {
 
-// Checks that the ranks see the same folder where several of them are going to write into it. `directory` need not
-// exist yet: the nearest folder above it that does is looked at. Throws a UserError that names a rank that does not see
-// rank 0's.
+// Checks that the ranks see the same folder if several of them will write into it. If `directory` does not exist yet,
+// it checks the nearest existing parent folder. Throws a UserError that names a rank which does not see rank 0's
+// folder.
 void check_folder_is_shared(const std::filesystem::path& directory, const CheckpointPlan& plan, World& world);
 
 class RunCheckpoints {
  public:
-  // `root`: the folder of checkpoints, as this rank sees it; `folder`: the same on rank 0, null elsewhere.
-  // `wait_seconds`: for how long a disk may make nothing durable while all wait for it. `gives_up`: asked on rank 0
-  // meanwhile, whether nobody is to wait any longer; empty: never. `waits`: training waits until the disk has
-  // everything, so that the number of messages does not depend on the disk. Refers to `folder` and `world` for its
-  // whole life. The end of it does not wait for a disk.
+  // `root`: the folder of checkpoints, as this rank sees it. `folder`: the same folder on rank 0, null elsewhere.
+  // `wait_seconds`: how long a disk may make nothing durable while all ranks wait for it. `gives_up`: called on rank 0
+  // during a wait, returns whether to stop waiting; empty: never. `waits`: training waits until the disk has
+  // everything, so that the number of messages does not depend on the disk. Keeps references to `folder` and `world`.
+  // The destructor does not wait for a disk.
   RunCheckpoints(std::filesystem::path root, CheckpointFolder* folder, World& world, double wait_seconds,
                  std::function<bool()> gives_up = {}, bool waits = false, const CheckpointLimits& limits = {});
 
-  // Writes a checkpoint of the trainer's state. Returns when the system has taken all of it; the disk may not have yet.
-  // First finishes the one before. Returns false, and writes nothing, where that was given up, or somebody has deleted
-  // the folder: a checkpoint without the rest of the run directory could not be found again.
+  // Writes a checkpoint of the trainer's state, after it has finished the previous one. Returns when the system has
+  // taken all data, which may not be on the disk yet. Writes nothing and returns false if the previous one was given
+  // up, or if somebody has deleted the folder: a checkpoint without the rest of the run directory could not be found
+  // again.
   bool write(Trainer& trainer, const std::string& run_config);
 
-  // Has rank 0 complete the checkpoint in the background, if by now all ranks' files are on the disk. Throws UserError
-  // where one rank's disk has refused; then nothing is left of the checkpoint, and older ones are as they were. Where
-  // the folder has been deleted since the checkpoint was begun, that is no error, and there is no such checkpoint.
+  // Has rank 0 complete the checkpoint in the background if all ranks' files are on the disk by now. Throws UserError
+  // if the disk of a rank failed; then nothing of the checkpoint remains, and older ones are unchanged. If the folder
+  // has been deleted since the checkpoint was begun, the checkpoint is dropped without an error.
   void look();
 
-  // Waits until the checkpoint is complete. Returns false where it was given up. Throws as look() does, and UserError
-  // that names a rank whose disk has made nothing durable for `wait_seconds`.
+  // Waits until the checkpoint is complete. Returns false if it was given up. Throws as look() does, and UserError that
+  // names a rank whose disk has made nothing durable for `wait_seconds`.
   bool finish();
 
   // The longest time so far, in seconds, from the start of a checkpoint until it was on the disk.
   double longest_seconds() const { return longest_seconds_; }
 
  private:
-  enum class DiskState : int64_t { done, works, silent, given_up };  // of several ranks the latest counts
+  enum class DiskState : int64_t { done, works, silent, given_up };  // the latest state of any rank counts for all
   struct DiskWatch {
-    int64_t files = 0;  // that were durable then
+    int64_t files = 0;  // that were durable at `since`
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   };
 
@@ -70,10 +71,10 @@ class RunCheckpoints {
   std::function<bool()> gives_up_;
   bool waits_;
   CheckpointLimits limits_;
-  CheckpointTexts texts_;  // of the checkpoint that is being written, on rank 0
+  CheckpointTexts texts_;  // of the checkpoint being written, on rank 0
   std::chrono::steady_clock::time_point begun_;
   double longest_seconds_ = 0;
-  std::unique_ptr<CheckpointPart> part_;  // of the checkpoint that is being written; null: none is
+  std::unique_ptr<CheckpointPart> part_;  // of the checkpoint being written; null: none
 };
 
 }  // namespace copus

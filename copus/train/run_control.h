@@ -1,4 +1,4 @@
-// Obeys a user's commands to the running job (`copus ctl`), on the rank that writes the run directory.
+// Executes a user's commands to the running job (`copus ctl`), on the rank that writes the run directory.
 #pragma once
 
 #include <optional>
@@ -13,31 +13,31 @@ namespace copus {
 
 class RunControl {
  public:
-  // Refers to `adaptation` for its whole life. `note` tells the user what is odd about the folder of commands.
+  // Keeps a reference to `adaptation`. `note` shows the user what is wrong with the folder of commands.
   RunControl(const RunPlan& plan, Adaptation& adaptation, ControlFiles::Note note);
-  // Tells everyone who still waits for an answer that the run has ended.
+  // Answers all pending requests that the run has ended.
   ~RunControl();
   RunControl(const RunControl&) = delete;
   RunControl& operator=(const RunControl&) = delete;
 
-  // Obeys, between two steps, the commands that have come since the last call, and returns what the ranks are to do, if
-  // anything. `standing`: the run is paused meanwhile.
+  // Executes, between two steps, the commands that have arrived since the last call. Returns the switch that the ranks
+  // must make, if any. `standing`: the run is paused at the moment.
   std::optional<SwitchIntent> look(int64_t step, bool standing);
-  // Answers the user who asked for a switch, if one did; `text`: its outcome in words.
+  // Answers the user who requested the switch, if one did. `text`: its outcome in words.
   void after_switch(const SwitchReport& report, const std::string& text);
 
-  // Tells that ranks have come or gone, which drops a switch under way.
+  // Call when ranks have joined or left, which drops a switch under way.
   void after_ranks_changed();
 
-  // Makes the folder of commands again where somebody has deleted it.
+  // Makes the folder of commands again if somebody has deleted it.
   void put_back_folder() { files_.make_folder(); }
 
-  // Tells whether the run is to be paused.
+  // Whether the user has asked to pause the run.
   bool pause_wanted() const { return pause_wanted_; }
 
  private:
-  // Obey one command: both functions return the answer, if there is one already, and fill `intent` where the ranks are
-  // to do something.
+  // Execute one command. Both functions return the answer if it is known already, and set `intent` if the ranks must
+  // switch.
   std::optional<ControlReply> obey(const ControlFiles::Received& received, int64_t step, bool standing,
                                    std::optional<SwitchIntent>& intent);
   std::optional<ControlReply> force(const ControlFiles::Received& received, int64_t step, bool standing,
@@ -48,7 +48,7 @@ class RunControl {
   Adaptation& adaptation_;
   ControlFiles files_;
   std::vector<ControlFiles::Received> waiting_;  // commands that wait for the end of a switch under way
-  std::optional<std::string> forced_;            // the command that is to be told the outcome of a switch
+  std::optional<std::string> forced_;            // the command whose answer is the outcome of the switch under way
   bool pause_wanted_ = false;
 };
 

@@ -32,20 +32,21 @@ namespace copus {
 
 namespace {
 
-// Their evidence is in docs/decisions/train.md.
-constexpr double certain_share = 0.9;                // of the forecast, which every run needs
-constexpr double process_bytes = 100.0 * (1 << 20);  // that a rank's process takes beside it
+// docs/decisions/train.md gives the evidence for these numbers.
+constexpr double certain_share = 0.9;                // part of the forecast that every run certainly needs
+constexpr double process_bytes = 100.0 * (1 << 20);  // memory of a rank's process beside the forecast
 
-// Of the processes that train, which hold config.model whatever job a modelled clock stands for.
+// Memory of the processes that train. On the modelled clock they hold config.model, whatever job they represent.
 std::vector<MemoryParts> memory_by_pipeline_rank(const RunConfig& config, const Configuration& configuration) {
   MemoryModel model(config.model, config.train.sequence_length, executed_system_of(config));
   return model.predict_every_rank(executed_configuration(config, configuration));
 }
 
-// Adds up what `bytes` takes of each rank's parts.
+// Sums over all ranks the part of each rank's memory that `bytes` selects.
 template <typename Bytes>
 double sum_over_ranks(RunConfig config, const Configuration& configuration, const Bytes& bytes) {
-  if (config.execution.precision == Precision::automatic) {  // the run will choose: the one that needs less
+  if (config.execution.precision ==
+      Precision::automatic) {  // the run will choose; assume the precision that needs less
     config.execution.precision = Precision::bf16;
     const double in_bf16 = sum_over_ranks(config, configuration, bytes);
     config.execution.precision = Precision::fp32;
@@ -87,8 +88,8 @@ std::string what_fits(const RunConfig& config, const Configuration& configuratio
   return "no train.micro_batch fits; take shorter sequences (train.sequence_length) or a smaller model";
 }
 
-// Chooses the precision as the run will. Returns why its device cannot be asked here, where that is a GPU; a choice
-// that is left to it is taken for bf16 then.
+// Chooses the precision as the run will. If the device is a GPU that cannot be asked here, returns why; an automatic
+// precision then counts as bf16.
 std::optional<std::string> resolve(ExecutionConfig& execution) {
   try {
     execution.precision = resolve_precision(execution.precision, find_device(execution.device));
@@ -104,7 +105,7 @@ void warn(const std::optional<std::string>& reason) {
   if (reason) std::cout << "warning    " << *reason << '\n' << std::flush;
 }
 
-// How far the run has come where it begins or goes on.
+// Progress of the run at the point where it begins or resumes.
 TrainingState state_at_start(const RunPlan& plan) {
   return plan.checkpoint ? parse_training_state(plan.checkpoint->training_state(), "training_state.json")
                          : TrainingState();
@@ -123,10 +124,11 @@ double seconds_to_end(const RunPlan& plan, double step_seconds) {
   return std::max(0.0, seconds);
 }
 
-// Tells what adapting may save and cost a run whose next step is expected to take so long, with so many seconds left.
+// Reports what adapting may save and cost, if the next step is expected to take `step` and `seconds_left` seconds
+// remain.
 void tell_adapting(const RunPlan& plan, const Knowledge& known, const Corrected& step, double seconds_left) {
   RunConfig config = plan.config;
-  config.adapt.policy = PolicyKind::copus;  // which the question is about, whatever policy the run has
+  config.adapt.policy = PolicyKind::copus;  // the question is about this policy, whatever policy the run has
   const std::unique_ptr<JobModel> job = job_model_of(config);
   const Candidate current{plan.start, step.seconds, step.relative_deviation, 0, false, job->predict_step(plan.start)};
   const PerformanceTable table = job->table(known, plan.start.strategy.world_size());
@@ -180,9 +182,9 @@ std::optional<std::string> why_ranks_take_turns(int64_t ranks, int64_t cores) {
 
 void check_machine(const RunPlan& plan) {
   const RunConfig& config = plan.config;
-  if (config.execution.device != "cpu") return;  // GPUs refuse by themselves, and wait for no core
+  if (config.execution.device != "cpu") return;  // GPUs report a lack of memory themselves, and need no core
   warn(why_ranks_take_turns(num_training_ranks(config), usable_cores()));
-  // A run that adapts chooses its layout later, within the memory that its cluster's description tells.
+  // A run that adapts chooses its layout later, within the memory in its cluster's description.
   if (config.adapt.policy != PolicyKind::none) return;
   warn(check_memory(config, plan.start, static_cast<double>(available_memory_bytes())));
 }

@@ -1,4 +1,4 @@
-// What a run is going to take, told before it begins: memory and cores against what this machine has, and time.
+// Forecasts before a run begins what it will need: memory and cores, compared with this machine, and time.
 #pragma once
 
 #include <optional>
@@ -9,19 +9,19 @@
 
 namespace copus {
 
-// Judges whether the memory that is `left` will do for all ranks, which train on this machine's processor. Returns what
-// the user is to be warned of where it may be short. Throws UserError that names what would fit where it certainly is.
+// Checks whether `left` bytes of memory suffice for all ranks, which train on this machine's processor. Returns a
+// warning if memory may be short. Throws UserError, with alternatives that would fit, if it is certainly too short.
 std::optional<std::string> check_memory(const RunConfig& config, const Configuration& configuration, double left);
 
-// Warns of ranks that take turns; empty where each of `ranks` has a core.
+// Warns if ranks must take turns on the cores; empty if each of `ranks` has a core.
 std::optional<std::string> why_ranks_take_turns(int64_t ranks, int64_t cores);
 
-// Checks memory and cores for a run whose ranks are all on this machine, and tells the user what to expect of them.
-// Throws UserError where memory is short.
+// Checks memory and cores for a run whose ranks are all on this machine, and reports what to expect. Throws UserError
+// if memory is too short.
 void check_machine(const RunPlan& plan);
 
-// Tells what `copus train --dry-run` tells: model, data, memory of each pipeline rank, speed, time to the end. Opens
-// the data and writes no file. Throws UserError for mistakes and, where this machine is to hold all ranks
+// Prints the report of `copus train --dry-run`: model, data, memory of each pipeline rank, speed, time to the end.
+// Opens the data and writes no file. Throws UserError for mistakes and, if this machine must hold all ranks
 // (`checks_machine`), as check_machine does.
 void tell_forecast(RunPlan plan, bool checks_machine);
 

@@ -18,7 +18,8 @@ RunLeader::RunLeader(const RunPlan& plan, const TrainingState& state)
 }
 
 void RunLeader::begin(bool can_judge_speed) {
-  const bool has_trained = plan_.state_is_in_memory && plan_.logged_step > 0;  // else it may not have been made yet
+  const bool has_trained =
+      plan_.state_is_in_memory && plan_.logged_step > 0;  // otherwise the directory may not have been made yet
   const bool is_gone = has_trained && !std::filesystem::exists(plan_.directory / "config.toml");
   output_.emplace(plan_, plan_.resume ? std::optional(written_step_) : std::nullopt);
   const auto note = [this](const std::string& line) { output_->note(line); };
@@ -128,7 +129,7 @@ std::optional<std::string> RunLeader::conclusion() const {
   return step_times != nullptr ? step_times->conclusion() : std::nullopt;
 }
 
-// The predictions that the user is told of, since they are for one configuration; null where they are not.
+// The predictions to report to the user. Null with a policy, since they are for a single configuration.
 const StepTimeLearner* RunLeader::told_step_times() const {
   const Controller& controller = adaptation_->controller();
   return !controller.has_policy() && controller.step_times() ? &*controller.step_times() : nullptr;

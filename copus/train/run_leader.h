@@ -1,5 +1,5 @@
-// Rank 0's own part of a run: it decides, listens to the user, and writes the run directory. Where another rank becomes
-// the first one because ranks before it have failed, it takes this part over from the run's files.
+// Rank 0's own part of a run: it decides, takes the user's commands, and writes the run directory. If rank 0 fails and
+// another rank becomes the first one, that rank takes over from the run's files.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@ namespace copus {
 
 class RunLeader {
  public:
-  // Finds out what is known of step times, and makes the controller that goes on from this state. Writes nothing until
-  // begin(). Throws UserError as knowledge_of_run and start_controller do.
+  // Looks up what is known about step times, and makes the controller that continues from this state. Writes nothing
+  // until begin(). Throws UserError as knowledge_of_run and start_controller do.
   RunLeader(const RunPlan& plan, const TrainingState& state);
   RunLeader(const RunLeader&) = delete;
   RunLeader& operator=(const RunLeader&) = delete;
 
-  // Opens the run directory. `can_judge_speed`: the time that ranks compute tells which of them are slow, and the
-  // trainer gathers it.
+  // Opens the run directory. `can_judge_speed`: the computing time of ranks, which the trainer gathers, shows which
+  // ranks are slow.
   void begin(bool can_judge_speed);
   // Shows the user the beginning of the run.
   void introduce(const Dataset& dataset, const World& world);
@@ -35,32 +35,32 @@ class RunLeader {
   RunOutput& output() { return *output_; }
   RunControl& control() { return *control_; }
 
-  // Writes down a step of the trainer and decides; what the ranks are to do is announced to it.
+  // Logs a step of the trainer, decides, and announces to the trainer what the ranks must do.
   void add(StepRecord record, Trainer& trainer);
-  // Obeys the user's commands, and sees to it that the run directory is there.
+  // look() executes the user's commands and keeps the run directory in place; keep_directory() does only the latter.
   void look(int64_t step, bool standing, Trainer& trainer);
   void keep_directory();
-  // Tells whether a checkpoint is to be written as soon as all ranks can: the run directory was made again, without the
-  // ones before, or one was given up.
+  // Whether to write a checkpoint as soon as all ranks can: the run directory was made again, without the earlier ones,
+  // or a checkpoint was given up.
   bool wants_checkpoint() { return wants_checkpoint_ && output_->checkpoints().is_in_place(); }
   void ask_for_checkpoint() { wants_checkpoint_ = true; }
-  // Tells that one has been begun.
+  // Call when a checkpoint has been begun.
   void has_begun_checkpoint() { wants_checkpoint_ = false; }
   void add(const SwitchReport& report, const Trainer& trainer);
-  // Judges the steps whose seconds have come to rank 0 since the last call.
+  // Checks the steps whose seconds have arrived on rank 0 since the last call.
   void note_stragglers(Trainer& trainer);
-  // Announces what was decided before the run was interrupted and no step has heard of.
+  // Announces what was decided before the run was interrupted and what no step has passed to the other ranks yet.
   void go_on_adapting(Trainer& trainer) const;
-  // Goes on with other ranks; a switch under way is dropped.
+  // Continues with other ranks; a switch under way is dropped.
   void add(const RanksChanged& change, Trainer& trainer);
 
-  // Returns when the disk has the logs that a resumed run goes on from: all that was added so far.
+  // Returns when the logs that a resumed run reads are durable on disk, with everything added so far.
   void sync_logs();
 
   Knowledge knowledge() const;
-  // Profile of the step times that the run has learned; empty where nothing predicts them.
+  // The profile of step times that the run has learned; empty if there is no prediction of step times.
   std::optional<PerformanceProfile> profile() const;
-  // How good predictions of step times were, in words.
+  // How good the predictions of step times were, in words.
   std::optional<std::string> conclusion() const;
 
  private:
@@ -69,10 +69,11 @@ class RunLeader {
   const StepTimeLearner* told_step_times() const;
 
   const RunPlan& plan_;
-  int64_t written_step_;                    // the latest whose record is written and was decided on
-  std::optional<StepTimeKnowledge> known_;  // empty: nothing predicts how long steps take
+  int64_t written_step_;                    // the latest step whose record is written and was decided on
+  std::optional<StepTimeKnowledge> known_;  // empty: there is no prediction of step times
   std::optional<ControllerStart> start_;    // until the run begins
-  std::optional<RunOutput> output_;         // first of these, since it keeps other processes out of the run directory
+  std::optional<RunOutput>
+      output_;  // the first of these members, since it locks the run directory against other processes
   std::optional<Adaptation> adaptation_;
   std::optional<RunControl> control_;
   std::optional<StragglerNotes> stragglers_;

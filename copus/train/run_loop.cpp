@@ -22,19 +22,19 @@ namespace copus {
 
 namespace {
 
-// Speed of a slow disk: decides how long before the end of the wall clock the checkpoint is begun.
+// Assumed speed of a slow disk. It decides how long before the wall-clock limit the checkpoint is begun.
 constexpr double assumed_bytes_per_second = 50e6;
 
-// Ranks that come or go wait at most this long for a checkpoint in progress: a scheduler that takes a machine back
+// Ranks that join or leave wait at most this long for a checkpoint in progress. A scheduler that takes a machine back
 // gives half a minute or more.
 constexpr std::chrono::seconds longest_wait_for_disk(10);
 
-// Interval at which rank 0 looks for commands while the run is paused and the other ranks wait for it.
+// Interval at which rank 0 checks for commands while the run is paused and the other ranks wait for it.
 constexpr std::chrono::milliseconds between_looks(50);
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
-// What is left of a run that could not write, for the user.
+// Tells the user which checkpoint of a run that failed to write is safe.
 std::string what_is_safe(const RunPlan& plan) {
   UsableCheckpoint newest;
   try {
@@ -49,7 +49,7 @@ std::string what_is_safe(const RunPlan& plan) {
   return newest.damage.empty() ? ". The run has written no checkpoint; --resume begins it again" : "";
 }
 
-// Seconds that writing weights and the optimizer's slots in fp32 is assumed to take.
+// Assumed seconds to write weights and the optimizer's slots in fp32.
 double checkpoint_seconds(const RunConfig& config) {
   const int64_t bytes_of_parameter = size_of(DType::f32) + slot_bytes(config.optimizer.kind);
   return static_cast<double>(bytes_of_parameter * count_parameters(config.model)) / assumed_bytes_per_second;
@@ -79,7 +79,7 @@ std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
   }
 }
 
-// The user resumes from the checkpoint that was begun before the run diverged.
+// Completes the checkpoint that was begun before the run diverged, since the user resumes from it.
 void RunLoop::complete_checkpoint_before(const UserError& divergence) {
   try {
     checkpoints_->finish();
@@ -89,7 +89,7 @@ void RunLoop::complete_checkpoint_before(const UserError& divergence) {
 }
 
 std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
-  // The number of messages must not depend on the disk where messages move the clock.
+  // If messages move the clock, their number must not depend on the disk.
   const bool waits = plan_.config.cluster.clock == ClockKind::virtual_time;
   checkpoints_.emplace(
       checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, plan_.config.wait_limit,
@@ -121,7 +121,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
   return finish(passed);
 }
 
-// Does what is due after a step, or what is left of it where the ranks were interrupted then.
+// Does everything that is due after a step, or the rest of it if the ranks were interrupted there.
 void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   held_out_loss_.reset();
   const bool is_new = passed.written < record.step;
@@ -135,12 +135,12 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
     }
     if (leader_) leader_->add(record, trainer_);
     passed.written = record.step;
-    if (leader_ && passed.last_switch) leader_->add(*passed.last_switch, trainer_);  // that another leader made
+    if (leader_ && passed.last_switch) leader_->add(*passed.last_switch, trainer_);  // made under another leader
     make_switch(passed);
   }
   note_change(passed);
   if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
-  // Ranks that come or go do not wait for one that is due now: it is written as soon as they have.
+  // Ranks that join or leave do not wait for a checkpoint that is due now. It is written right after they have.
   const bool goes_on = end_reason() == StopReason::none && trainer_.stop_reason() != StopReason::regroup;
   if (goes_on && is_sound() && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
 }
@@ -157,14 +157,14 @@ StepRecord RunLoop::step(const PassedBoundary& passed) {
   return record;
 }
 
-// Says once that training has come farther than before the job's ranks came together.
+// Reports to the launcher, once, that training has passed the step at which the job's ranks met.
 void RunLoop::note_progress() {
   if (!leader_ || membership_ == nullptr || has_advanced_ || trainer_.state().step <= plan_.logged_step) return;
   membership_->advances();
   has_advanced_ = true;
 }
 
-// Notes that ranks have come or gone.
+// Records that ranks have joined or left.
 void RunLoop::note_change(PassedBoundary& passed) {
   const std::optional<RanksChanged> change = std::exchange(passed.change, std::nullopt);
   if (change && leader_) leader_->add(*change, trainer_);
@@ -180,8 +180,8 @@ void RunLoop::make_switch(PassedBoundary& passed) {
   leader_->add(*report, trainer_);
 }
 
-// Pauses the run until the user lets it go on or it is told to end. All ranks wait for rank 0's word, which comes
-// often enough for every deadline.
+// Pauses the run until the user continues or stops it. All ranks wait for messages from rank 0, which are frequent
+// enough for every deadline.
 void RunLoop::stand_still(PassedBoundary& passed) {
   const int64_t step = trainer_.state().step;
   world_.health().set_place(concat("paused after step ", step));
@@ -202,8 +202,8 @@ void RunLoop::stand_still(PassedBoundary& passed) {
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
-// Reason to stop, with time left for the next step, which may take longer than any before, and the checkpoint. Where
-// ranks may come and go, one that is told to end asks to leave; the run ends where the launcher wants that.
+// Reason to stop, which reserves time for the checkpoint and for a next step that may be longer than any before. If
+// ranks may join and leave, a rank that receives a signal asks to leave; the launcher decides whether the run ends.
 StopReason RunLoop::reason_to_stop() const {
   const double to_write = std::max(checkpoint_seconds(plan_.config), checkpoints_->longest_seconds());
   const StopReason reason = stop_.reason(to_write + 2 * longest_step_ + seconds_to_draw());
@@ -212,22 +212,22 @@ StopReason RunLoop::reason_to_stop() const {
   return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
 }
 
-// The time that the page of the run takes at its end. A page reads a bounded part of a long log: 1 s in the one run
-// that was measured, whose process took 0.35 s to start.
+// Expected time to draw the run's page at its end. A page reads a bounded part of a long log: 1 s in the one run that
+// was measured, whose process took 0.35 s to start.
 double RunLoop::seconds_to_draw() const {
   constexpr double starts = 3;
   return leader_ ? starts * stop_.seconds_to_end() * leader_->output().page_share() : 0;
 }
 
-// Rank 0 decides by its clock, and the others hear of it as of every reason to halt. Where messages move the clock of
-// the run, their number must not depend on the machine's.
+// Rank 0 decides by its clock, and the others learn it like every reason to halt. If messages move the run's clock,
+// their number must not depend on the machine's clock, so there are no checkpoints by time.
 bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
   const int64_t interval = plan_.config.checkpoint.interval_seconds;
   if (interval == 0 || plan_.config.cluster.clock == ClockKind::virtual_time) return false;
   return std::chrono::steady_clock::now() - passed.checkpointed_at >= std::chrono::seconds(interval);
 }
 
-// The same, or to let ranks come and go, to write a checkpoint, or to pause.
+// reason_to_stop(), or a reason to leave the step loop for a moment: ranks join or leave, a checkpoint, a pause.
 StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   const StopReason reason = reason_to_stop();
   if (reason != StopReason::none || leader_ == nullptr) return reason;
@@ -236,7 +236,8 @@ StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   return leader_->control().pause_wanted() ? StopReason::pause : reason;
 }
 
-// Asked on rank 0 while all wait for a disk: whether ranks that are to come or go have waited for long enough.
+// Called on rank 0 while all ranks wait for a disk. Returns whether ranks that want to join or leave have waited long
+// enough.
 bool RunLoop::gives_up_checkpoint() {
   if (membership_ == nullptr || diverged_ || trainer_.finished() || end_reason() != StopReason::none) return false;
   if (!membership_->regroup_wanted()) return false;
@@ -245,7 +246,7 @@ bool RunLoop::gives_up_checkpoint() {
   return now - *regroup_wanted_since_ >= longest_wait_for_disk;
 }
 
-// The next step ends with another one.
+// Drops the checkpoint that was given up; another one is written after the next step.
 void RunLoop::note_given_up(PassedBoundary& passed) {
   passed.last_checkpoint.reset();
   if (!leader_) return;
@@ -255,7 +256,7 @@ void RunLoop::note_given_up(PassedBoundary& passed) {
              "ranks come or go, and the disk has not taken it within ", longest_wait_for_disk.count(), " s"));
 }
 
-// The reason for which the run ends, if it does, as all ranks know it.
+// The reason why the run ends, if it does. All ranks know it.
 StopReason RunLoop::end_reason() const {
   const bool was_paused = stopped_while_paused_ != StopReason::none;
   const StopReason reason = was_paused ? stopped_while_paused_ : trainer_.stop_reason();
@@ -263,8 +264,8 @@ StopReason RunLoop::end_reason() const {
   return goes_on ? StopReason::none : reason;
 }
 
-// A process that has made no step evaluates whatever its time limit is: otherwise one that has an evaluation left and a
-// limit shorter than its start would never end, however often it is started again.
+// A process that has made no step evaluates whatever its time limit is. Otherwise a run that owes an evaluation, and
+// whose limit is shorter than its start, would never end, however often it is started again.
 std::optional<HeldOutLoss> RunLoop::evaluate() {
   return trainer_.evaluate([this] {
     const StopReason reason = reason_to_stop();
@@ -272,10 +273,10 @@ std::optional<HeldOutLoss> RunLoop::evaluate() {
   });
 }
 
-// A step that is skipped may have met weights that are damaged: these would take the place of the last sound ones.
+// A skipped step may have met damaged weights. A checkpoint of them would replace the last sound one.
 bool RunLoop::is_sound() const { return trainer_.state().skipped_in_a_row == 0; }
 
-// Does the evaluation that a signal has cut short before the run was resumed.
+// Makes up for an evaluation that was cut short by a signal before the run was resumed.
 void RunLoop::evaluate_what_is_owed() {
   int64_t owes = leader_ && leader_->output().owes_evaluation(trainer_.finished());
   world_.everyone().broadcast(&owes, 1, DataType::int64, 0);
@@ -288,7 +289,7 @@ void RunLoop::checkpoint(PassedBoundary& passed) {
   passed.checkpointed_at = std::chrono::steady_clock::now();
   if (passed.last_checkpoint == trainer_.state().step) return;
   if (!checkpoints_->finish()) return note_given_up(passed);
-  if (leader_) leader_->sync_logs();  // first, so that no checkpoint is found whose steps the logs have lost
+  if (leader_) leader_->sync_logs();  // first, so that no checkpoint is visible whose steps are missing from the logs
   if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
   if (leader_) {
     leader_->has_begun_checkpoint();
@@ -297,7 +298,7 @@ void RunLoop::checkpoint(PassedBoundary& passed) {
   passed.last_checkpoint = trainer_.state().step;
 }
 
-// Writes one that is due by time, and tells its cost.
+// Writes a checkpoint that is due by time, and reports its cost.
 void RunLoop::checkpoint_by_time(PassedBoundary& passed) {
   const bool is_written = passed.last_checkpoint == trainer_.state().step;
   if (is_written || !is_sound()) return;
@@ -308,13 +309,13 @@ void RunLoop::checkpoint_by_time(PassedBoundary& passed) {
                                 format_duration(stood_still.count())));
 }
 
-// Writes one even if this step has had one, which may be lost.
+// Writes a checkpoint even if this step has one, which may be lost.
 void RunLoop::checkpoint_again(PassedBoundary& passed) {
   passed.last_checkpoint.reset();
   checkpoint(passed);
 }
 
-// Completes the checkpoint that the run ends with, once more where somebody has deleted the run directory meanwhile.
+// Completes the run's final checkpoint, or writes it again if somebody has deleted the run directory meanwhile.
 void RunLoop::keep_last_checkpoint(PassedBoundary& passed) {
   const auto is_lost = [this] {
     checkpoints_->finish();

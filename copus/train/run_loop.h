@@ -1,5 +1,5 @@
 // The loop of a run on one rank: steps, evaluation, switches, pauses, checkpoints, the end. All ranks do the same work
-// in the same order, and rank 0 its own beside it (run_leader.h).
+// in the same order; rank 0 also does its own part (run_leader.h).
 #pragma once
 
 #include <chrono>
@@ -18,26 +18,26 @@
 
 namespace copus {
 
-// How far a run has come, apart from its training state: what the ranks go on with when others of them have failed.
+// The progress of a run apart from its training state. The remaining ranks continue from it when others have failed.
 struct PassedBoundary {
   std::optional<StepRecord> record = {};         // of the latest step; empty before the first one
-  int64_t written = 0;                           // the latest step that is written down and was decided on
+  int64_t written = 0;                           // the latest step that was logged and decided on
   std::optional<SwitchReport> last_switch = {};  // made after the latest step
-  std::optional<RanksChanged> change = {};       // of the ranks, after the latest step, which rank 0 is still to note
+  std::optional<RanksChanged> change = {};       // of the ranks, after the latest step, not yet logged by rank 0
   std::optional<int64_t> last_checkpoint = {};   // step of the latest checkpoint
   bool may_owe_evaluation = false;               // just resumed from a checkpoint; the same on all ranks
-  // When the latest checkpoint was begun, or the run where there is none.
+  // When the latest checkpoint was begun; without one, when the run was begun.
   std::chrono::steady_clock::time_point checkpointed_at = std::chrono::steady_clock::now();
 };
 
 class RunLoop {
  public:
-  // `leader`: null on other ranks than the first. `membership`: null where ranks neither come nor go.
+  // `leader`: null on all ranks except rank 0. `membership`: null if ranks neither join nor leave.
   RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
           RunLeader* leader, Membership* membership);
 
-  // Trains until the run is complete or has been told to stop, or until ranks come or go: then it returns nothing.
-  // `passed` is brought up to date on the way; it begins with what is still due after the latest step.
+  // Trains until the run is complete or is stopped. Returns nothing if it ends earlier because ranks join or leave.
+  // Updates `passed` on the way, and begins with the work that `passed` still owes after the latest step.
   std::optional<RunEnd> until_end(PassedBoundary& passed);
 
  private:
@@ -75,9 +75,9 @@ class RunLoop {
   Membership* const membership_;
   std::optional<HeldOutLoss> held_out_loss_;  // of the weights after the latest step
   StopReason stopped_while_paused_ = StopReason::none;
-  bool has_advanced_ = false;       // the launcher has been told of progress
+  bool has_advanced_ = false;       // progress has been reported to the launcher
   double longest_step_ = 0;         // seconds on the real clock
-  int64_t steps_ = 0, traced_ = 0;  // counts of this process alone
+  int64_t steps_ = 0, traced_ = 0;  // counts of this process only
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<std::chrono::steady_clock::time_point> regroup_wanted_since_;  // on rank 0
   bool diverged_ = false;

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Seconds for which a rank that takes the directory over waits for the one before to end.
+// Seconds for which a rank that takes over the directory waits for the previous rank 0 to end.
 constexpr double longest_wait_for_lock = 30;
 
 double now_since_epoch() {
@@ -34,8 +34,8 @@ double now_since_epoch() {
 
 bool adapts(const RunConfig& config) { return config.adapt.policy != PolicyKind::none; }
 
-// Number of steps of a run that stays in the batch of this step; 0 where it is not known, since the run ends by time or
-// a policy may change the batch.
+// Number of steps of a run that keeps this step's batch. 0 if unknown, since the run ends by time or a policy may
+// change the batch.
 int64_t known_steps(const RunConfig& config, const StepRecord& record) {
   const int64_t limit = limit_in_tokens(config.train);
   if (adapts(config) || limit == 0) return 0;
@@ -44,12 +44,12 @@ int64_t known_steps(const RunConfig& config, const StepRecord& record) {
   return record.step + left / tokens_per_step + (left % tokens_per_step > 0 ? 1 : 0);
 }
 
-// The configuration that a run had when it wrote the checkpoint.
+// The configuration of the run when it wrote the checkpoint.
 RunConfig config_of(const Checkpoint& checkpoint) {
   return parse_run_config(checkpoint.run_config(), (checkpoint.directory() / "config.toml").string());
 }
 
-// Creates the run directory. With a config.toml in it, it is a run and can be resumed from then on.
+// Creates the run directory. Once it has a config.toml it is a run and can be resumed.
 fs::path begin_run_directory(const RunPlan& plan) {
   if (plan.resume) return plan.directory;
   create_directories_durably(plan.directory);
@@ -75,8 +75,8 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
   tell_of_missing_lines();
 }
 
-// Called before the log is cut, and gives `resumed_after`. It does not trust what has led here: no checkpoint of a
-// later step is written over, and no step leaves the log that was trained since the run was planned. Throws UserError.
+// Called before the log is cut; returns `resumed_after`. It checks independently of its callers that no checkpoint of a
+// later step is overwritten, and that no step trained since the run was planned is cut from the log. Throws UserError.
 std::optional<int64_t> RunOutput::first_unless_more_is_there(std::optional<int64_t> resumed_after) const {
   const int64_t step = resumed_after.value_or(0);
   if (!plan_.state_is_in_memory) checkpoints_.check_none_is_later_than(step);
@@ -94,11 +94,11 @@ bool RunOutput::keep_directory(bool has_more, const std::function<void()>& put_b
   try {
     check_directory_is_ours();
     create_directories_durably(directory_);
-    checkpoints_.put_back();  // first, since its lock keeps others out
+    checkpoints_.put_back();  // first, since its lock keeps other processes out
     const fs::path config = directory_ / "config.toml";
     if (!fs::exists(config)) write_file_durably(config, to_toml(config_));
     put_back_more();
-    log_.put_back();  // last, since with it nothing is missing any more
+    log_.put_back();  // last, since the directory counts as complete once the log exists
   } catch (const std::runtime_error& error) {
     if (!std::exchange(has_told_of_loss_, true)) {
       note(concat("the run directory ", directory_.string(), " is gone and cannot be made again: ", error.what(),
@@ -117,7 +117,7 @@ bool RunOutput::keep_directory(bool has_more, const std::function<void()>& put_b
   return true;
 }
 
-// Throws UserError where another run is in the directory now.
+// Throws UserError if another run is in the directory now.
 void RunOutput::check_directory_is_ours() const {
   if (log_.is_in_place() || checkpoints_.is_in_place()) return;
   const fs::path config = directory_ / "config.toml";
@@ -188,7 +188,7 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
                 config_.checkpoint.keep_last));
   }
   note(concat("run        ", directory_.string()));
-  // The log is locked by this process, where there are locks.
+  // On file systems with locks, this process holds a lock on the log.
   if (log_.is_in_place() && !is_file_locked(directory_ / "run.jsonl")) {
     note(
         "warning    this file system has no file locks: nothing keeps a second job out of the run directory; start one "
@@ -209,14 +209,14 @@ TrainingState RunOutput::resumed_state() const {
                               (plan_.checkpoint->directory() / "training_state.json").string());
 }
 
-// Samples of other data, which the run consumed before it came to these (--new-data).
+// Number of samples of earlier data that the run consumed before the current data (--new-data).
 int64_t RunOutput::samples_before(const Dataset& dataset) const {
   if (!plan_.checkpoint) return 0;
   const TrainingState then = resumed_state();
   return then.data_fingerprint == dataset.fingerprint() ? then.data_begin : then.consumed_samples;
 }
 
-// Says what changes with the data: the order of training, and what losses are measured on.
+// Reports what changes with the data: the order of training, and what losses are measured on.
 void RunOutput::note_new_data(const Dataset& dataset) {
   const TrainingState then = resumed_state();
   if (then.data_fingerprint != dataset.fingerprint()) {
@@ -228,8 +228,8 @@ void RunOutput::note_new_data(const Dataset& dataset) {
   }
 }
 
-// Training does not depend on the log, so a run whose log has lost lines goes on; but nobody is to take the rest for
-// all.
+// Training does not depend on the log, so a run whose log has lost lines continues. The user must know that the log is
+// incomplete.
 void RunOutput::tell_of_missing_lines() {
   if (log_.missing().empty()) return;
   note(
@@ -372,7 +372,7 @@ void RunOutput::add_to_tensorboard(const StepRecord& record) {
   add_known("train/statistical_efficiency", record.statistical_efficiency);
   add_known("train/goodput", record.goodput);
   if (record.held_out_loss) add_held_out_losses(record.step, {*record.held_out_loss, record.held_out_losses});
-  tensorboard_->flush();  // so that the curves have no gap where another rank takes over
+  tensorboard_->flush();  // so that the curves have no gap if another rank takes over
 }
 
 }  // namespace copus

@@ -23,54 +23,55 @@
 
 namespace copus {
 
-// The file in which a run keeps what it has learned of step times.
+// The file that holds what a run has learned about step times.
 std::filesystem::path profile_path(const RunPlan& plan);
 // The folder of a run's checkpoints.
 std::filesystem::path checkpoints_path(const RunPlan& plan);
 
 class RunOutput {
  public:
-  // Makes the run directory where there is none, and locks it against any other process. A run that goes on keeps what
-  // was logged up to the step `resumed_after`. Throws UserError where the directory holds later work, which the run
-  // would write over: a checkpoint of a later step, or steps in the log that the plan did not know of.
+  // Makes the run directory if there is none, and locks it against other processes. A resumed run keeps the log up to
+  // step `resumed_after`. Throws UserError if the directory holds later work that the run would overwrite: a checkpoint
+  // of a later step, or steps in the log that the plan did not know of.
   RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after);
 
   void note(const std::string& line) { progress_.note(line); }
-  // Show the user the beginning of the run, and its end: complete, or to be resumed. `step_time`: the prediction of
-  // step times in words, and at the end how good it was; empty where nothing was predicted.
+  // Show the user the beginning of the run and its end, either complete or to be resumed. `step_time`: the prediction
+  // of step times in words, and at the end how good it was; empty without a prediction.
   void introduce(const Dataset& dataset, const World& world, const std::optional<std::string>& step_time);
   void say_goodbye(const RunSummary& summary, const Trainer& trainer, const Dataset& dataset,
                    const std::optional<std::string>& step_time);
   void say_how_to_go_on(const Trainer& trainer, StopReason reason);
 
-  // Write down an event: a step, a decision, a switch.
+  // Log an event: a step, a decision, a switch.
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
-  // Tells whether the step that the run was resumed after lacks the evaluation that was due after it, by the settings
-  // of that time, since the run was told to stop. `is_last`: it is the run's last step, after which one is due in any
-  // case.
+  // Whether the step that the run was resumed after lacks an evaluation, because the run was stopped there. The
+  // settings at that time decide whether it was due. `is_last`: the step is the run's last one, which always needs an
+  // evaluation.
   bool owes_evaluation(bool is_last) const;
-  // Writes down what that evaluation found.
+  // Logs the result of that evaluation.
   void add_owed_evaluation(const HeldOutLoss& loss);
-  // Returns when the disk has the log of steps.
+  // Returns when the log of steps is durable on disk.
   void sync() { log_.sync(); }
-  // Writes what the run goes on without where the run directory is gone: whoever looks for that next makes it again.
+  // Calls `write` for a file that the run can do without. Ignores its error if the run directory is gone;
+  // keep_directory() makes the directory again.
   void unless_gone(const std::function<void()>& write) const;
 
-  // Looks whether somebody has deleted or moved the run directory, or what a run cannot be resumed without. Then makes
-  // it again, with the log so far, and returns true. `has_more` says whether files of others in it are in place, and
-  // `put_back_more` makes these again. The checkpoints are lost. Where it cannot be made again, the user is told once,
-  // and the next call tries again.
+  // Checks whether somebody has deleted or moved the run directory, or files that the run needs to be resumed. If so,
+  // makes it again with the log so far, and returns true. The checkpoints are lost. `has_more`: whether the files of
+  // other objects in it are in place; `put_back_more` makes these again. If the directory cannot be made again, it
+  // warns the user once, and the next call tries again.
   bool keep_directory(bool has_more, const std::function<void()>& put_back_more);
 
   // The folder of this run's checkpoints.
   CheckpointFolder& checkpoints() { return checkpoints_; }
-  // Writes the step times that were learned.
+  // Writes the learned step times.
   void add(const PerformanceProfile& profile);
   void timeline(const std::vector<RankTimeline>& ranks);
 
-  // How much the page of this run has to read so far, as a share of the most that one reads.
+  // The size of the input of this run's page so far, as a fraction of the largest input that a page may have.
   double page_share() const;
   // Ends the run: writes the summary and, if `draws_page`, the page. Returns the summary.
   RunSummary finish(const Trainer& trainer, const std::optional<HeldOutLoss>& loss, const std::string& ended,
@@ -91,7 +92,7 @@ class RunOutput {
   const RunConfig& config_;
   std::filesystem::path directory_;
   CheckpointFolder checkpoints_;  // before the log, since it makes sure that no other process writes into this run
-  int64_t told_step_;             // the latest that an earlier rank 0 of this job has logged; before the log is cut
+  int64_t told_step_;  // the latest step that an earlier rank 0 of this job has logged, before the log is cut
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;

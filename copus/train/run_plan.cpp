@@ -36,7 +36,7 @@ std::map<std::string, std::string> settings_of(const RunConfig& config) {
       std::ostringstream text;
       value.visit([&](const auto& node) {
         if constexpr (toml::is_floating_point<decltype(node)>) {
-          text << write_number(node.get());  // for people: 0.3, and not 0.29999999999999999
+          text << write_number(node.get());  // for people: 0.3 instead of 0.29999999999999999
         } else {
           text << toml::toml_formatter(node);
         }
@@ -61,7 +61,7 @@ std::string default_name(const std::string& config_path) {
   return concat(fs::path(config_path).stem().string(), "-", date.data());
 }
 
-// Tells whether a run may begin in the directory. Leftovers of a dead writer do not count.
+// Whether a run may begin in the directory. Leftovers of a dead writer are ignored.
 bool is_empty_or_missing(const fs::path& directory) {
   std::error_code error;
   if (!fs::exists(directory, error)) return true;
@@ -73,7 +73,7 @@ bool is_empty_or_missing(const fs::path& directory) {
                      [](const auto& entry) { return entry.path().extension() == partial_suffix; });
 }
 
-// The first of the folders NAME, NAME-2, NAME-3, ... that can be taken.
+// The first of the folders NAME, NAME-2, NAME-3, ... for which can_take() is true.
 fs::path first_free(const fs::path& name, const std::function<bool(const fs::path&)>& can_take) {
   fs::path candidate = name;
   for (int64_t number = 2; !can_take(candidate); ++number) candidate = concat(name.string(), "-", number);
@@ -95,7 +95,7 @@ RunConfig read_config(const fs::path& path, const std::vector<std::string>& over
   return parse_run_config(text, path.string(), overrides);
 }
 
-// Tells whether the user asks for a layout or batch, be it the one that the run was given before.
+// Whether the user requests a layout or batch, even if it equals the run's earlier one.
 bool overrides_configuration(const std::vector<std::string>& overrides) {
   static const std::array keys = {"parallel.", "train.global_batch=", "train.micro_batch=", "train.recompute="};
   return std::any_of(overrides.begin(), overrides.end(), [](const std::string& text) {
@@ -104,8 +104,8 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
-// Holds a batch of the configuration, 0 meaning train.global_batch, where `now` leaves it to train.global_batch and
-// that has changed. `then` says it in the same way, so that no change is seen.
+// Keeps a batch that the configuration derives from train.global_batch (value 0) when `now` changes train.global_batch.
+// `then` is written in the same form, so that no change is reported.
 void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(RunConfig&)>& batch) {
   const auto resolved = [&](RunConfig& config) {
     return batch(config) > 0 ? batch(config) : config.train.global_batch;
@@ -115,21 +115,21 @@ void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(Ru
   batch(then) = resolved(now) == before ? batch(now) : before;
 }
 
-// A run that goes on in another batch scales its rate from the batch that it began with, and ends after as many tokens
-// as it would have had in that batch.
+// A run that continues with another batch scales its rate from its first batch, and ends after the number of tokens
+// that it would have had with that batch.
 void keep_batches(RunConfig& then, RunConfig& now) {
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.optimizer.reference_batch; });
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });
 }
 
-// Tells whether a run goes on by a schedule of batches that it did not have before.
+// Whether the run continues with a batch schedule that it did not have before.
 bool begins_schedule(const RunConfig& then, const RunConfig& now) {
   if (now.adapt.policy != PolicyKind::steps || now.adapt.advise) return false;
   return then.adapt.policy != PolicyKind::steps || then.adapt.advise || then.adapt.schedule != now.adapt.schedule;
 }
 
-// Starts in the batch that the schedule has by now. Throws UserError where it changes behind the first step, for which
-// the ranks would have to know of it before.
+// Starts with the batch that the schedule has at this point. Throws UserError if the schedule changes it after the
+// first step, because the ranks would have to know that earlier.
 void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
   const StepSchedule schedule = parse_step_schedule(plan.config.adapt.schedule, plan.config.train.sequence_length);
   const int64_t batch = plan.start.global_batch = scheduled_batch(schedule, consumed_samples);
@@ -141,8 +141,9 @@ void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
                          consumed_samples + 2 * batch, " samples or later, or leave this piece out"));
 }
 
-// Takes the configuration from the checkpoint: a run goes on as it was when that was written, whoever had moved it
-// there, unless the user gives other ranks or other settings than `before`, those that the run was given then.
+// Takes the configuration from the checkpoint: a run continues in the configuration that it had then, even if a policy
+// or a command had moved it there. Not if the user gives other ranks, or other settings than `before`, the run's
+// earlier ones.
 void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
   const TrainingState state = parse_training_state(plan.checkpoint->training_state(), source);
@@ -153,7 +154,8 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
   if (!begins_schedule(before, plan.config) && then.strategy.world_size() == plan.start.strategy.world_size() &&
       !asks_for_another) {
     plan.start = then;
-  } else if (then != plan.start && then != configuration_of(before)) {  // else the changes of the settings tell it
+  } else if (then != plan.start &&
+             then != configuration_of(before)) {  // otherwise the changed settings already show it
     plan.changes.push_back(describe_change(then, plan.start));
   }
   plan.effects = describe_resume_effects(before, plan.config, state, plan.start);
@@ -164,7 +166,8 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
                          "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
 }
 
-// Refuses another optimizer as such, before settings of the one that the run has are refused under the other one.
+// Refuses another optimizer with its own message, before settings of the run's optimizer are refused as unknown to the
+// other.
 void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string>& overrides) {
   constexpr std::string_view key = "optimizer.kind";
   for (const std::string& text : overrides) {
@@ -275,7 +278,7 @@ RunPlan plan_run(const RunRequest& request) {
   plan.directory = names_directory
                        ? fs::path(request.run_directory)
                        : first_free(fs::path("runs") / default_name(request.config_path), is_empty_or_missing);
-  // Another job may have taken the folder since; then this one takes the next (ClaimedDirectory).
+  // Another job may have taken the folder in the meantime; then this one takes the next free one (ClaimedDirectory).
   const bool empty = !names_directory || is_empty_or_missing(plan.directory);
   if (!request.resume && !empty) {
     throw UserError(concat("run directory ", plan.directory.string(),

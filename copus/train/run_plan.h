@@ -1,4 +1,4 @@
-// Resolves a request to train: the configuration, the run directory, and the checkpoint to go on from.
+// Resolves a request to train: the configuration, the run directory, and the checkpoint to resume from.
 #pragma once
 
 #include <filesystem>
@@ -18,11 +18,11 @@ struct RunRequest {
   std::vector<std::string> overrides;  // "section.key=value"
   std::string run_directory;           // empty: runs/<config name>-<date>-<time>
   bool resume = false;
-  bool has_memory = false;        // the run's state may be in memory: it needs no checkpoint that is not damaged
-  bool new_data = false;          // the sources of data.train may be others than before
-  bool dry_run = false;           // tells what the run would take, and writes nothing
-  int64_t trace_steps = 0;        // number of steps that a timeline is written of
-  std::string program = "copus";  // name it was called by, for the commands that a run suggests at its end
+  bool has_memory = false;        // the state may be in memory, so an undamaged checkpoint is not required
+  bool new_data = false;          // the sources of data.train may differ from the earlier ones
+  bool dry_run = false;           // reports what the run would need, and writes nothing
+  int64_t trace_steps = 0;        // number of steps to write a timeline of
+  std::string program = "copus";  // name of the program, for the commands that a run suggests at its end
   PageWriter write_page = {};     // called when the run ends; empty: no page
 };
 
@@ -31,25 +31,25 @@ struct RunPlan {
   int64_t trace_steps = 0;     // RunRequest::trace_steps
   PageWriter write_page = {};  // RunRequest::write_page
   RunConfig config;
-  Configuration start;  // configuration of the checkpoint, or that of the file where the user asks for it
+  Configuration start;  // configuration of the checkpoint, or that of the file if the user requests it
   std::filesystem::path directory;
-  bool resume = false;                    // the directory holds a run that is to go on
-  std::optional<Checkpoint> checkpoint;   // the one to go on from, tensors not verified; empty: at the beginning
-  std::vector<std::string> damage;        // found in later checkpoints than that, a clause each
-  int64_t logged_step = 0;                // the latest in the run log as the plan was made: later ones are not known
-  bool state_is_in_memory = false;        // ranks survived with it: no checkpoint is of a later step
+  bool resume = false;                    // the directory holds a run to resume
+  std::optional<Checkpoint> checkpoint;   // the one to resume from, tensors not verified; empty: begin from the start
+  std::vector<std::string> damage;        // in checkpoints later than that one, a clause for each
+  int64_t logged_step = 0;                // the latest step in the run log when the plan was made
+  bool state_is_in_memory = false;        // ranks survived with the state: no checkpoint is of a later step
   bool takes_over = false;                // a process of this job wrote into the directory, and may not have ended yet
-  std::vector<std::string> changes;       // settings in which a resumed run differs from its beginning
+  std::vector<std::string> changes;       // settings that differ from those at the beginning of the run
   std::vector<std::string> effects = {};  // of these changes
   bool new_data = false;                  // RunRequest::new_data
 };
 
-// A folder for a run whose user names none. No other job that begins at the same time takes it.
+// A run directory for a user who names none. No other job that starts at the same time gets the same one.
 class ClaimedDirectory {
  public:
-  // Makes the folder `wanted`, or where there is one the first of wanted-2, wanted-3, ... Throws UserError.
+  // Makes the folder `wanted`, or if it exists the first free one of wanted-2, wanted-3, ... Throws UserError.
   explicit ClaimedDirectory(const std::filesystem::path& wanted);
-  // Removes what it has made where the run left nothing there.
+  // Removes the folders that it made if the run left nothing in them.
   ~ClaimedDirectory();
   ClaimedDirectory(const ClaimedDirectory&) = delete;
   ClaimedDirectory& operator=(const ClaimedDirectory&) = delete;
@@ -63,13 +63,12 @@ class ClaimedDirectory {
 
 // Reads configuration and checkpoint; writes nothing. `resume` with a configuration and a directory in which no run has
 // begun yet starts one, so that a scheduler can repeat one command line.
-// Throws UserError: whatever is wrong with the configuration, a run directory that is not empty without `resume`,
-// nothing to resume, no checkpoint that is not damaged where one is needed, and a setting that may not change within a
-// run.
+// Throws UserError for any mistake in the configuration, a run directory that is not empty without `resume`, nothing to
+// resume, no undamaged checkpoint if one is needed, and a setting that may not change within a run.
 RunPlan plan_run(const RunRequest& request);
 
-// Sets `checkpoint` to the newest one of the run that is not damaged, `damage`, and `logged_step`. Throws UserError
-// where all are damaged, unless the run has its state in memory.
+// Sets `checkpoint` to the newest undamaged one of the run, and sets `damage` and `logged_step`. Throws UserError if
+// all are damaged, unless the run has its state in memory.
 void take_newest_checkpoint(RunPlan& plan, bool has_memory = false);
 
 // Rules for changing a key of the configuration when a run is resumed.
@@ -80,9 +79,9 @@ enum class ChangeOnResume {
 };
 ChangeOnResume change_on_resume(const std::string& key);
 
-// Compares the configuration of a run with the one it is resumed with, and returns one line for each change that is
-// worth noting. A precision of `automatic` in `now` means that of `then`. Throws UserError naming the key and both
-// values for a change that is not allowed; `overrides` as in RunRequest.
+// Compares the configuration of a run with the one it is resumed with. Returns one line for each change to report. A
+// precision of `automatic` in `now` means the precision of `then`. Throws UserError naming the key and both values if a
+// change is not allowed. `overrides` as in RunRequest.
 std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
                                        const std::vector<std::string>& overrides);
 

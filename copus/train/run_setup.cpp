@@ -25,8 +25,7 @@ namespace copus {
 
 namespace {
 
-// Loads the weights that a run begins with. Throws UserError where they are not those of the model that the
-// configuration describes.
+// Loads the weights that a run begins with. Throws UserError if they do not belong to the model in the configuration.
 void load_initial_weights(const RunConfig& config, Trainer& trainer) {
   const HuggingFaceModel model = open_hugging_face(config.init_from);
   std::vector<TensorView> weights;
@@ -41,7 +40,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Verifies a checkpoint's tensors, each rank some of the files.
+// Verifies a checkpoint's tensors. Each rank verifies some of the files.
 void verify_together(const Checkpoint& checkpoint, World& world) {
   if (world.size() == 1) return checkpoint.verify_tensors(0, 1);
   std::optional<Obstacle> damage;
@@ -57,9 +56,9 @@ void verify_together(const Checkpoint& checkpoint, World& world) {
 
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks) {
   install_caching_allocator();
-  // Limits memory on the CPU, since a run that is moved, by a policy or a command, may try more than there is and has
-  // to notice before the machine does; a GPU refuses by itself. On the modelled clock the described memory is that of
-  // other devices.
+  // Limits memory on the CPU. A run that a policy or a command moves may try to use more memory than there is, and must
+  // notice that before the machine does. GPUs report it themselves. On the modelled clock the described memory is that
+  // of other devices.
   if (device.is_cpu() && !config.cluster.is_modelled()) {
     set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
   }

@@ -1,4 +1,4 @@
-// What comes before a run's first step: the process' settings, and the checks that all ranks make together.
+// Set-up before a run's first step: process-wide settings, and the checks that all ranks make together.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,11 +12,12 @@
 
 namespace copus {
 
-// Sets up this process' memory and threads for a run. `local_ranks` share the machine's cores. Returns whether there is
-// a core for each of their threads.
+// Sets up this process' memory and threads for a run. `local_ranks` ranks share the machine's cores. Returns whether
+// each of their threads has a core.
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks);
 
-// Checks that the job of a modelled clock could begin: its devices are not there to refuse. Throws UserError.
+// Checks that the job of a modelled clock could begin. Its devices do not exist, so they cannot report a lack of memory
+// themselves. Throws UserError.
 void check_modelled_job(const RunPlan& plan);
 
 // Bytes of weights, gradients and moments.
@@ -25,32 +26,32 @@ struct StateBytes {
   double of_machine = 0;  // of all ranks of one machine
 };
 
-// What a rank holds, and the machine it is on. Ranks of a pipeline hold unequal parts; on several machines each counts
-// as one that has its share of all.
+// The bytes that a rank holds, and those of its machine. Ranks of a pipeline hold unequal parts. If the job runs on
+// several machines, each counts as if it held a share of all state in proportion to its ranks.
 StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank, int64_t local_ranks);
 
-// Checks that no rank of a layout holds a part of a unit that an optimizer with these slots updates at once. Throws
-// UserError that names the tensor.
+// Checks that no rank of a layout holds only a part of a unit, elements that an optimizer with these slots must update
+// together. Throws UserError that names the tensor.
 void check_units(const RunConfig& config, const Configuration& configuration, const std::vector<OptimizerSlot>& slots);
 
-// Checks, together with all ranks and before any of them takes memory, that the machine has enough for their training
-// state: where it has not, the system would end a process without a word. `local_ranks` share the machine. Throws
-// UserError that says how much is wanted. A GPU refuses by itself.
+// Checks, together with all ranks and before any of them allocates, that the machine has enough memory for their
+// training state. Without this check the system would kill a process without a message. `local_ranks` ranks share the
+// machine. Throws UserError that states how much is needed. GPUs are not checked, since they report a lack of memory
+// themselves.
 void check_state_fits(const RunConfig& config, const Configuration& configuration, at::Device device,
                       int64_t local_ranks, World& world);
 
-// Checks that all ranks begin alike. Ranks on several machines may have read other files, and would wait for each other
-// for ever or train another model. Throws UserError.
+// Checks that all ranks begin with the same configuration and data. Ranks on several machines may have read different
+// files; then they would wait for each other forever or train a different model. Throws UserError.
 void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world);
 
-// Gives a trainer the state that the run begins with: that of its checkpoint, which all ranks verify together, or of a
-// model file. All ranks call it. Throws UserError for what is wrong with either, and where the ranks do not share the
-// run directory.
+// Loads the state that the run begins with: that of its checkpoint, which all ranks verify together, or of a model
+// file. All ranks call it. Throws UserError if either is invalid, and if the ranks do not share the run directory.
 void load_first_state(const RunPlan& plan, Trainer& trainer, World& world);
 
-// Tells, alike on all ranks, whether the time that they compute shows which of them are slow: not where they share
-// cores, nor on a GPU, whose rank knows when its host asked for an operation and not how long that took, nor on the
-// modelled clock, whose ranks are all alike. Rank 0 decides, since its machine may not be like the others'.
+// Whether the computing time of ranks shows which ranks are slow; the answer is the same on all ranks. It does not if
+// ranks share cores, on a GPU (the host knows when it issued an operation, not how long that took), and on the modelled
+// clock (all its ranks are equally fast). Rank 0 decides, since the machines may differ.
 bool agree_to_judge_speed(const RunConfig& config, at::Device device, bool have_cores, World& world);
 
 }  // namespace copus

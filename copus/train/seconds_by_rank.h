@@ -1,5 +1,5 @@
-// How long each rank computes, gathered on rank 0, which looks for stragglers. That need not be known at once, so the
-// ranks keep their seconds and send those of several steps together.
+// How long each rank computes, gathered on rank 0, which looks for stragglers. This is not urgent, so the ranks keep
+// their seconds and send those of several steps together.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ struct StepSeconds {
 
 class SecondsByRank {
  public:
-  // Keeps this rank's seconds of a step, and gathers when straggler_window steps are kept. Every rank calls it for the
+  // Keeps this rank's seconds of a step, and gathers once straggler_window steps are kept. Every rank calls it for the
   // same steps.
   void add(int64_t step, const PartSeconds& mine, World& world);
 
-  // Gathers what is kept. Every rank calls it, before the ranks' peers change and at the end.
+  // Gathers the seconds kept so far. Every rank calls it, at the end and before the set of ranks changes.
   void gather(World& world);
 
-  // Returns the steps that rank 0 has gathered since the last call, oldest first; none on other ranks.
+  // Returns the steps that rank 0 has gathered since the last call, oldest first; empty on other ranks.
   std::vector<StepSeconds> take() { return std::exchange(gathered_, {}); }
 
  private:
-  std::vector<int64_t> steps_;     // whose seconds are kept
+  std::vector<int64_t> steps_;     // the steps whose seconds are kept
   std::vector<PartSeconds> mine_;  // the seconds
   std::vector<StepSeconds> gathered_;
 };

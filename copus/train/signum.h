@@ -1,4 +1,4 @@
-// Signum (Bernstein et al. 2018, arXiv 1802.04434), the sign of a momentum, with decoupled weight decay.
+// Signum (Bernstein et al. 2018, arXiv 1802.04434): the sign of a momentum, with decoupled weight decay.
 #pragma once
 
 #include <vector>

@@ -1,11 +1,10 @@
 // A hash of everything that a move must not change: weights, the optimizer's slots, counters, position in the data. It
-// is a sum over logical elements, so that it is the same in every layout, and the same as that of a checkpoint's whole
-// tensors.
+// is a sum over logical elements, so every layout has the same hash, and so have a checkpoint's whole tensors.
 //
-// Beside the sum in which each element counts once there is one of all copies that ranks hold: data-parallel copies,
-// tensor-parallel replicas, both sides of a tied embedding, gathered weights. Each counted element is taken off it as
-// often as its layout has copies of it, so that zero is left where all copies are the same bits. That needs no groups
-// and no second message: whatever differs anywhere shows in one sum over all ranks.
+// The first sum counts each element once. A second sum counts all copies that ranks hold: data-parallel copies,
+// tensor-parallel replicas, both sides of a tied embedding, gathered weights. From the second sum each counted element
+// is subtracted as often as its layout has copies of it, so the result is zero if all copies have the same bits. This
+// needs no groups and no second message: one sum over all ranks shows any difference.
 #pragma once
 
 #include <cstdint>
@@ -24,38 +23,39 @@
 
 namespace copus {
 
-// Hash of `values`, the elements from `first_index` on of a parameter's state; hashes of stretches are added up.
+// Hash of `values`, the elements of a parameter's state from `first_index` on. The hash of a whole is the sum of the
+// hashes of its ranges.
 uint64_t hash_elements(StateKind kind, const std::string& parameter, int64_t first_index,
                        std::span<const float> values);
 
-// Hash of the counters and the noise averages; times, and the configuration with the factors that change with it, are
-// left out.
+// Hash of the counters and the noise averages. Leaves out times, the configuration, and the factors that change with
+// the configuration.
 uint64_t hash_counters(const TrainingState& state);
 
-// The hash of a model's training state, by parameter and kind of state, so that damage has a name. Ranks add what they
-// hold, each rank of a layout once, and then add up.
+// The hash of a model's training state, by parameter and kind of state, so that damage can be named. Each rank of a
+// layout is added once, on the process that holds its state; then all processes add up.
 class StateHash {
  public:
   StateHash(const ModelDescription& model, const std::vector<OptimizerSlot>& slots);
 
-  // Adds the state of the rank at this place; gradients may be missing. Without `has_compute_weights` those that are
-  // not the master weights are left out, where they are yet to be derived from these.
+  // Adds the state of the rank at this place; gradients may be missing. Without `has_compute_weights` it leaves out
+  // compute weights that have yet to be derived from the master weights.
   void add_rank(const Placement& placement, const std::vector<BucketState>& state, bool has_compute_weights);
 
-  // Adds where training stands, as member `rank` of so many knows it; its optimizer has made `updates`.
+  // Adds the counters that member `rank` of `ranks` members has. Its optimizer has made `updates` updates.
   void add_counters(const TrainingState& state, int64_t updates, int64_t rank, int64_t ranks);
 
-  // Adds up what the members have added; equal on all of them then. Every member calls it.
+  // Sums what the members have added; the result is the same on all of them. Every member calls it.
   void add_up(Communicator& everyone);
 
-  // The following are of a hash that was added up.
+  // The following require add_up().
 
   // Hash of the logical state.
   uint64_t value() const;
-  // What does not fit together in the state: copies that differ, compute weights that are not the rounding of the
-  // master weights, counters, padding. Empty where all is well.
+  // What is inconsistent in the state: copies that differ, compute weights that are not the rounding of the master
+  // weights, counters, padding. Empty if all is well.
   std::optional<std::string> damage() const;
-  // The same, or else what differs from the state before.
+  // damage(), or else what differs from the earlier state.
   std::optional<std::string> damage_since(const StateHash& before) const;
 
  private:

@@ -15,16 +15,16 @@ namespace copus {
 
 namespace {
 
-// Layout of the message: the sums; then rank 0's intent, its factor on the learning rate (0: none), its begin and its
-// seconds since then, which are zeros from the other ranks, so that the sum over ranks holds what rank 0 says; then
-// what all say of stopping. Doubles of rank 0 travel as their bits.
+// Layout of the message: the sums; rank 0's intent, factor on the learning rate (0: none), begin and seconds since
+// then; and what all ranks report about stopping. The other ranks send zeros in rank 0's fields, so the sum over ranks
+// holds rank 0's values. Doubles of rank 0 are sent as their bits.
 
-// Appends an exact sum as integers, whose sum over the ranks is then that of the values.
+// Appends an exact sum as integers. Their sum over the ranks is the exact sum over the ranks.
 void append(std::vector<int64_t>& words, const ExactSum& sum) {
   words.insert(words.end(), sum.words().begin(), sum.words().end());
 }
 
-// Takes the first sum from the rest of a message.
+// Removes the first sum from the rest of a message and returns it.
 ExactSum take_sum(std::span<const int64_t>& words) {
   ExactSum sum;
   std::copy_n(words.begin(), ExactSum::num_words, sum.words().begin());
@@ -35,7 +35,7 @@ ExactSum take_sum(std::span<const int64_t>& words) {
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
 
-// Rank 0's intent is its configuration, then the rest. All words are 0 where there is none; no configuration is all
+// Rank 0's intent is its configuration, then the rest. All words are 0 if there is no intent; no configuration is all
 // zeros.
 constexpr size_t words_of_intent = num_configuration_fields + 3;
 
@@ -60,10 +60,10 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
                       .inputs_hash = std::bit_cast<uint64_t>(rest[2])};
 }
 
-// What a rank says of stopping, in one word: rank 0's reason, zero from the others; and whether this rank was told to
-// stop, by which signal. So the sum over ranks holds all that counts.
+// What a rank reports about stopping, in one word: the reason if it is rank 0, and which signal it received, if any.
+// The sum over ranks contains all of that.
 constexpr int64_t one_interrupted = 1;
-constexpr int64_t one_terminated = int64_t{1} << 28;  // of fewer ranks than that
+constexpr int64_t one_terminated = int64_t{1} << 28;  // counts fewer than 2^28 ranks
 constexpr int64_t one_reason = int64_t{1} << 56;
 static_assert(static_cast<int64_t>(StopReason::checkpoint) < INT64_MAX / one_reason);
 
@@ -142,7 +142,7 @@ std::vector<std::optional<double>> agree_on_mean_losses(const std::vector<LossSu
 }
 
 std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone) {
-  // How soon a rank comes among those that would speak; the maximum tells the first of them.
+  // Larger for lower ranks, so the maximum selects the first rank with an obstacle.
   const int64_t precedence = everyone.size() - everyone.rank();
   const auto hash = std::bit_cast<int64_t>(alike);
   // The last two words are each other's complements if and only if all ranks have the same hash.
@@ -171,12 +171,13 @@ std::string broadcast_text(std::string text, int64_t from, Communicator& everyon
   return text;
 }
 
-// Up the tree of ranks: each hands on the texts of those below it behind its own, which is the order of the ranks.
+// The texts go up the tree of ranks. Each rank appends the texts of its subtree to its own, which is the order of the
+// ranks.
 std::vector<std::string> gather_bytes(const std::string& mine, World& world) {
   Communicator& everyone = world.everyone();
   const RankTree tree(world.rank(), world.size());
-  std::vector<int64_t> sizes = {std::ssize(mine)};  // of the ranks from this one on
-  std::string texts = mine;                         // one behind the other
+  std::vector<int64_t> sizes = {std::ssize(mine)};  // of this rank and its subtree
+  std::string texts = mine;                         // concatenated
   for (const int64_t child : tree.children()) {
     const int64_t known = std::ssize(sizes), count = RankTree(child, world.size()).end() - child;
     sizes.resize(known + count);

@@ -1,5 +1,5 @@
-// Clocks of a trainer's steps: the run's clock, which gives the duration of a step in its record, and the real one, by
-// which the other ranks notice a rank that has stalled.
+// Clocks of a trainer's steps. The run's clock gives the duration in a step's record. The other ranks use the real
+// clock to notice a stalled rank.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ class StepClock {
  public:
   explicit StepClock(World& world) : world_(world) {}
 
-  // Begins a step. Its time on the rank's clock, begun_at(), counts from the moment in the step before at which the
-  // ranks had agreed; time that passed between the steps is left out.
+  // Begins a step. Its time on the rank's clock, begun_at(), counts from the moment when the ranks had agreed in the
+  // previous step, without the time that passed between the steps.
   void begin() {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);
@@ -24,28 +24,27 @@ class StepClock {
     left_out_seconds_ = 0;
   }
   double begun_at() const { return begun_at_; }
-  // Does `work`, after the ranks have agreed, as if it were done between the steps.
+  // Runs `work`, after the ranks have agreed, and counts its time as time between the steps.
   template <class Work>
   void leave_out(const Work& work) {
     const double begin = world_.clock().now();
     work();
     left_out_seconds_ += world_.clock().now() - begin;
   }
-  // Ends the step; its ranks had agreed at `agreed_at` on the rank's clock.
+  // Ends the step. The ranks had agreed at `agreed_at` on the rank's clock.
   void end(double agreed_at) {
     seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed_at - left_out_seconds_);
-    // A rank that makes no progress for a multiple of the expected time has stalled. The longest of the latest steps is
-    // expected rather than the last one, so that after a quick step a slow one does not look stalled.
+    // A rank that makes no progress for a multiple of the expected time has stalled. The expectation follows the
+    // longest of the latest steps, so that a slow step after a fast one does not count as stalled.
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - real_begin_;
     expected_seconds_ = std::max(0.9 * expected_seconds_, seconds.count());
     world_.health().set_expected_step_seconds(0);  // no expectation for the work between steps
   }
 
-  // Notes that training has stood still for so many seconds to change its configuration; the next step's record says
-  // so.
+  // Records that training paused for `seconds` to change its configuration. The next step's record contains the pause.
   void add_pause(double seconds) { pause_seconds_ = seconds; }
   std::optional<double> take_pause() { return std::exchange(pause_seconds_, std::nullopt); }
-  // Drops the expected step time, since the steps that follow are of another configuration.
+  // Drops the expected step time, since the following steps run in another configuration.
   void forget_expectation() { expected_seconds_ = 0; }
 
  private:

@@ -22,9 +22,9 @@ int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
   return state.configuration.global_batch * config_.train.sequence_length;
 }
 
-// The schedule's rate at the batch that it is tuned for, times the factor for the current batch (the one that Goodput
-// counts with) and the optimizer's own. Where time limits the run, this step's time is that of rank 0, which is decided
-// with the step's numbers: ranks that are lost may not know of any other.
+// The schedule's rate at its reference batch, times the factor for the current batch (which Goodput also uses) and the
+// optimizer's own factor. If time limits the run, the step takes rank 0's time, which is decided together with the
+// step's numbers: ranks that have failed may not know any other time.
 double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state,
                                      double optimizer_factor) const {
   const int64_t tokens = state.consumed_tokens + tokens_per_step(state);
@@ -61,7 +61,8 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
     state.skipped_in_a_row = 0;
     if (measures_noise) norms = observe_noise(agreed, state);
   } else if (agreed.lacks_loss()) {
-    if (measures_noise) state.observed_samples += state.configuration.global_batch;  // they say nothing of the noise
+    if (measures_noise)
+      state.observed_samples += state.configuration.global_batch;  // the samples carry no information about the noise
   } else {
     skip(agreed, lr, state);
   }
@@ -119,9 +120,9 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
 }
 
 // Computes the norms per sample. The gradients are those of the sum of token losses over the tokens of the whole global
-// batch of B samples. So a sample's own gradient is B times what it adds to them, however many of its tokens carry
-// loss: the mean of B such gradients is the step's. The mean over a small batch of b samples is B / b times what it has
-// added.
+// batch of B samples. A sample's own gradient is therefore B times its contribution, however many of its tokens carry
+// loss: the mean of B such gradients is the step's gradient. The mean over a small batch of b samples is B / b times
+// the contribution of these samples.
 std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement& agreed, TrainingState& state) const {
   const Configuration& configuration = state.configuration;
   const ProbePlan plan = plan_probe(config_, configuration, state.step + 1, true);
@@ -134,7 +135,7 @@ std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement
       agreed.small_squared_norms / static_cast<double>(configuration.strategy.data_parallel) * factor * factor;
   observation.large_squared_norm = agreed.squared_norm;
   const NoiseWindow window{.samples = config_.noise_scale.window_samples};
-  // Samples of unmeasured steps before this one count with it, except for those of skipped steps.
+  // Samples of unmeasured steps before this one count with it, except those of skipped steps.
   const int64_t used = state.consumed_samples + configuration.global_batch - state.skipped_samples;
   const auto samples = static_cast<double>(used - std::exchange(state.observed_samples, used));
   state.noise_average = observe(state.noise_average, observation, samples, window);

@@ -1,6 +1,6 @@
-// What a step does to where a run stands, once all ranks have agreed on its numbers: the update that follows from them,
-// and the counters, averages and the record after it. It needs no tensors, so that a process that has not computed the
-// step completes it as those that have.
+// Applies a step to the progress of a run once all ranks have agreed on its numbers: the resulting update, and the
+// counters, averages and record after it. It needs no tensors, so a process that has not computed the step can complete
+// it exactly like those that have.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace copus {
 
-// Training has diverged: too many steps in a row had no finite loss and gradient. The ranks of a step all throw it, at
-// the same step.
+// Training has diverged: too many steps in a row had no finite loss and gradient. All ranks of a step throw it
+// together.
 class TrainingDiverged : public UserError {
  public:
   using UserError::UserError;
@@ -26,19 +26,19 @@ class TrainingDiverged : public UserError {
 
 class StepCompletion {
  public:
-  // Number of steps in a row without a finite loss and gradient that ends the run.
+  // The run ends after this many steps in a row without a finite loss and gradient.
   static constexpr int64_t max_skipped_in_a_row = 10;
 
   explicit StepCompletion(const RunConfig& config);
 
   const UpdateRule& rule() const { return *rule_; }
 
-  // The update that follows from the numbers of the step after `state`; empty where none of its tokens carries loss,
-  // and where the numbers are not finite and the step is skipped. `agreed.loss` is that of a token.
+  // The update of the step after `state`. Empty if none of the step's tokens carries loss, and if the numbers are not
+  // finite, in which case the step is skipped. `agreed.loss` is the mean per token.
   std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
 
   // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record
-  // lacks what only those know who were there: the pause before the step. Throws TrainingDiverged after
+  // lacks the pause before the step, which only processes that took part in it know. Throws TrainingDiverged after
   // max_skipped_in_a_row.
   StepRecord complete(const StepAgreement& agreed, const std::optional<WeightUpdate>& update, bool measures_noise,
                       TrainingState& state) const;

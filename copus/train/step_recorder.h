@@ -1,4 +1,4 @@
-// Record of a rank's actions in a step, as they happen: for the timeline, for the search for stragglers, and for the
+// Records a rank's actions in a step as they happen: for the timeline, for the detection of stragglers, and for the
 // report of what a rank was doing when it failed.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace copus {
 
-// Used by the rank's main thread alone.
+// Used only by the rank's main thread.
 class StepRecorder {
  public:
   explicit StepRecorder(World& world) : world_(world) {}
@@ -32,12 +32,12 @@ class StepRecorder {
     int64_t chunk = -1;
     int64_t micro_batch = -1;
   };
-  // Begins a computation, at `place` in words ("backward of micro-batch 3"); the one before it ends.
+  // Begins a computation at `place`, a text such as "backward of micro-batch 3". The previous computation ends.
   void begin(const Computation& computation, const std::string& place);
   void end();
 
-  // Runs `work` at once as a computation of its own. The computation or wait that it interrupts goes on after it; a
-  // computation goes on as a separate event.
+  // Runs `work` as a computation of its own. The computation or wait that it interrupts continues afterwards; a
+  // computation continues as a separate event.
   template <class Work>
   void aside(const Computation& computation, const std::string& place, const Work& work) {
     const std::optional<Open> interrupted = open_;
@@ -51,11 +51,11 @@ class StepRecorder {
     }
   }
 
-  // Notes that the rank only waits from here, at `place`.
+  // Records that the rank only waits from here on, at `place`.
   void wait_at(const std::string& place);
 
-  // Runs `wait`, at `place`. What it interrupts goes on after it, as the same event. Before the first place nothing is
-  // told.
+  // Runs `wait` at `place`. The interrupted computation or wait continues afterwards, as the same event. Reports
+  // nothing before the first place of the run.
   template <class Wait>
   void wait_aside(const std::string& place, const Wait& wait) {
     if (told_.empty()) return wait();
@@ -65,13 +65,13 @@ class StepRecorder {
     be_at(told_before);
   }
 
-  // Tells others that the rank is at `place`, which names the step or what is done between two steps.
+  // Reports to the other ranks that this rank is at `place`, which names the step or what is done between two steps.
   void be_at(const std::string& place);
 
-  // Notes that a communication that began at `begin` has ended, after the rank has waited for it since `waiting_since`.
+  // Records a communication that began at `begin` and has just ended. The rank has waited for it since `waiting_since`.
   void add_communication(const char* category, const std::string& name, double begin, double waiting_since);
 
-  // Seconds of computing since the last call, without those of waiting.
+  // Seconds of computation since the last call, without waiting.
   PartSeconds take_seconds() { return std::exchange(seconds_, {}); }
   // Events of all traced steps.
   const std::vector<TimelineEvent>& events() const { return events_; }

@@ -6,35 +6,35 @@
 
 namespace copus {
 
-// Reasons to stop. A run that pauses stands still and does not end, nor does one whose ranks leave a step together to
-// let others come or go, or to write a checkpoint that nobody could foresee.
+// Reasons to stop. `pause`, `regroup` and `checkpoint` do not end the run. All ranks leave the step together, to pause,
+// to let ranks join or leave, or to write a checkpoint that was not scheduled.
 enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint };
 
-// Notes the stop signals (copus/base/stop_signals.h) while it lives, instead of letting them end the process, so that a
-// run can finish its step and write a checkpoint. A second SIGINT or SIGTERM ends the process at once, within a step
-// too: a SIGTERM a second after the first one or later, since launchers and schedulers may both send it. There is one
-// of these at a time.
+// While it exists, it catches the stop signals (copus/base/stop_signals.h), so that a run can finish its step and write
+// a checkpoint instead of being killed. A second SIGINT or SIGTERM ends the process at once, even within a step. A
+// second SIGTERM counts only if it comes at least one second after the first, since launchers and schedulers may both
+// send one. At most one object of this class exists at a time.
 class StopRequest {
  public:
-  // `max_seconds`: of wall clock since `start`; 0: no limit. To be made when this process has set itself up: its end is
-  // expected to take as long, since it runs as slowly.
+  // `max_seconds`: limit of wall-clock time since `start`; 0: no limit. Construct it when this process has set itself
+  // up: the time since the process started is taken as an estimate of how long its end will take.
   explicit StopRequest(double max_seconds,
                        std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  // Says whether the user is told on stdout, as soon as a signal comes, what it does. To be called after one is
-  // made, since that silences it.
+  // Sets whether a signal is acknowledged to the user on stdout at once, with its effect. Call it after construction,
+  // which turns this off.
   static void tell_user(bool tells);
 
-  // Returns the reason to stop. The time limit counts as reached when less is left of it than `reserve_seconds` and the
-  // end of the process take.
+  // Returns the reason to stop. The time limit is reached when less time remains than `reserve_seconds` plus the end of
+  // the process.
   StopReason reason(double reserve_seconds) const;
 
-  // Seconds that the end of the process is expected to take.
+  // Expected duration in seconds of the end of the process.
   double seconds_to_end() const { return seconds_to_end_; }
-  // Tells whether the process can do what takes so many seconds and still end within the time limit.
+  // Whether the process can spend `seconds` on a task and still end within the time limit.
   bool has_time_for(double seconds) const;
 
  private:

@@ -1,13 +1,14 @@
-// What a process takes from one epoch of a job into the next, when ranks have failed, come or gone: where training
-// stands, and the training state, which lies in arenas that outlive the processes that filled them.
+// What a process takes from one epoch of a job into the next when ranks have failed, joined or left: the progress of
+// training, and the training state, whose arenas outlive the processes that filled them.
 //
-// Nothing is half done in it. A step is decided once one rank has the numbers that all ranks agree on; only when all
-// have them does a rank change its weights, and its journal tells how far it has come. A move is decided once one rank
-// knows that all have their part of the new layout; only when all know does a rank let go of the old one. So the
-// ranks that are left find out what was decided, and complete it, also for those that are gone.
+// Nothing in it is half done. A step is decided once one rank has the numbers that all ranks agree on. A rank changes
+// its weights only when all ranks have the numbers, and its journal records how far the update has come. A move is
+// decided once one rank knows that all ranks have their part of the new layout. A rank releases the old layout only
+// when all ranks know that. The remaining ranks can therefore find out what was decided and complete it, also for ended
+// ranks.
 //
-// Each rank writes where training stands into the record of its arena (state_record.h) whenever that changes, so that
-// processes which were never there find out as well when nobody else is left.
+// Whenever the progress of training changes, each rank writes it into the record of its arena (state_record.h). If no
+// other process remains, new processes read it there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +28,10 @@
 
 namespace copus {
 
-// The state of a layout's ranks at a step boundary, and where training stands there.
+// The state of a layout's ranks at a step boundary, and the progress of training there.
 struct StateAtRest {
-  TrainingState training;         // its configuration is the one that the state is laid out for
-  std::vector<BucketState> mine;  // of this process; empty where it is none of the ranks
+  TrainingState training;         // its configuration is the one whose layout the state has
+  std::vector<BucketState> mine;  // of this process; empty if it is not one of the ranks
   StateInArenas all;
 };
 
@@ -41,18 +42,18 @@ struct DecidedStep {
 };
 
 struct SurvivingState {
-  std::shared_ptr<StateArena> arena;  // null in a process that has come anew
+  std::shared_ptr<StateArena> arena;  // null in a process that has just joined
   int64_t loaded_in = -1;             // the epoch in which the state was loaded
-  int64_t moves = 0;                  // of the state into other layouts since then
+  int64_t moves = 0;                  // number of moves into other layouts since then
   at::Tensor journal;                 // the memory of this process' journal, in its arena
   StateAtRest at_rest;
-  // The state after a move, complete on this rank; its addresses are empty until all ranks have said so.
+  // The state after a move, complete on this rank. Its addresses are empty until all ranks have reported theirs.
   std::optional<StateAtRest> moved;
   DecidedStep decided;                 // the latest that this process knows of
   std::optional<WeightUpdate> update;  // the latest that this process has begun
-  std::optional<StepRecord> record;    // of the latest step, where this process was there or has been told
+  std::optional<StepRecord> record;    // of the latest step, if this process took part in it or received it
 
-  // Whether this process was a rank of the layout, and so knows where training stands.
+  // Whether this process was a rank of the layout, and so knows the progress of training.
   bool holds_state() const { return !at_rest.mine.empty(); }
 };
 
@@ -61,7 +62,7 @@ inline UpdateJournal journal_in(const at::Tensor& memory) {
   return UpdateJournal({static_cast<std::byte*>(memory.data_ptr()), memory.nbytes()});
 }
 
-// Its place in the arena.
+// Offset of the journal in the arena.
 inline int64_t offset_of_journal(const SurvivingState& state) {
   return static_cast<const std::byte*>(state.journal.data_ptr()) - state.arena->mine();
 }

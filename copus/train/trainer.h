@@ -1,5 +1,5 @@
-// Training, step by step: data, model and optimizer and their progress, on one rank of a layout. Neither reads nor
-// writes files, and shows nothing. All ranks make a Trainer alike and call its functions in the same order.
+// Training, step by step: data, model, optimizer and progress, on one rank of a layout. It reads and writes no files
+// and prints nothing. All ranks make a Trainer with the same arguments and call its functions in the same order.
 #pragma once
 
 #include <functional>
@@ -37,8 +37,8 @@ namespace copus {
 
 class SwitchPhases;
 
-// Returns the reason to stop, if any. Asked on every rank; rank 0's answer counts for all, and that of any rank that
-// was told to stop (agree_on_stop).
+// Returns the reason to stop, if any. Every rank is asked. Rank 0's answer counts for all, and so does that of any rank
+// that received a signal (agree_on_stop).
 using StopQuestion = std::function<StopReason()>;
 
 // The number of held-out samples that an evaluation reads.
@@ -46,134 +46,136 @@ int64_t samples_of_evaluation(const RunConfig& config, const Dataset& dataset);
 
 class Trainer {
  public:
-  // Makes a model with fresh weights. `config` names the precision (not automatic). `configuration`, feasible and for
-  // as many ranks as `world` has, is the one to begin in; without it that is the one in `config`. Refers to `dataset`
-  // and `world` for its whole life. `processes`: those of the ranks, where the training state is to survive the failure
-  // of some of them (leave), and `machines` those that the ranks are on, as in an Epoch. Throws UserError when the
-  // device or the learning rate schedule cannot be had.
+  // Makes a model with fresh weights. `config` names the precision (not automatic). `configuration` is the one to begin
+  // in; it must be feasible and have as many ranks as `world`. The other constructor takes it from `config`. Keeps
+  // references to `dataset` and `world`. `processes`: those of the ranks, if the training state must survive the
+  // failure of some of them (leave). `machines`: those of the ranks, as in an Epoch. Throws UserError if the device or
+  // the learning rate schedule is not available.
   Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
           World& world, const std::vector<int64_t>& processes = {}, const std::vector<int64_t>& machines = {});
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
-  // Goes on from state that is at rest (regroup.h), whose ranks are those of `world`, once publish_weights() was called
-  // on all of them. Waits for nobody.
+  // Continues from state at rest (regroup.h), whose ranks are those of `world`, once publish_weights() was called on
+  // all of them. Waits for no other rank.
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world, SurvivingState state);
   void publish_weights();
 
-  // Says, between two steps, that all ranks have their part of the state, which was loaded in this epoch of the job:
-  // from now on processes that were never there can go on from it.
+  // Call between two steps when all ranks have loaded their part of the state in this epoch of the job. From then on,
+  // processes that never held state can continue from it.
   void keep_record(int64_t epoch);
-  // The arena that the state lies in; null where it does not survive.
+  // The arena that holds the state; null if the state does not survive.
   const StateArena* arena() const { return survives_ ? survives_->arena.get() : nullptr; }
 
-  // Gives away the training state, before `world` ends: between two steps, or after a RankFailure, whatever it
-  // interrupted. This trainer is of no more use. Empty where the state does not survive.
+  // Hands over the training state before `world` ends: between two steps, or after a RankFailure that interrupted
+  // anything. This trainer cannot be used afterwards. Empty if the state does not survive.
   std::optional<SurvivingState> leave();
 
   // Replaces the fresh weights by those of a model file with the same parameters.
   void load(const std::map<std::string, TensorView, std::less<>>& weights);
 
-  // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. In a
-  // layout that differs from it in p, v, schedule, ZeRO and recompute alone, or not at all, and with the same batches,
-  // later steps are bitwise those of the run that wrote it. Throws UserError naming the field and both values when
-  // seed, sequence length or data are not the checkpoint's, and for missing tensors. A trainer that takes new data
-  // reads those from their beginning.
+  // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. If the
+  // layout differs at most in p, v, schedule, ZeRO and recompute, and the batches are the same, later steps are bitwise
+  // those of the run that wrote it. Throws UserError, naming the field and both values, if seed, sequence length or
+  // data differ from the checkpoint's, and for missing tensors. A trainer that takes new data reads them from their
+  // beginning.
   void restore(const Checkpoint& checkpoint, bool takes_new_data = false);
-  // The same, for a branch: it trains on the samples that come `skipped_samples` after those that the run would have
-  // read next, and its first updates allow for moments of another batch, as after a switch.
+  // Like restore(), for a branch. It trains on the samples that follow `skipped_samples` after the run's next one. Its
+  // first updates allow for moments of another batch, as after a switch.
   void branch_from(const Checkpoint& checkpoint, int64_t skipped_samples);
 
   // Makes one step: forward and backward of this rank's share of the global batch in micro-batches, reduction,
-  // clipping, AdamW. A step whose loss or gradient norm is not finite changes no weight and is counted as skipped.
-  // Throws UserError after max_skipped_in_a_row of them, and for a step that does not fit into memory, after which this
-  // trainer is of no more use. The record is the same on all ranks.
+  // clipping, the optimizer's update. A step whose loss or gradient norm is not finite changes no weight and counts as
+  // skipped. Throws UserError after max_skipped_in_a_row such steps. Also throws it for a step that does not fit into
+  // memory, after which this trainer cannot be used. The record is the same on all ranks.
   StepRecord step(const StopQuestion& stop = {});
 
   // The configuration that steps run in: global batch, micro-batch and layout.
   const Configuration& configuration() const { return state_.configuration; }
 
-  // Announces a switch, between two steps and on rank 0 alone. The next step tells all ranks, which prepare from then
-  // on. They switch at the boundary after step intent.commit_after_step, or after that next step if this boundary has
-  // passed by then. Announce one switch at a time: the one before has been reported.
+  // Announces a switch, between two steps and on rank 0 only. The next step passes it to all ranks, which then begin to
+  // prepare. They switch at the boundary after step intent.commit_after_step, or after that next step if it is later.
+  // Announce a switch only after the previous one has been reported.
   void announce(const SwitchIntent& intent);
 
-  // Takes back an announcement that no step has told the other ranks of.
+  // Withdraws an announcement that no step has passed to the other ranks yet.
   void withdraw() { announced_.reset(); }
 
-  // Announces the factor on the schedule's learning rate, between two steps and on rank 0 alone. All ranks count with
-  // it from the next step's update on, until another is announced or a switch brings its own. At first it is the one
-  // that [optimizer] gives for the batch (initial_rate_factor).
+  // Announces the factor on the schedule's learning rate, between two steps and on rank 0 only. All ranks use it from
+  // the next step's update on, until another factor is announced or a switch brings its own. The initial factor is the
+  // one that [optimizer] gives for the batch (initial_rate_factor).
   void announce_rate_factor(double factor);
 
-  // Makes the switch that is due; call it after every step on all ranks. Returns its outcome, the same on all ranks
-  // except for the pause of a switch that left the layout as it was, which is each rank's own. Empty where none was
-  // due. The pause counts in state().elapsed_seconds.
+  // Makes the switch that is due. All ranks call it after every step. Returns its outcome; empty if none was due. The
+  // outcome is the same on all ranks, except that each rank has its own pause if the layout did not change. The pause
+  // counts in state().elapsed_seconds.
   std::optional<SwitchReport> switch_if_due();
 
-  // Notes that training has stood still for so many seconds before the next step.
+  // Records that training paused for `seconds` before the next step.
   void add_pause(double seconds) { clock_.add_pause(seconds); }
 
-  // Sets whether steps measure the gradient noise scale, from the next one on; at first as noise_scale.enabled says.
-  // This changes neither losses nor weights, except by rounding in the steps that are cut in two for it (plan_probe).
+  // Sets whether steps measure the gradient noise scale, from the next one on; initially as noise_scale.enabled says.
+  // This changes neither losses nor weights, except for rounding in steps that are split in two to measure it
+  // (plan_probe).
   void measure_noise(bool on) { measures_noise_ = on; }
 
   // Keeps the events of the next step.
   void trace_next_step() { trace_next_step_ = true; }
   // Events of the traced steps on this rank.
   const std::vector<TimelineEvent>& events() const { return recorder_.events(); }
-  // Sets, alike on all ranks, whether rank 0 gathers how long each rank computes; at first it does not.
+  // Sets, with the same value on all ranks, whether rank 0 gathers how long each rank computes; initially off.
   void gather_seconds(bool on) { gathers_seconds_ = on; }
-  // Gathers them now, on all ranks; else that comes every straggler_window steps and before a change of layout.
+  // Gathers these seconds now, on all ranks. Otherwise that happens every straggler_window steps and before a change of
+  // layout.
   void gather_seconds_now() { seconds_.gather(world_); }
-  // On rank 0, the steps gathered since the last call. The seconds of a step are by part, from the update of the step
-  // before it until just before its own.
+  // On rank 0, the steps gathered since the last call. The seconds of a step are split by part, and cover the time from
+  // the previous step's update until just before its own.
   std::vector<StepSeconds> take_seconds() { return seconds_.take(); }
 
-  // The mean loss of a token of the held-out data, in nats, over at most as many samples as evaluate.max_batches
-  // micro-batches of the size that the run was given have (Dataset::held_out_parts); the same on all ranks and in all
-  // layouts of equal tensor parallelism. Empty when there is no held-out data, or when there was a reason to stop
-  // (asked before every round of micro-batches).
+  // The mean held-out loss per token, in nats, the same on all ranks and in all layouts of equal tensor parallelism. It
+  // reads at most evaluate.max_batches micro-batches of the size in the run's configuration (Dataset::held_out_parts).
+  // Empty without held-out data, or if there was a reason to stop, which is checked before every round of
+  // micro-batches.
   std::optional<HeldOutLoss> evaluate(const StopQuestion& stop);
   std::optional<double> held_out_loss(const StopQuestion& stop);
 
-  // The reason to stop that all ranks have agreed on in the latest step or evaluation.
+  // The reason to stop that all ranks agreed on in the latest step or evaluation.
   StopReason stop_reason() const { return stop_reason_; }
 
-  // Plan a checkpoint in the current layout, and hand its tensors over to the ranks that write them
-  // (checkpoint_transfer.h). All else that restore() needs is state(), as JSON.
+  // Plan a checkpoint in the current layout, and send its tensors to the ranks that write them (checkpoint_transfer.h).
+  // restore() also needs state(), as JSON.
   CheckpointPlan plan_checkpoint(const CheckpointLimits& limits = {}) const;
   void hand_over_state(const CheckpointPlan& plan, const TensorSink& sink);
 
-  // Tells whether a limit of the run is reached.
+  // Whether a limit of the run is reached.
   bool finished() const;
 
-  // The share of the run that is done, in [0, 1], and the seconds of training left at the pace so far.
+  // The fraction of the run that is done, in [0, 1], and the remaining seconds of training at the pace so far.
   double share_done() const;
   double seconds_left() const;
 
-  // A hash of the whole training state, the same on all ranks, which all call it.
+  // A hash of the whole training state, the same on all ranks. Every rank calls it.
   StateHash hash_of_state() const;
-  // Throws InternalError, on all ranks alike, unless the state is whole and, where that is known, what it was when
-  // `before` was taken. Every rank calls it.
+  // Throws InternalError, on all ranks, unless the state is consistent and, if `before` is given, has not changed since
+  // then. Every rank calls it.
   void check_state(const std::optional<StateHash>& before) const;
 
   const TrainingState& state() const { return state_; }
-  // The record of the latest step, where the training state survives failures and there was one since the run began.
+  // The record of the latest step. Empty if the training state does not survive failures, or before the first step.
   std::optional<StepRecord> latest_record() const { return survives_ ? survives_->record : std::nullopt; }
-  // Waits until the weights that the latest update has changed are whole.
+  // Waits until the weights of the latest update have been gathered.
   const ParameterStore& parameters() const { return whole_parameters(); }
   ParameterStore& parameters() { return whole_parameters(); }
 
  private:
-  // A switch that all ranks know of.
+  // A switch that all ranks have heard of.
   struct PendingSwitch {
     SwitchIntent intent;
-    std::optional<Obstacle> refusal;                 // to every rank
-    double opening_seconds = 0;                      // for which training stood still to connect groups
+    std::optional<Obstacle> refusal;                 // by every rank
+    double opening_seconds = 0;                      // seconds for which training paused to connect groups
     std::future<PreparedRelayout> preparation = {};  // only for a change of layout
   };
 
-  // Gradients of a step, not yet agreed on: the losses of its micro-batches, as the executor returns them, and the
-  // squared norms of smaller batches that have been read already.
+  // Gradients of a step before the ranks agree: the losses of its micro-batches, as the executor returns them, and the
+  // squared norms of smaller batches that have been read so far.
   struct StepGradients {
     std::vector<at::Tensor> losses;
     ExactSum small_squared_norms;
@@ -223,24 +225,24 @@ class Trainer {
   StepCompletion completion_;
   TrainingState state_;
   std::optional<ModelledJob> modelled_;  // only on the modelled clock
-  Configuration executed_;               // what the ranks execute: configuration(), or what stands for it
+  Configuration executed_;  // what the ranks execute: configuration() or, on the modelled clock, its substitute
   StateMover mover_;
   std::unique_ptr<RankModel> model_;
   Schedule schedule_;
-  Schedule split_schedule_;                      // of a step that is cut in two; set only where one can be
-  std::optional<SwitchIntent> announced_;        // on rank 0: the switch that the others do not know of yet
-  std::optional<double> announced_rate_factor_;  // likewise
+  Schedule split_schedule_;                      // of a step that is split in two; set only if steps may be split
+  std::optional<SwitchIntent> announced_;        // on rank 0: a switch that the other ranks have not heard of yet
+  std::optional<double> announced_rate_factor_;  // on rank 0: a factor that the other ranks have not heard of yet
   std::optional<PendingSwitch> pending_;
   StopReason stop_reason_ = StopReason::none;
   bool trace_next_step_ = false;
   bool measures_noise_;
   bool gathers_seconds_ = false;
   SecondsByRank seconds_;
-  std::optional<SurvivingState> survives_;  // its training state is state_, and is brought up to date when it leaves
+  std::optional<SurvivingState> survives_;  // its training state is outdated; leave() updates it from state_
 };
 
-// Returns what `body` returns for a trainer, which is destroyed at the end. If `body` throws, the trainer is left
-// alive: the process ends then, and communication that is still under way must not find its buffers gone.
+// Returns what `body` returns for a trainer, which is destroyed at the end. If `body` throws, the trainer is leaked on
+// purpose: the process is about to end, and communication that is under way must not lose its buffers.
 template <class Body>
 auto with_trainer(std::unique_ptr<Trainer> trainer, const Body& body) {
   try {

@@ -1,4 +1,4 @@
-// Training on the modelled clock: the part of Trainer that does on one rank what the ranks of the modelled job would do
+// Training on the modelled clock: the part of Trainer that does on one rank what the modelled job's ranks would do
 // together.
 #include <algorithm>
 
@@ -6,12 +6,12 @@
 
 namespace copus {
 
-// Leaves the sum of all gradients in the main gradients, which are zero before. Where the job's data-parallel ranks
-// would read norms of their gradients, their shares are computed one after the other, each by itself and with a prefix
-// of its own where theirs have one; which micro-batches the samples of a share are in changes nothing but rounding.
+// Leaves the sum of all gradients in the main gradients, which must be zero before. If the job's data-parallel ranks
+// would read norms of their gradients, it computes their shares one after the other, each with a prefix of its own if
+// they would read one. How the samples of a share are split into micro-batches affects only rounding.
 Trainer::StepGradients Trainer::compute_modelled_gradients(const ProbePlan& plan, double loss_scale) {
   StepGradients gradients;
-  std::vector<at::Tensor> sums;  // by bucket, of the gradients of the shares before the latest
+  std::vector<at::Tensor> sums;  // by bucket: sums over all shares before the latest
   const std::vector<Bucket>& buckets = model_->parameters.buckets();
   const auto set_aside = [&] {
     for (size_t b = 0; b < buckets.size(); ++b) {
@@ -37,7 +37,7 @@ Trainer::StepGradients Trainer::compute_modelled_gradients(const ProbePlan& plan
   return gradients;
 }
 
-// Adds the gradients of these micro-batches to the main ones.
+// Adds the gradients of these micro-batches to the main gradients.
 void Trainer::run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSource source, StepGradients& gradients) {
   const ParallelStrategy& strategy = executed_.strategy;
   const Schedule schedule =
@@ -51,8 +51,8 @@ void Trainer::run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSo
   gradients.small_squared_norms.add(model_->probe.take());
 }
 
-// Reads the samples of one share of the step, in micro-batches of the executed size, after a first one whose norm is
-// read where that is the probe's source.
+// Reads the samples of one share of the step, in micro-batches of the executed size. If the probe reads a prefix, the
+// first micro-batch has the size of that prefix.
 std::vector<MicroBatch> Trainer::read_share(ProbeSource source, const ProbePlan& plan, int64_t share, int64_t samples,
                                             double loss_scale) const {
   std::vector<MicroBatch> micro_batches;
@@ -66,7 +66,7 @@ std::vector<MicroBatch> Trainer::read_share(ProbeSource source, const ProbePlan&
   return micro_batches;
 }
 
-// Moves no tensor: what changes is what the clock is of.
+// Moves no tensor; only the configuration whose time the clock models changes.
 void Trainer::make_modelled_switch(const SwitchIntent& intent, SwitchReport& report) {
   report.pause_seconds = modelled_->pause_seconds(report.from, report.to);
   change_configuration(intent);

@@ -1,4 +1,4 @@
-// Changes of a Trainer's configuration: the half of the class that works between two steps.
+// Changes of a Trainer's configuration: the part of the class that works between two steps.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -30,7 +30,8 @@ void refuse(SwitchReport& report, SwitchReport::Outcome outcome, const Obstacle&
   report.is_lack_of_memory = obstacle.is_lack_of_memory;
 }
 
-// A state that was damaged before a move is no fault of it, and moving it would spread the damage.
+// Checks that the state is consistent before a move. Damage from before is not the move's fault, and the move would
+// spread it.
 void check_whole(const StateHash& state, const SwitchReport& report) {
   const auto damage = state.damage();
   if (!damage) return;
@@ -41,27 +42,28 @@ void check_whole(const StateHash& state, const SwitchReport& report) {
 
 }  // namespace
 
-// Phases of a switch: each is told to whoever asks where this rank is, and timed.
+// Phases of a switch. Each is reported as this rank's place, and timed.
 class SwitchPhases {
  public:
   // Begins the switch after this step.
   SwitchPhases(World& world, StepRecorder& recorder, int64_t after_step)
       : world_(world), recorder_(recorder), after_step_(after_step) {}
 
-  // Waits until the last rank has ended the step; not timed, since the switch is not the reason.
+  // Waits until the last rank has ended the step. This is not timed, since the switch does not cause it.
   void wait_for_all_ranks() {
     tell("waiting for all ranks");
     world_.everyone().barrier();
   }
 
-  // Ends the phase before, and begins this one. `detail`: its progress, which is told and not timed by itself.
+  // Ends the previous phase and begins this one. `detail`: progress within the phase, reported but not timed
+  // separately.
   void begin(const std::string& phase, const std::string& detail = "") {
     end_phase();
     phase_ = phase;
     tell(detail.empty() ? phase : concat(phase, ", ", detail));
   }
 
-  // Counts seconds that passed in a phase before.
+  // Adds seconds that were spent on a phase earlier.
   void add(const std::string& phase, double seconds) {
     if (seconds > 0) seconds_[phase] += seconds;
   }
@@ -102,8 +104,8 @@ void Trainer::announce_rate_factor(double factor) {
   announced_rate_factor_ = factor;
 }
 
-// Prepares the switch beside training; all ranks know of it now. Groups of the new layout are connected at once, while
-// training can go on in the old one whatever becomes of that.
+// Prepares the switch while training continues; all ranks know of it now. The groups of the new layout are connected at
+// once, because a failure to connect does not stop training in the old layout.
 void Trainer::prepare_switch(const SwitchIntent& intent) {
   announced_.reset();
   pending_.emplace(PendingSwitch{.intent = intent, .refusal = obstacle_to(intent.configuration)});
@@ -112,7 +114,7 @@ void Trainer::prepare_switch(const SwitchIntent& intent) {
   const double begin = world_.clock().now();
   pending_->refusal = open_groups(intent.configuration);
   pending_->opening_seconds = world_.clock().now() - begin;
-  if (pending_->refusal) {  // no switch follows in which the ranks agree on their seconds
+  if (pending_->refusal) {  // no switch follows in which the ranks would agree on the seconds
     world_.everyone().all_reduce(&pending_->opening_seconds, 1, DataType::float64, Reduction::maximum);
     return;
   }
@@ -120,7 +122,7 @@ void Trainer::prepare_switch(const SwitchIntent& intent) {
                                          model_->parameters.compute_dtype(), /*keeps_old=*/survives_.has_value());
 }
 
-// What every rank can find against the configuration without the others.
+// The obstacles that every rank can find without the others.
 std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration) {
   if (modelled_) return modelled_->obstacle_to(configuration);
   const int64_t ranks = configuration.strategy.world_size();
@@ -133,7 +135,7 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
     for (const int64_t process : mover_.state_in_arenas().processes) {
       machines.push_back(mover_.arena()->machine_of(process));
     }
-    // Where too few ranks are left for a layout that is safe, none is lost by another one that is not.
+    // If the current layout does not survive the loss of a machine either, nothing is lost by another such layout.
     if (outlives_any_machine(this->configuration().strategy, machines) &&
         !outlives_any_machine(configuration.strategy, machines)) {
       return Obstacle{"some training state would be on one machine alone (heal.machines)"};
@@ -146,13 +148,13 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
   return std::nullopt;
 }
 
-// Connects the groups of a layout beside those of the current one. Every rank calls it and returns the same.
+// Connects the groups of a layout beside those of the current one. Every rank calls it and returns the same result.
 std::optional<Obstacle> Trainer::open_groups(const Configuration& configuration) {
   std::vector<GroupUse> groups = groups_of(config_, this->configuration());
   const std::vector<GroupUse> new_groups = groups_of(config_, configuration);
   groups.insert(groups.end(), new_groups.begin(), new_groups.end());
   release_cached_memory(device_);
-  // The steps until the switch need their memory again, so connections must not take it.
+  // The steps until the switch need their memory again, so reserve it while connections are made.
   at::Tensor memory_of_step;
   if (!device_.is_cpu()) {
     const auto bytes = static_cast<int64_t>(step_bytes(this->configuration()));
@@ -160,7 +162,7 @@ std::optional<Obstacle> Trainer::open_groups(const Configuration& configuration)
   }
   const std::optional<std::string> lack = world_.prepare(groups);
   if (memory_of_step.defined()) {
-    // In the cache this one block would serve only steps that ask for as much at once.
+    // In the cache this single block would serve only requests of its size.
     memory_of_step.reset();
     release_cached_memory(device_);
   }
@@ -190,7 +192,7 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.rate_factor = intent.rate_factor;
   if (pending.refusal) {
     refuse(report, SwitchReport::Outcome::vetoed, *pending.refusal);
-    if (pending.opening_seconds > 0) {  // training stood still, though groups could not be connected
+    if (pending.opening_seconds > 0) {  // training paused, although groups could not be connected
       report.pause_seconds = pending.opening_seconds;
       state_.elapsed_seconds += report.pause_seconds;
       clock_.add_pause(report.pause_seconds);
@@ -205,9 +207,9 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   phases.add("building groups", pending.opening_seconds);
   double begin = arrived;
   if (pending.preparation.valid()) {
-    // Behind the barrier ranks may read each other's whole weights.
+    // After the barrier ranks may read each other's whole weights.
     model_->weights.finish();
-    // The pause begins when the last rank has ended the step: the others would have to wait for it in any case.
+    // The pause begins when the last rank has ended the step, since the others would have waited for it in any case.
     phases.wait_for_all_ranks();
     gather_seconds_now();
     begin = world_.clock().now();
@@ -223,8 +225,8 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.phase_seconds = phases.end();
   report.pause_seconds = pending.opening_seconds + world_.clock().now() - begin;
   if (intent.configuration.strategy != report.from.strategy) {
-    // Takes the numbers of the slowest rank for all ranks. The run's clock is rank 0's, on which the wait for the
-    // others to end their steps counts as well; it stands still no shorter than the pause of any rank.
+    // Takes the numbers of the slowest rank for all ranks. The run's clock is rank 0's, which also counts the wait for
+    // the other ranks to end their steps. It advances by at least the longest pause of any rank.
     const double by_clock =
         world_.rank() == 0 ? pending.opening_seconds + world_.clock().now() - arrived : report.pause_seconds;
     std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds,
@@ -255,8 +257,8 @@ TrainingState Trainer::state_after(const SwitchIntent& intent) const {
   return state;
 }
 
-// Tells all ranks where the state lies now. Where it survives failures, none of them lets go of the layout before until
-// all know that all have the new one.
+// Tells all ranks where the state now lies. If the state survives failures, no rank releases the old layout until all
+// ranks know that all have the new one.
 void Trainer::settle_after_move(const std::vector<BucketState>& state, const TrainingState& training) {
   const std::vector<int64_t> processes = mover_.state_in_arenas().processes;
   if (!survives_) return settle(state, processes);
@@ -280,10 +282,10 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
   phases.begin("agreeing");
   if (const auto obstacle = agree_on_obstacle(prepared.veto, plan.hash, everyone)) {
     refuse(report, SwitchReport::Outcome::vetoed, *obstacle);
-    world_.require(groups_of(config_, configuration()));  // closes what would be kept in vain
+    world_.require(groups_of(config_, configuration()));  // closes groups that are not needed
     return;
   }
-  // To the end of the move the groups of both layouts are there, so the way back needs no more memory.
+  // The groups of both layouts exist until the end of the move, so moving back needs no more memory for them.
   report.bytes_copied = plan.bytes_copied;
   report.bytes_received = plan.bytes_received;
   report.peak_bound_bytes = plan.peak_bound_bytes;
@@ -308,7 +310,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
     if (const std::optional<Obstacle> obstacle = assemble(report.to, state, prepared.buckets, phases)) {
       phases.begin("moving back");
       std::vector<BucketOffsets> buckets;
-      if (survives_) {  // the state before is still where it was
+      if (survives_) {  // the old state is still in place
         state = survives_->at_rest.mine;
         const Placement placement = place(config_.model, back.to, config_.train.sequence_length, world_.rank());
         buckets = arrange_buckets(list_local_parameters(config_.model, placement), placement);
@@ -323,7 +325,8 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
       COPUS_CHECK(!still, "nor can the layout before be had again: ", still->reason);
       refuse(report, SwitchReport::Outcome::rolled_back, *obstacle);
     }
-    if (report.outcome == SwitchReport::Outcome::moved) world_.require(groups_of(config_, report.to));  // likewise
+    if (report.outcome == SwitchReport::Outcome::moved)
+      world_.require(groups_of(config_, report.to));  // closes groups that are not needed
     settle_after_move(state, report.outcome == SwitchReport::Outcome::moved ? state_after(pending.intent) : state_);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
     if (before) {
@@ -356,7 +359,7 @@ void Trainer::check_state(const std::optional<StateHash>& before) const {
   }
 }
 
-// Moves this rank's whole state, after taking its model apart. Returns the state bytes at the worst moment.
+// Takes this rank's model apart and moves its whole state. Returns the peak of the state bytes.
 int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
                       SwitchPhases& phases) {
   const at::ScalarType dtype = compute_dtype(config_.execution.precision);
@@ -367,7 +370,8 @@ int64_t Trainer::move(std::vector<BucketState>& state, const RelayoutRequest& re
   const int64_t peak =
       mover_.move(prepared, dtype, state, [&](const std::string& round) { phases.begin("moving the state", round); });
   clock.end_communication();
-  // Adds the predicted time of the cluster's links, since state is copied within this machine and does not cross them.
+  // Adds the predicted time of the cluster's links, since the state is copied within this machine and does not cross
+  // them.
   if (mover_.reads_arenas() && config_.cluster.clock != ClockKind::real) {
     clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
   }
@@ -379,8 +383,7 @@ void Trainer::release_model(std::vector<BucketState>& state) {
   for (BucketState& bucket : state) bucket.gradient.reset();
 }
 
-// Makes the model from state that has been moved. Returns what some rank lacks for it, in which case no rank has a
-// model.
+// Makes the model from the moved state. Returns what some rank lacks for it; then no rank has a model.
 std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, std::vector<BucketState>& state,
                                           const std::vector<BucketOffsets>& buckets, SwitchPhases& phases) {
   phases.begin("building the model");
@@ -400,12 +403,12 @@ std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, st
   return obstacle;
 }
 
-// The memory that a step is predicted to need on this rank beside its state.
+// The memory that a step is predicted to need on this rank, beside its state.
 double Trainer::step_bytes(const Configuration& configuration) const {
   const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
   const PredictedJob job = predicted_job(config_);
   TrainingSystem system = training_system_of(config_);
-  // The device's context and the communicators are in its memory already.
+  // The device's context and the communicators are allocated already.
   system.memory.fixed_bytes = 0;
   system.memory.communicators = {};
   MemoryModel model(job.model, job.sequence_length, system);
@@ -413,11 +416,12 @@ double Trainer::step_bytes(const Configuration& configuration) const {
   return parts.activations + parts.logits + parts.workspace;
 }
 
-// Allocates for a moment the memory that a step is predicted to need beside its state. Returns what it lacks.
+// Allocates, for a moment, the memory that a step is predicted to need beside its state. Returns the obstacle if it is
+// not available.
 std::optional<Obstacle> Trainer::rehearse(const Configuration& configuration) const {
   const double bytes = step_bytes(configuration);
-  // Host memory can be allocated beyond what there is, and is missed only when it is used, so it is compared with what
-  // is available. Memory that is cached here is already ours.
+  // Host memory can be overcommitted, and a lack of it shows only on use, so compare with what is available. Memory in
+  // this process' cache is reserved already.
   const DeviceMemory memory = device_memory(device_);
   const double fresh = bytes - static_cast<double>(memory.reserved_bytes - memory.used_bytes);
   const bool is_promised = !device_.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());

@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// Calls visit(name, field) for every field, so that writing and reading cannot disagree.
+// Calls visit(name, field) for every field, so that writer and reader have the same fields.
 template <class State, class Visit>
 void for_each_field(State& state, Visit visit) {
   visit("step", state.step);
@@ -34,7 +34,7 @@ void for_each_field(State& state, Visit visit) {
 
 constexpr const char* noise_average = "noise_average";
 
-// Each reads a value of its type, and tells whether it was one. Integers are counts, from 0 on.
+// Each reads a value of its type, and returns whether it was one. Integers are counts, from 0 on.
 bool read_value(const nlohmann::json& json, int64_t& value) {
   const std::optional<int64_t> integer = integer_of(json);
   if (!integer || *integer < 0) return false;

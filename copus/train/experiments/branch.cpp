@@ -13,10 +13,10 @@ namespace copus {
 
 namespace {
 
-// Micro-batches are powers of two up to this one, so that all branches are judged by the same held-out sequences.
+// Micro-batches are powers of two up to this size, so that the same held-out sequences judge all branches.
 constexpr int64_t largest_micro_batch = 8;
 
-// Gives beta2 and weight decay the values that the run would have in the branch's batch.
+// Sets beta2 and weight decay to the values that the run would have with the branch's batch.
 void scale_with_batch(OptimizerConfig& optimizer, const Branch& branch, double reference_batch) {
   const auto batch = static_cast<double>(branch.global_batch);
   if (optimizer.scale_beta2) optimizer.beta2 = scaled_beta2(optimizer.beta2, batch, reference_batch);
@@ -63,7 +63,8 @@ std::optional<double> train_branch(const RunConfig& run, const Checkpoint& check
   while (!trainer.finished()) {
     const StepRecord record = trainer.step(stop);
     if (trainer.stop_reason() != StopReason::none) return std::nullopt;
-    // A step that is skipped reads its samples without learning from them, and so no longer tells what they are worth.
+    // A skipped step reads its samples without learning from them, so the loss would no longer show what the samples
+    // are worth.
     if (record.skipped()) return std::numeric_limits<double>::infinity();
   }
   const std::optional<double> loss = trainer.held_out_loss(stop);

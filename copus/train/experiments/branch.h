@@ -1,6 +1,6 @@
-// A branch of a run: training that leaves one of its checkpoints with another batch or learning rate, for some samples,
-// in order to be compared with other branches (statistics/compared/branch_calibration.h). It lets the learning rate
-// fall to zero at its end, since a batch's noise would otherwise decide about the loss rather than its progress.
+// A branch of a run: training that starts from one of its checkpoints with another batch or learning rate, for some
+// samples, to be compared with other branches (statistics/compared/branch_calibration.h). At its end the learning rate
+// falls to zero. Otherwise the noise of the batch would decide about the loss, not the progress.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,26 @@
 
 namespace copus {
 
-// Share of a branch over whose last samples the rate falls linearly to zero.
+// Fraction of a branch's samples, at its end, over which the rate falls linearly to zero.
 constexpr double branch_decay = 0.25;
-// Held-out sequences that a branch is judged by, or all where there are fewer.
+// Number of held-out sequences that judge a branch; all if there are fewer.
 constexpr int64_t branch_held_out_samples = 512;
 
 struct Branch {
   int64_t global_batch = 0;
-  double learning_rate = 0;     // constant until the decay
-  double rate_factor = 1;       // part of it: that for the batch
-  int64_t samples = 0;          // to read; a multiple of global_batch
-  int64_t skipped_samples = 0;  // between those that the checkpoint's run had read and the branch's first
+  double learning_rate = 0;  // constant until the decay
+  double rate_factor = 1;    // the part of learning_rate that is due to the batch
+  int64_t samples = 0;       // number of samples to read; a multiple of global_batch
+  int64_t skipped_samples =
+      0;  // samples skipped between those that the checkpoint's run has read and the branch's first
 };
 
-// The configuration of a run as a branch of it trains: on one rank, without adapting. `consumed_tokens`: of the
+// The configuration in which a branch of a run trains: on one rank, without adapting. `consumed_tokens`: of the
 // checkpoint.
 RunConfig branch_config(const RunConfig& run, const Branch& branch, int64_t consumed_tokens);
 
-// Trains the branch and returns the mean held-out loss of a token, in nats; infinite where it diverged. Empty where
-// `stop` gave a reason. Throws UserError as Trainer's functions do, and where there are no held-out data.
+// Trains the branch. Returns the mean held-out loss per token, in nats; infinite if it diverged. Empty if `stop`
+// returned a reason. Throws UserError as Trainer's functions do, and without held-out data.
 std::optional<double> train_branch(const RunConfig& run, const Checkpoint& checkpoint, const Branch& branch,
                                    const Dataset& dataset, at::Device device, const StopQuestion& stop);
 

@@ -57,7 +57,7 @@ class BranchTest : public ::testing::Test {
   RunConfig run_;
 };
 
-// The branch is that of a run which is resumed with the same settings, to the last bit.
+// The branch is bitwise equal to the run resumed with the same settings.
 TEST_F(BranchTest, TrainsAsTheRunWouldGoOn) {
   const Dataset dataset = open_data();
   const Checkpoint checkpoint = trunk(dataset);
@@ -71,7 +71,7 @@ TEST_F(BranchTest, TrainsAsTheRunWouldGoOn) {
   resumed.optimizer.min_lr_ratio = 0;
   resumed.optimizer.decay_tokens = 20 * 32;
   resumed.evaluate.max_batches = 0;
-  resumed.noise_scale.enabled = false;  // as in the branch: measuring would cut steps in two, and round otherwise
+  resumed.noise_scale.enabled = false;  // as in the branch: measuring would split steps in two, and round differently
   const std::unique_ptr<World> world = single_rank_world();
   Trainer trainer(resumed, dataset, at::kCPU, *world);
   trainer.restore(checkpoint);
@@ -91,7 +91,7 @@ TEST_F(BranchTest, ARepetitionReadsOtherSamples) {
   EXPECT_NE(loss(0), loss(80));
 }
 
-// Moments of a larger batch are too small for a smaller one: the first updates are shorter, as after a switch.
+// Moments of a larger batch are too small for a smaller one, so the first updates are shorter, as after a switch.
 TEST_F(BranchTest, MomentsOfAnotherBatchAreAllowedFor) {
   const Dataset dataset = open_data();
   const Checkpoint checkpoint = trunk(dataset);
@@ -105,7 +105,7 @@ TEST_F(BranchTest, MomentsOfAnotherBatchAreAllowedFor) {
   EXPECT_DOUBLE_EQ(trainer.step(go_on).lr, 1e-2 * std::sqrt(ratio));
 }
 
-// The branch's own batch is its reference, so that its settings are those which the run would come to there.
+// The branch's own batch is its reference batch, so its settings are those that the run would have with that batch.
 TEST_F(BranchTest, WhatFollowsTheBatchIsAsInTheRun) {
   const Branch branch{
       .global_batch = 32, .learning_rate = 3e-2, .rate_factor = 3, .samples = 320, .skipped_samples = 0};

@@ -1,6 +1,6 @@
-// The gradient noise scale at fixed weights, from the gradients of single sequences: the reference for what training
-// measures as it goes along (gradient_probe.h). Small batch 1, large batch 64, as it was measured for OLMo (Merrill et
-// al. 2025, arXiv 2505.23971, appendix B).
+// The gradient noise scale at fixed weights, from the gradients of single sequences. It is the reference for what
+// training measures online (gradient_probe.h). Small batch 1, large batch 64, as for OLMo (Merrill et al. 2025, arXiv
+// 2505.23971, appendix B).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,14 +17,14 @@ namespace copus {
 
 class NoiseReference {
  public:
-  // Refers to all three for its whole life. `parameters` holds the whole model. Allocates one more buffer for its
+  // Keeps references to all three arguments. `parameters` holds the whole model. Allocates a second buffer for its
   // gradient.
   NoiseReference(ParameterStore& parameters, Decoder& decoder, const Dataset& dataset);
 
-  // Measures the norms of one batch, samples first_sample .. first_sample + batch of the dataset's order: small batch
-  // 1, each sample alone, and large batch `batch` >= 2. They are scaled as in training: the mean of the samples'
-  // gradients is the gradient of the batch's mean loss over its tokens. Overwrites the main gradients. Throws UserError
-  // for a token outside the vocabulary; norms of a model that has diverged are not finite.
+  // Measures the norms of one batch, samples first_sample .. first_sample + batch in the dataset's order. The small
+  // batch is 1, each sample separately; the large batch is `batch` >= 2. Scaling is as in training: the mean of the
+  // samples' gradients is the gradient of the batch's mean loss over its tokens. Overwrites the main gradients. Throws
+  // UserError for a token outside the vocabulary. If the model has diverged, the norms are not finite.
   NormObservation observe(uint64_t first_sample, int64_t batch);
 
  private:

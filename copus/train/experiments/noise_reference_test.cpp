@@ -1,4 +1,4 @@
-// The offline noise scale against gradients that autograd and the whole data set give.
+// Compares the offline noise scale with gradients from autograd and from the whole data set.
 #include "copus/train/experiments/noise_reference.h"
 
 #include <ATen/ops/zeros_like.h>
@@ -21,7 +21,7 @@
 namespace copus {
 namespace {
 
-constexpr int64_t tokens_per_sequence = 16;  // tokens of a sequence
+constexpr int64_t tokens_per_sequence = 16;
 
 class NoiseReferenceTest : public ::testing::Test {
  protected:
@@ -33,14 +33,14 @@ class NoiseReferenceTest : public ::testing::Test {
     config_.model.num_heads = 2;
     config_.model.num_kv_heads = 1;
     config_.model.head_dim = 8;
-    config_.model.initializer_range = 0.2;  // far from the symmetry of a fresh model
+    config_.model.initializer_range = 0.2;  // far from the symmetry of fresh weights
     config_.data.train = {{.path = (folder_.path() / "corpus.txt").string(), .weight = 1}};
     config_.data.held_out_fraction = 0;
     config_.train.sequence_length = tokens_per_sequence;
     config_.execution.precision = Precision::fp32;
   }
 
-  // Writes random letters; a document ends after every `document` of them, 0: nowhere.
+  // Writes random letters. A document ends after every `document` letters; 0: none ends.
   void write_corpus(int64_t letters, int64_t document) {
     std::ofstream file(folder_.path() / "corpus.txt");
     for (int64_t i = 0; i < letters; ++i) {
@@ -88,7 +88,7 @@ TEST_F(NoiseReferenceTest, SquaresTheGradientOfEverySampleAndOfTheirMean) {
     store.initialize(3);
     Decoder decoder(store, Recompute::none);
     NoiseReference reference(store, decoder, dataset);
-    for (const uint64_t first : {0, 5, 0}) {  // no batch leaves anything for the next
+    for (const uint64_t first : {0, 5, 0}) {  // batches do not affect each other
       const Batch batch = dataset.train_batch(first, size);
       ASSERT_LT(batch.loss_tokens, size * tokens_per_sequence);
       const double mean_loss = 1 / static_cast<double>(batch.loss_tokens);
@@ -129,8 +129,8 @@ TEST_F(NoiseReferenceTest, TheLargeNormIsTheGradientNormOfTraining) {
   EXPECT_GT(std::abs(norms[1] / norms[0] - 1), 1e-3) << "documents that stay apart make another gradient";
 }
 
-// The mean gradient of a data set of N samples is G, and C_B expects |G|^2 + tr(Sigma)/B (1 - (B - 1)/(N - 1)) where no
-// sample repeats: with N far above phi that is no different from samples that may repeat.
+// The mean gradient of a data set of N samples is G, and C_B expects |G|^2 + tr(Sigma)/B (1 - (B - 1)/(N - 1)) if no
+// sample repeats. With N far above phi this equals the value for samples that may repeat.
 TEST_F(NoiseReferenceTest, TheIntervalHoldsTheNoiseScaleOfTheWholeDataSet) {
   write_corpus(4096 * tokens_per_sequence, 0);
   const Dataset dataset = open_data();
