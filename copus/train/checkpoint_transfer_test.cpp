@@ -1,4 +1,4 @@
-// The state of any layout, as whole tensors on the ranks that write them.
+// Sends the state of any layout, as whole tensors, to the ranks that write them.
 #include "copus/train/checkpoint_transfer.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class CheckpointTransfer : public ::testing::Test {
     return with_changes(config, changes);
   }
 
-  // The bytes of every tensor, as the ranks of a layout hand them over that have the state of `checkpoint`.
+  // The bytes of every tensor, as the ranks of a layout deliver them after they have restored `checkpoint`.
   static std::map<std::string, std::string> hand_over(const RunConfig& config, const Checkpoint& checkpoint,
                                                       const Connect& connect = on_test_device) {
     std::mutex mutex;
@@ -62,7 +62,7 @@ class CheckpointTransfer : public ::testing::Test {
     return tensors;
   }
 
-  // Writes the checkpoint of one rank that has trained a little.
+  // Writes a checkpoint of one rank that has trained for a few steps.
   Checkpoint write(const std::vector<Change>& changes) const {
     train_on_every_rank(config(changes), [&](Trainer& trainer, World&, const Dataset&) {
       trainer.step();
@@ -115,7 +115,7 @@ TEST_F(CheckpointTransfer, BiasesAndRoundedWeightsToo) {
   expect_same_in({biases, bf16}, {{ranks(2, 2, 1), zero_1}, {ranks(2, 1, 2), zero_1}, {ranks(1, 4, 2)}});
 }
 
-// Files hold these fused and transposed, as transformers does. A run that resumes takes them apart again.
+// Files hold these tensors fused and transposed, as transformers does. A resumed run splits them again.
 TEST_F(CheckpointTransfer, TensorsThatFilesFuseAndTransposeToo) {
   expect_same_in({like_gpt2, tied}, {{ranks(1, 4, 1)},
                                      {ranks(2, 2, 1), zero_1},
@@ -127,7 +127,7 @@ TEST_F(CheckpointTransfer, TensorsThatFilesFuseAndTransposeToo) {
   EXPECT_EQ(checkpoint.optimizer("exp_avg.model.layers.3.mlp.up_proj.weight").shape, (std::vector<int64_t>{96, 64}));
 }
 
-// Matrices of 6 MB, whose rows are no divisor of a piece, so that pieces begin and end within a row.
+// Matrices of 6 MB whose row size does not divide a piece, so that pieces begin and end within a row.
 TEST_F(CheckpointTransfer, TensorsThatTravelInSeveralPiecesToo) {
   const Change large = [](RunConfig& config) {
     config.model.hidden_size = 256;
@@ -147,7 +147,7 @@ TEST_F(CheckpointTransfer, StateOnADeviceToo) {
   EXPECT_TRUE(hand_over(config({ranks(2, 2, 1), zero_1}), checkpoint, as_on_a_device) == bytes_in(checkpoint));
 }
 
-// Ranks of a pipeline, and data-parallel ranks that hold everything, have what they write at hand.
+// Ranks of a pipeline, and data-parallel ranks that hold everything, hold what they write.
 TEST_F(CheckpointTransfer, RanksWriteMostlyWhatTheyHold) {
   for (const auto& [layout, least] : {std::pair(ranks(4, 1, 1), 1.0), std::pair(ranks(1, 1, 4), 0.7)}) {
     train_on_every_rank(config({layout}), [&, least = least](Trainer& trainer, World& world, const Dataset&) {
@@ -163,9 +163,9 @@ TEST_F(CheckpointTransfer, RanksWriteMostlyWhatTheyHold) {
   }
 }
 
-// Ranks are threads here, so what they have at a time counts together.
+// Ranks are threads here, so their memory is counted together.
 TEST_F(CheckpointTransfer, NeedsAFewPiecesOfMemoryBesideTheState) {
-  install_caching_allocator();  // which counts
+  install_caching_allocator();  // this allocator counts
   const Change large = [](RunConfig& config) {
     config.model.hidden_size = 256;
     config.model.intermediate_size = 2048;
@@ -177,7 +177,7 @@ TEST_F(CheckpointTransfer, NeedsAFewPiecesOfMemoryBesideTheState) {
     train_on_every_rank(
         config({large, layout, zero_1}), [&, num_ranks = num_ranks](Trainer& trainer, World& world, const Dataset&) {
           const CheckpointPlan plan = trainer.plan_checkpoint(all_ranks_write);
-          // State on a device has to be copied to the host first, and a round has a piece for each of the writers.
+          // State on a device is first copied to the host, and a round has a piece for each of the writers.
           const bool on_host = test_device().is_cpu();
           const int64_t most = (on_host ? 2 : 2 + num_ranks) * num_ranks * piece_bytes(num_ranks);
           ASSERT_GT(plan.bytes(), on_host ? 5 * most : 3 * most / 2) << "the bound would prove nothing";
@@ -193,7 +193,7 @@ TEST_F(CheckpointTransfer, NeedsAFewPiecesOfMemoryBesideTheState) {
           EXPECT_GE(host_memory().peak_used_bytes - before, piece_bytes(num_ranks)) << "nothing was counted";
         });
   }
-  // Gives cached memory back, since tests of limits may come after this one.
+  // Releases cached memory, since tests of limits may run after this one.
   set_host_memory_limit(1);
   EXPECT_THROW(kernels::empty({1 << 28}, at::kFloat, at::kCPU), HostMemoryExceeded);
   set_host_memory_limit(0);

@@ -40,7 +40,7 @@ TEST(ConnectDevices, OfSeveralMachinesRefusesRanksThatShareAGpu) {
   EXPECT_NO_THROW(check_may_stage({.machines = 1, .sharing = {{0, 1}}}));
 }
 
-// CUDA's flash attention would not repeat its gradients with warnings alone.
+// With warnings only, CUDA's flash attention would not repeat its gradients.
 TEST(ConfigureAten, InsistsOnDeterministicAlgorithms) {
   configure_aten(1);
   EXPECT_TRUE(at::globalContext().deterministicAlgorithms());

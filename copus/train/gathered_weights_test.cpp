@@ -1,5 +1,5 @@
-// Tests how many whole buckets a rank holds at once with ZeRO-2 and 3, and that what is gathered is what the ranks
-// keep, once it is waited for.
+// Tests how many whole buckets a rank holds at once with ZeRO-2 and 3, and that gathered buckets equal the ranks'
+// shares once a rank has waited for them.
 #include "copus/train/gathered_weights.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace layouts;
 
-// A model of six layers over so many ranks, on each of them.
+// Runs `body` on each rank of a layout, with a model of six layers.
 void on_every_rank(const ParallelStrategy& strategy, const std::function<void(RankModel&)>& body,
                    const Connect& connect = on_test_device) {
   RunConfig config = small_run("");
@@ -46,7 +46,7 @@ int64_t count_whole(const ParameterStore& parameters, at::Tensor Bucket::* of) {
                        [&](const Bucket& bucket) { return has_memory(bucket.*of); });
 }
 
-// Forward and backward over the layers, as buckets 1 to 6.
+// Forward and backward over the layers, which are buckets 1 to 6.
 const std::vector<int64_t> there_and_back = {1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1};
 
 TEST(GatheredWeights, OneBucketBesideTheOneInUse) {
@@ -101,7 +101,7 @@ TEST(GatheredWeights, UsesComeInTheirOrder) {
   });
 }
 
-// Memory travels as a device's does, which has what is gathered only once somebody waits for it.
+// As on a device, a gathered bucket has its contents only after a wait.
 TEST(GatheredWeights, WithZeroOneABucketIsWholeWhenItIsUsedAndAllAreInTheEnd) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const auto check = [](RankModel& model) {
@@ -119,16 +119,16 @@ TEST(GatheredWeights, WithZeroOneABucketIsWholeWhenItIsUsedAndAllAreInTheEnd) {
     EXPECT_FALSE(is_whole(1)) << "somebody waits for what is not used";
     model.weights.use(1);
     EXPECT_TRUE(is_whole(1));
-    model.weights.use(1);  // again, when nothing is under way
+    model.weights.use(1);  // again, with nothing under way
     model.weights.finish();
     for (size_t bucket = 0; bucket < parameters.buckets().size(); ++bucket) EXPECT_TRUE(is_whole(bucket));
-    model.weights.start();  // and left under way
+    model.weights.start();  // and not waited for
   };
   on_every_rank({.data_parallel = 2, .zero_stage = 1}, check, as_on_a_device);
 }
 
-// Gradients of bucket b in micro-batch m are (m + 1) (b + 1) on every rank, so that a share of two ranks and three
-// micro-batches holds twelve times b + 1.
+// Gradients of bucket b in micro-batch m are (m + 1) (b + 1) on every rank, so a share with two ranks and three
+// micro-batches holds 12 (b + 1).
 void expect_sums(const ParallelStrategy& strategy, int64_t most_whole) {
   on_every_rank(strategy, [&](RankModel& model) {
     const std::vector<Bucket>& buckets = model.parameters.buckets();

@@ -1,5 +1,5 @@
-// The same training in every layout, with ranks as threads: bitwise where layouts differ in pipeline, virtual stages,
-// schedule, ZeRO and recompute alone, and to rounding otherwise.
+// Runs the same training in every layout, with ranks as threads. Results are bitwise equal if layouts differ only in
+// pipeline, virtual stages, schedule, ZeRO and recompute, and equal to rounding otherwise.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ class LayoutMatrix : public ::testing::Test {
         connect);
   }
 
-  // Collects the weights on rank 0; empty elsewhere.
+  // Collects the weights on rank 0; empty on other ranks.
   static std::vector<float> collect_weights(Trainer& trainer, World& world) {
     const std::optional<Snapshot> snapshot = take_snapshot(trainer);
     EXPECT_EQ(snapshot.has_value(), world.rank() == 0);
@@ -103,7 +103,7 @@ class LayoutMatrix : public ::testing::Test {
     std::vector<double> rank_0 = mine.losses;
     rank_0.insert(rank_0.end(), mine.gradient_norms.begin(), mine.gradient_norms.end());
     rank_0.push_back(mine.held_out_loss.value());
-    rank_0.push_back(trainer.state().elapsed_seconds);  // decides the end of a run that is limited in time
+    rank_0.push_back(trainer.state().elapsed_seconds);  // ends a run with a time limit
     const std::vector<double> here = rank_0;
     world.everyone().broadcast(rank_0.data(), static_cast<int64_t>(rank_0.size()), DataType::float64, 0);
     EXPECT_EQ(here, rank_0) << "rank " << world.rank();
@@ -118,7 +118,7 @@ class LayoutMatrix : public ::testing::Test {
     return result;
   }
 
-  // Expects `layouts` to train `base` bitwise alike, and to rounding as one rank does with larger micro-batches.
+  // Expects `layouts` to train `base` with the same bits, and equal to rounding to one rank with larger micro-batches.
   void expect_same(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts) const {
     std::optional<Result> expected;
     const Change whole_sequences = [](RunConfig& c) { c.parallel.sequence_parallel = false; };
@@ -251,9 +251,9 @@ TEST_F(LayoutMatrix, NormalizedHeads) {
                {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
-// An update follows the sign of a momentum however small it is. Where another order of sums rounds a momentum near zero
-// to the other side, its weight moves the other way by the whole rate, and others follow it in later steps. Layouts
-// that sum in the same order have the same bits.
+// An update follows the sign of a momentum, however small the momentum is. If another order of sums rounds a momentum
+// near zero to the other sign, its weight moves in the other direction by the full learning rate, and other weights
+// follow in later steps. Layouts that sum in the same order have the same bits.
 TEST_F(LayoutMatrix, SignsOfMomenta) {
   const std::vector<std::vector<std::vector<Change>>> orders = {
       {{ranks(2, 1, 1)},
@@ -302,8 +302,8 @@ TEST_F(LayoutMatrix, Multipliers) {
               {{ranks(2, 2, 1), zero_3}, {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
-// AdamW moves a weight whose gradient is nearly 0 by as much as any other: with the usual epsilon of 1e-8, rounding
-// moved one weight of 281 thousand by the learning rate.
+// AdamW moves a weight whose gradient is nearly 0 as far as any other. With the usual epsilon of 1e-8, rounding moved
+// one weight of 281 thousand by the learning rate.
 TEST_F(LayoutMatrix, NormsOfInputsAndOutputs) {
   const Change epsilon = [](RunConfig& config) { config.optimizer.epsilon = 1e-6; };
   expect_same({like_gemma3, tied, kv_heads(1), epsilon},
@@ -326,7 +326,7 @@ TEST_F(LayoutMatrix, EightRanksWithoutPipeline) {
   expect_same({sequence_parallel}, {{ranks(4, 2, 1), zero_1}, {ranks(4, 2, 1)}});
 }
 
-// With one micro-batch on each data-parallel rank all ZeRO stages form the same sums.
+// With one micro-batch on each data-parallel rank, all ZeRO stages form the same sums.
 TEST_F(LayoutMatrix, EveryZeroStageWithOneMicroBatch) {
   expect_same({tied, kv_heads(1), micro_batch(4)}, {{ranks(2, 1, 1)},
                                                     {ranks(2, 1, 1), zero_2},
@@ -340,7 +340,8 @@ TEST_F(LayoutMatrix, EveryZeroStageWithOneMicroBatch) {
                                                             {ranks(4, 2, 1), zero_3_keeping}});
 }
 
-// With several, ZeRO-2 and 3 reduce each by itself, in other sums than ZeRO-1 and in the same as each other.
+// With several micro-batches, ZeRO-2 and 3 reduce each one separately. Their sums differ from ZeRO-1's but not from
+// each other's.
 TEST_F(LayoutMatrix, ZeroTwoAndThreeWithSeveralMicroBatches) {
   expect_same({tied, micro_batch(1)}, {{ranks(2, 1, 1), zero_2},
                                        {ranks(2, 1, 1), zero_3, recompute(Recompute::full)},
@@ -486,7 +487,8 @@ TEST_F(LayoutMatrix, AStepThatIsNotFiniteOnOneRankIsSkippedOnAll) {
   });
 }
 
-// Nothing heals what one rank alone has of the weights and has lost: all end alike, with one message.
+// If a rank's weights are damaged and no other rank has a copy, nothing can repair them: all ranks end with the same
+// message.
 TEST_F(LayoutMatrix, DamagedWeightsOfOneRankEndTheRunOnAllAfterTenSteps) {
   const Change longer = [](RunConfig& config) { config.train.max_steps = 100; };
   EXPECT_THAT(user_error([&] {
@@ -509,7 +511,7 @@ TEST_F(LayoutMatrix, DamagedWeightsOfOneRankEndTheRunOnAllAfterTenSteps) {
               AllOf(HasSubstr("diverged"), HasSubstr("up to step 11")));
 }
 
-// Covers every use that training makes of its groups, as it would be on a GPU that the ranks share.
+// Covers every use that training makes of its groups, as on a GPU that the ranks share.
 TEST_F(LayoutMatrix, TrainsTheSameWhereMemoryTravelsAsADevicesDoes) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const std::vector<std::vector<Change>> layouts = {{ranks(2, 2, 2), zero_1, sequence_parallel, tied, zb_h1},

@@ -1,5 +1,4 @@
-// Runs on the modelled clock: one rank trains and measures what the ranks of the job would together, while the time is
-// that of the job.
+// Runs on the modelled clock: one rank trains and measures what the job's ranks would together, and time is the job's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +27,7 @@ const Change modelled = [](RunConfig& config) {
                                 .flops_per_second = 1e10};
   config.adapt.policy = PolicyKind::fixed;
 };
-// A job that needs more ranks than there are, in another precision.
+// A job that needs more ranks than there are here, in another precision.
 const Change of_a_large_job = [](RunConfig& config) {
   modelled(config);
   config.cluster.stands_for = config.model;
@@ -59,7 +58,7 @@ class ModelledClock : public NoiseScaleTest {
     std::optional<Snapshot> snapshot;
   };
 
-  // Trains so many steps, from a checkpoint if there is one. Announces a switch to `target` before step `announced`.
+  // Trains `steps` steps, from a checkpoint if there is one. Announces a switch to `target` before step `announced`.
   static History run(const RunConfig& config, int64_t steps, const std::optional<Configuration>& target = std::nullopt,
                      int64_t announced = 2, const Checkpoint* checkpoint = nullptr) {
     History history;
@@ -109,11 +108,11 @@ TEST_F(ModelledClock, MeasuresWhatTheRanksOfTheJobWould) {
   int64_t known = 0;  // steps whose noise scale is known
   for (const std::vector<Change>& layout : {
            std::vector<Change>{ranks(4, 1, 1), micro_batch(1)},  // rank, in two micro-batches
-           {ranks(4, 1, 1), micro_batch(2)},                     // rank, in one
+           {ranks(4, 1, 1), micro_batch(2)},                     // rank, in one micro-batch
            {ranks(1, 1, 2), micro_batch(2), tied},               // prefix
            {ranks(2, 1, 2), micro_batch(2), tied},               // rank
            {ranks(2, 2, 1), micro_batch(4), zero_1},             // rank
-           {ranks(1, 2, 2), micro_batch(8), split_every_step},   // prefix, cut in two
+           {ranks(1, 2, 2), micro_batch(8), split_every_step},   // prefix, split in two
            {ranks(1, 2, 1), micro_batch(3), global_batch(9)},    // the first of three
        }) {
     const std::vector<StepRecord> real = run(config(layout), 12).records;
@@ -201,7 +200,7 @@ TEST_F(ModelledClock, AResumedRunIsBitwiseTheUninterruptedOne) {
   const History whole = run(begin, 9, target);
   write_checkpoint(run(begin, 5, target).snapshot);
   const Checkpoint checkpoint = read_checkpoint();
-  RunConfig rest = begin;  // the configuration that the checkpoint was written in
+  RunConfig rest = begin;  // the configuration in which the checkpoint was written
   History resumed;
   train(rest, [&](Trainer&, World& world) {
     const Dataset dataset = open_data(rest);

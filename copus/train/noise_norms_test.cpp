@@ -1,5 +1,5 @@
-// The norms that steps measure in every layout against the oracle's, and the noise of a finite data set that follows
-// from them.
+// Compares the norms that steps measure in every layout with the oracle's, and the noise scale of a finite data set
+// with the exact one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -51,7 +51,7 @@ TEST_F(NoiseScaleTest, NormsOfPipelines) {
   }
 }
 
-// Lets snapshots have the parameters' names.
+// Snapshots then have the parameters' names.
 const Change stored_by_parameter = [](RunConfig& config) { config.model.architecture = Architecture::llama; };
 
 TEST_F(NoiseScaleTest, NormsWithTensorParallelism) {
@@ -87,7 +87,7 @@ TEST_F(NoiseScaleTest, NormsWithSequenceParallelism) {
   }
 }
 
-// With several micro-batches ZeRO-2 and 3 measure the first one of every rank.
+// With several micro-batches, ZeRO-2 and 3 measure every rank's first one.
 TEST_F(NoiseScaleTest, NormsOfShares) {
   for (const std::vector<Change>& base : {std::vector<Change>{tied}, {biases}}) {
     expect_norms(base, {{ranks(2, 1, 1), micro_batch(1), zero_2},
@@ -123,12 +123,12 @@ TEST_F(NoiseScaleTest, NormsOfASplitMicroBatch) {
                       {ranks(1, 4, 2), zb_h1}});
   expect_norms(join(base, {kv_heads(1), ranks(1, 2, 1), sequence_parallel}),
                {{ranks(1, 2, 1)}, {ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}});
-  // Three samples are cut unevenly: into one and two.
+  // Three samples are split unevenly, into one and two.
   expect_norms({global_batch(3), whole_batch}, {{ranks(1, 1, 1)}, {ranks(1, 1, 2)}, {ranks(1, 4, 1), zb_h1}});
 }
 
-// Parts of the same size give the same numbers to 1e-6, whatever the layout: here to the bit, but for tensor
-// parallelism, which rounds in other places.
+// Parts of the same size give the same numbers to 1e-6 in any layout. Here they are equal to the bit, except with
+// tensor parallelism, which rounds elsewhere.
 TEST_F(NoiseScaleTest, NormsAreEqualWhereMicroBatchesAre) {
   const std::vector<Change> base{tied, kv_heads(1)};
   const Weights weights(config(base).model);
@@ -177,7 +177,7 @@ TEST_F(NoiseScaleTest, NormsAreEqualWhereMicroBatchesAre) {
                true);
 }
 
-// Precision bf16 keeps 8 bits of every activation and of its gradient; main gradients and norms stay fp32.
+// bf16 keeps 8 bits of activations and their gradients; main gradients and norms stay fp32.
 TEST_F(NoiseScaleTest, NormsWithRoundedActivations) {
   expect_norms({bf16, tied, kv_heads(1)},
                {{ranks(1, 1, 1), micro_batch(2)},
@@ -204,10 +204,11 @@ TEST_F(NoiseScaleTest, OneSampleOrPartsThatCannotBeSharedAreNotMeasured) {
 
 // ---- noise of a finite data set -------------------------------------------------------------------------------------
 
-// A data set of 64 samples without masked tokens, each visited once an epoch. Their gradients are one draw of the
-// text's: they tell of it tr(Sigma) = sum |g_i - g|^2 / (N - 1) and |G|^2 = |g|^2 - tr(Sigma) / N with g their mean,
-// both unbiased. A batch of k is a sample of theirs without replacement, so E|g_k|^2 = |g|^2 + tr(Sigma) (1/k - 1/N) =
-// |G|^2 + tr(Sigma) / k: training's estimates have exactly these expected values, at any size of the batch.
+// A data set of 64 samples without masked tokens, each visited once per epoch. Their gradients are one draw from the
+// text's distribution. They give unbiased estimates of its tr(Sigma) = sum |g_i - g|^2 / (N - 1) and |G|^2 = |g|^2 -
+// tr(Sigma) / N, with g their mean. A batch of k is a sample of them without replacement, so E|g_k|^2 = |g|^2 +
+// tr(Sigma) (1/k - 1/N) =
+// G|^2 + tr(Sigma) / k. Training's estimates therefore have exactly these expected values, for any batch size.
 class FiniteDataTest : public NoiseScaleTest {
  protected:
   static constexpr int64_t num_samples = 64, epochs = 8, length = 16;
@@ -237,7 +238,7 @@ class FiniteDataTest : public NoiseScaleTest {
     return config(join(base, changes));
   }
 
-  // The noise scale that a layout has estimated after some epochs; the averages reach over the later ones.
+  // The noise scale that a layout has estimated after some epochs; the averages cover the later ones.
   NoiseScale estimate(const std::vector<Change>& changes) const {
     const RunConfig changed = finite(changes);
     const std::vector<StepRecord> records =
@@ -249,7 +250,7 @@ class FiniteDataTest : public NoiseScaleTest {
     return noise.value_or(NoiseScale{});
   }
 
-  // Expects it within its errors, which must be small enough to tell a mistake of a factor of 2.
+  // Expects the exact value within the errors, which must be small enough to detect a mistake by a factor of 2.
   void expect_exact(const NoiseScale& noise) const {
     const auto expect_within = [](const MeanEstimate& estimate, double exact) {
       EXPECT_LT(std::abs(estimate.value - exact), 3 * estimate.standard_error) << estimate.value << ", exact " << exact;

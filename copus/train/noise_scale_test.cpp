@@ -1,5 +1,5 @@
-// The gradient noise scale over a run: averages through skipped steps, outliers, checkpoints and changes of layout, and
-// training that is the same without it.
+// The gradient noise scale over a run: its averages survive skipped steps, outliers, checkpoints and changes of layout,
+// and measuring it does not change training.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using namespace noise_tests;
 
 // ---- averages over a run --------------------------------------------------------------------------------------------
 
-// Squared norms in, averages out: nothing is lost on the way and nothing added.
+// The averages are exactly those of the recorded squared norms.
 TEST_F(NoiseScaleTest, AveragesAreThoseOfTheNormsInTheRecords) {
   for (const std::vector<Change>& changes :
        {std::vector<Change>{ranks(2, 1, 2), zb_h1}, {ranks(4, 1, 1), whole_batch}, {ranks(1, 1, 1), whole_batch}}) {
@@ -59,7 +59,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
     uninterrupted = second;
   });
   ASSERT_TRUE(before.back().noise_scale.has_value());
-  double largest_change = 0;  // of one step
+  double largest_change = 0;  // by one step
   for (size_t step = before.size() - 4; step < before.size(); ++step) {
     ASSERT_TRUE(before[step].noise_scale && before[step - 1].noise_scale);
     largest_change = std::max(largest_change, std::abs(*before[step].noise_scale - *before[step - 1].noise_scale));
@@ -93,7 +93,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
       EXPECT_EQ(resumed[step].noise_scale_high, uninterrupted[step].noise_scale_high);
     }
   }
-  // Training itself goes on to rounding, and bitwise at equal micro-batches.
+  // Training continues equal to rounding, and bitwise with equal micro-batches.
   const std::vector<StepRecord> rounded = resume({ranks(2, 4, 1), micro_batch(2), sequence_parallel});
   for (size_t step = 0; step < rounded.size(); ++step) {
     ASSERT_TRUE(rounded[step].noise_scale && uninterrupted[step].noise_scale);
@@ -109,7 +109,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
     EXPECT_LT(std::abs(*resumed.front().noise_scale - *before.back().noise_scale), 3 * largest_change);
     for (size_t step = 0; step < resumed.size(); ++step) {
       SCOPED_TRACE(concat("layout ", to_string(resumed[step].strategy), ", step ", step + 1, " after"));
-      // Layouts measure different small batches, some of which tell less: the intervals meet.
+      // Layouts measure different small batches, and some estimates are less precise: the intervals overlap.
       ASSERT_TRUE(resumed[step].noise_scale_high && uninterrupted[step].noise_scale_high);
       EXPECT_GT(*resumed[step].noise_scale_high, *uninterrupted[step].noise_scale_low);
       EXPECT_LT(*resumed[step].noise_scale_low, *uninterrupted[step].noise_scale_high);
@@ -117,7 +117,7 @@ TEST_F(NoiseScaleTest, ACheckpointTakesTheAveragesIntoAnyLayout) {
   }
 }
 
-// Per-sample numbers do not change when the batch does.
+// Numbers per sample do not change with the batch.
 TEST_F(NoiseScaleTest, ACheckpointGoesOnWithAnotherGlobalBatch) {
   const RunConfig small = config({ranks(2, 1, 1)}), large = config({ranks(2, 1, 2), global_batch(32), micro_batch(4)});
   Replay replay(small);
@@ -138,7 +138,7 @@ TEST_F(NoiseScaleTest, ACheckpointGoesOnWithAnotherGlobalBatch) {
   });
 }
 
-// Steps are cut in two by their numbers, so a resumed run cuts the same ones.
+// The step's number decides whether it is split, so a resumed run splits the same steps.
 TEST_F(NoiseScaleTest, ResumedRunsCutTheSameStepsInTwo) {
   const RunConfig run = config({tied, whole_batch, [](RunConfig& config) { config.noise_scale.split_interval = 3; }});
   std::vector<StepRecord> uninterrupted;
@@ -170,7 +170,7 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
     train(run, [&](Trainer& trainer, World& world) {
       const std::vector<StepRecord> good = take_steps(trainer, world, 5);
       ParameterStore& parameters = trainer.parameters();
-      // The first rank that holds other samples, whose gradient alone is made not finite.
+      // The first rank that holds other samples; only its gradient is made not finite.
       const bool is_broken = world.rank() == run.parallel.tensor_parallel;
       at::Tensor norm, saved;
       if (is_broken) {
@@ -199,8 +199,8 @@ TEST_F(NoiseScaleTest, AStepThatIsNotFiniteChangesNoAverage) {
   }
 }
 
-// One step of twenty has ten times the gradient: a hundred times its squared norms, which would raise the average six
-// times.
+// One step in twenty has ten times the gradient, and a hundred times the squared norms. These would raise a plain
+// average sixfold.
 TEST_F(NoiseScaleTest, AnOutlierDoesNotTakeOver) {
   RunConfig run = config({ranks(2, 1, 1), tied});
   run.optimizer.lr = 1e-30;
@@ -272,7 +272,7 @@ TEST_F(NoiseScaleTest, MeasuringChangesNoBitOfTraining) {
     }
     EXPECT_TRUE(measured.weights == plain.weights);
   }
-  // A step that is cut in two differs only in the order of its sums; steps that are not cut are equal.
+  // A step that is split in two differs only in the order of its sums; steps that are not split are equal.
   const Outcome cut = run({ranks(1, 1, 1), whole_batch}), whole = run({ranks(1, 1, 1), whole_batch, disabled});
   ASSERT_EQ(cut.records.size(), whole.records.size());
   EXPECT_EQ(cut.records[0].loss, whole.records[0].loss);

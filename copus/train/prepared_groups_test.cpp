@@ -1,5 +1,5 @@
-// Tests that a trainer has the groups of its layout connected before it asks for them, at the beginning and when it
-// switches.
+// Tests that a trainer has the groups of its layout connected before it requests them, at the beginning and in a
+// switch.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -21,7 +21,7 @@ using namespace layouts;
 
 using GroupLists = std::set<std::vector<int64_t>>;
 
-// A group that has to be in the latest prepared list whenever it is used.
+// A group that must be in the latest prepared list whenever it is used.
 class StrictGroup final : public WrappedCommunicator {
  public:
   StrictGroup(Communicator& group, const GroupLists& prepared) : WrappedCommunicator(group), prepared_(prepared) {}
@@ -39,7 +39,7 @@ class StrictGroup final : public WrappedCommunicator {
   const GroupLists& prepared_;
 };
 
-// A world in which every group but everyone's has to be in the latest prepared list.
+// A world whose groups, except everyone's, must be in the latest prepared list.
 class StrictWorld final : public WrappedWorld {
  public:
   explicit StrictWorld(World& world) : WrappedWorld(world) {}
@@ -82,8 +82,8 @@ class PreparedGroups : public testing::Test {
     end_ = with_changes(begin_, {ranks(1, 2, 2), sequence_parallel});
   }
 
-  // Trains four ranks, which are to switch from begin_ to end_ after step 2. Calls `body` when it is due, and `before`
-  // before any rank but the first knows of it.
+  // Trains four ranks that will switch from begin_ to end_ after step 2. Calls `body` when the switch is due, and
+  // `before` while only rank 0 knows of it.
   void train_until_the_switch(
       const std::function<void(Trainer&, StrictWorld&)>& body,
       const std::function<void(StrictWorld&)>& before = [](StrictWorld&) {}) const {
@@ -101,7 +101,7 @@ class PreparedGroups : public testing::Test {
           }
           before(world);
           trainer.step();
-          EXPECT_EQ(world.preparations(), 2);  // of both layouts, at once
+          EXPECT_EQ(world.preparations(), 2);  // of both layouts together
           EXPECT_FALSE(trainer.switch_if_due());
           trainer.step();
           EXPECT_EQ(world.preparations(), 2);
@@ -119,12 +119,12 @@ TEST_F(PreparedGroups, ComeBeforeTheModelsThatUseThem) {
     const auto report = trainer.switch_if_due();
     ASSERT_TRUE(report.has_value());
     EXPECT_EQ(report->outcome, SwitchReport::Outcome::moved);
-    EXPECT_EQ(world.preparations(), 3);  // of the new layout alone, once the state has moved
+    EXPECT_EQ(world.preparations(), 3);  // of the new layout only, once the state has moved
     trainer.step();
   });
 }
 
-// On a full GPU, groups of the new layout cannot be opened. Training goes on in the old one.
+// On a full GPU, groups of the new layout cannot be opened. Training continues in the old one.
 TEST_F(PreparedGroups, ThatCannotBeHadAreAVeto) {
   const auto body = [](Trainer& trainer, StrictWorld& world) {
     const double before = trainer.state().elapsed_seconds;

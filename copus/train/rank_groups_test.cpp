@@ -23,7 +23,7 @@ namespace {
 
 using Ranks = std::vector<int64_t>;
 
-// A communicator of a group that nothing is sent in.
+// A communicator of a group in which nothing is sent.
 class SilentCommunicator final : public Communicator {
  public:
   SilentCommunicator(Ranks ranks, int64_t rank) : Communicator(std::move(ranks), rank) {}
@@ -33,14 +33,14 @@ class SilentCommunicator final : public Communicator {
   void do_run(const Operation&) override {}
 };
 
-// One rank's world, which notes the groups that it is asked for.
+// One rank's world, which records the requested groups.
 class NotingWorld final : public World {
  public:
   NotingWorld(int64_t rank, int64_t size) : World(rank, size, nullptr) {}
   Health& health() override { return inner_->health(); }
   RankClock& clock() override { return inner_->clock(); }
 
-  // Groups of more than one rank that were asked for.
+  // Requested groups of more than one rank.
   const std::set<Ranks>& asked() const { return asked_; }
 
  private:
@@ -66,8 +66,8 @@ struct Asked {
   std::set<Ranks> with_messages;
 };
 
-// Asks for the groups that one rank uses in a run: those that a RankGroups is made with, the replicas of the partial
-// parameters that it holds, and the tie where it has one of two copies (gradient_reduction.h, gradient_probe.h).
+// Requests the groups that one rank uses in a run: those of RankGroups' constructor, the replicas of the rank's partial
+// parameters and, if it holds one of two copies, the tie (gradient_reduction.h, gradient_probe.h).
 void ask(const ModelDescription& model, const ParallelStrategy& strategy, int64_t rank, Asked& asked) {
   NotingWorld world(rank, strategy.world_size());
   StepRecorder recorder(world);
@@ -83,8 +83,8 @@ void ask(const ModelDescription& model, const ParallelStrategy& strategy, int64_
   asked.groups.insert(of_rank.begin(), of_rank.end());
 }
 
-// Over NCCL the groups open as many communicators as predictions count, and open in hardly more splits than the rank
-// with most has communicators.
+// With NCCL the groups open exactly the predicted number of communicators. The number of splits is at most one more
+// than the number of communicators of the rank with most.
 void check_counts(const ModelDescription& model, const ParallelStrategy& strategy) {
   const int64_t size = strategy.world_size();
   NcclPlan plan(size, 0);
@@ -125,7 +125,7 @@ void check_layout(const ModelDescription& model, const ParallelStrategy& strateg
   EXPECT_EQ(with_messages, asked.with_messages);
 }
 
-// The same with every number of copies of what ZeRO shares out.
+// Checks the layout with every possible number of ZeRO copies.
 void check_replicas(const ModelDescription& model, ParallelStrategy strategy) {
   strategy.zero_stage = 1;
   for (strategy.zero_replicas = 2; strategy.zero_replicas <= strategy.data_parallel; ++strategy.zero_replicas) {

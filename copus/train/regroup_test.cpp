@@ -1,7 +1,7 @@
-// Ranks that end in the middle of anything, alone or with all others of their machine: those that are left go on from
-// the step boundary that was decided, with exactly the state that the run would have had there. Ranks are threads, and
-// end where they say where they are, which they do before everything that they do. What machines they are on they are
-// only told, so that those of two machines share nothing but their messages.
+// Ranks that end in the middle of anything, alone or with all other ranks of their machine. The remaining ranks
+// continue from the decided step boundary, with exactly the state that the run would have had there. Ranks are threads.
+// They end where they report their place, which they do before everything that they do. Machines exist only in their
+// configuration: ranks of two machines share nothing but messages.
 #include "copus/train/regroup.h"
 
 #include <gmock/gmock.h>
@@ -38,10 +38,11 @@ namespace {
 using namespace layouts;
 using namespace switch_tests;
 
-// How a rank of these tests ends: nothing of it is told but that it is gone.
+// How a rank of these tests ends: the others only learn that it is gone.
 struct Killed {};
 
-// A world whose rank ends at its `places_left`-th word about where it is. `end` is called before anybody knows of it.
+// A world whose rank ends when it reports its place for the `places_left`-th time. `end` is called before any other
+// rank knows of it.
 class MortalWorld final : public NoticedPlacesWorld {
  public:
   MortalWorld(std::unique_ptr<World> inner, int64_t& places_left, std::function<void()> end)
@@ -53,8 +54,9 @@ class MortalWorld final : public NoticedPlacesWorld {
     if (counts && places_left_ == 0) {
       end_();
       inner().health().report({rank(), std::string(place), "killed"});
-      // A process that dies takes its threads with it. Here they have to end before what they work on, and have when a
-      // wait ends by the failure: one in a group that nobody else uses, so that nothing is ever sent in it.
+      // A process that dies takes its threads with it. Here the threads must end before the objects that they use. They
+      // have ended when a wait ends because of the failure, so wait in a group that nobody else uses and in which
+      // nothing is ever sent.
       std::vector<int64_t> backwards;
       for (int64_t each = size(); each > 0; --each) backwards.push_back(each - 1);
       Communicator& unused = inner().group(backwards);
@@ -69,7 +71,7 @@ class MortalWorld final : public NoticedPlacesWorld {
   const std::function<void()> end_;
 };
 
-// The launcher of these tests: lets everybody who is left meet again, and keeps the arenas of those who are not.
+// The launcher of these tests: lets all remaining processes meet again, and keeps the arenas of ended ones.
 class Meeting {
  public:
   struct Invitation {
@@ -78,7 +80,7 @@ class Meeting {
     std::function<std::unique_ptr<World>(int64_t rank)> join;
   };
 
-  // `machines`: by process; empty: one for all. They meet in shared memory, or over TCP.
+  // `machines`: by process; empty: one machine for all. They meet in shared memory, or over TCP.
   Meeting(int64_t size, std::vector<int64_t> machines, WorldKind kind)
       : machines_(std::move(machines)), kind_(kind), next_number_(size) {
     for (int64_t process = 0; process < size; ++process) living_.insert(process);
@@ -102,7 +104,7 @@ class Meeting {
     ready_.erase(process);
     begin_if_all_are_ready();
   }
-  // The same, and gives the number of the process that is to take its place on its machine.
+  // Records that a process has ended, and returns the number of the process that replaces it on its machine.
   int64_t replaced(int64_t process) {
     const std::scoped_lock lock(mutex_);
     const int64_t newcomer = next_number_++;
@@ -171,14 +173,14 @@ class Meeting {
 };
 
 struct Healed {
-  std::map<int64_t, uint64_t> hashes;  // of the state, by step: those of the latest epoch
+  std::map<int64_t, uint64_t> hashes;  // of the state, by step, in the latest epoch
   std::map<int64_t, double> losses;
   std::map<int64_t, int64_t> samples;  // consumed, by step
   std::vector<Regrouped> regroupings;
-  std::vector<std::string> errors;  // one of each process that could not go on
+  std::vector<std::string> errors;  // one of each process that could not continue
 };
 
-// What happens in a run of these tests.
+// The events in a run of these tests.
 struct Story {
   RunConfig config;
   int64_t steps = 4;
@@ -186,13 +188,13 @@ struct Story {
   WorldKind kind = WorldKind::shared_memory;
   // By process: the place at which it ends, counted over all epochs.
   std::map<int64_t, int64_t> deaths = {};
-  std::set<int64_t> with_machine = {};  // those with which all others of their machine end
-  std::set<int64_t> forgets = {};       // those that lose what they hold when another one ends
-  bool replaces = false;                // others come for those that have ended, and read what is kept of them
+  std::set<int64_t> with_machine = {};  // processes with which all others of their machine end
+  std::set<int64_t> forgets = {};       // processes that lose their state when another one ends
+  bool replaces = false;                // new processes replace the ended ones, and read their arenas
   std::optional<Move> move = {};
   bool mans_from_the_end = false;
-  bool hashes_steps = true;  // which waits for all gathers of an update; else only regroupings are hashed
-  // May damage the state that a regrouping has moved.
+  bool hashes_steps = true;  // this waits for all gathers of an update; otherwise only regroupings are hashed
+  // May damage the state after a regrouping has moved it.
   std::function<void(Trainer&, int64_t rank)> strike = [](Trainer&, int64_t) {};
 };
 
@@ -201,7 +203,7 @@ class RegroupTest : public TrainerSwitch {
   using Choose = std::function<Configuration(int64_t ranks)>;
   using Strike = decltype(Story::strike);
 
-  // The first members become the ranks, or in the story the first one and then the last ones, from the end.
+  // The first members become the ranks or, with mans_from_the_end, the first one and then the last ones from the end.
   static MannedConfiguration manned(const Configuration& configuration, const Story& story, int64_t ranks) {
     std::vector<int64_t> members(configuration.strategy.world_size());
     std::iota(members.begin(), members.end(), 0);
@@ -235,14 +237,14 @@ class RegroupTest : public TrainerSwitch {
         const auto is_gone = [&] {
           return number < std::ssize(story.machines) && machine_is_gone.at(story.machines[number]);
         };
-        if (is_gone()) places_left = 1;  // it had left the epoch before when the others of its machine ended there
+        if (is_gone()) places_left = 1;  // it had left the epoch before the others of its machine ended
         const auto end = [&] {
           if (story.with_machine.contains(number)) machine_is_gone.at(story.machines[number]) = true;
         };
         auto world = std::make_unique<MortalWorld>(join(rank), places_left, end);
         std::unique_ptr<World> training;
         std::unique_ptr<Trainer> trainer;
-        // A process that is killed releases nothing.
+        // A killed process releases nothing.
         const auto die = [&] {
           [[maybe_unused]] const Trainer* left = trainer.release();
           new SurvivingState(std::move(state));
@@ -344,8 +346,8 @@ class RegroupTest : public TrainerSwitch {
     return result;
   }
 
-  // Expects that a run which something happened to has at its latest regrouping the state, and in all steps the samples
-  // and losses, of one that nothing happened to.
+  // Expects that a disturbed run has the state of an undisturbed one at its latest regrouping, and the same samples and
+  // losses in all steps.
   static void expect_healed(const Healed& after, const Healed& expected, const Story& story) {
     ASSERT_TRUE(after.errors.empty()) << after.errors.front();
     const int64_t step = after.regroupings.back().after_step;
@@ -356,8 +358,9 @@ class RegroupTest : public TrainerSwitch {
     }
   }
 
-  // Ends rank after rank at words about where it is, with its machine where the story says so, until no rank says so
-  // many. Returns how many runs have healed, and how many of them with a step that nobody had ended.
+  // Ends one rank after the other at increasing places, together with its machine if the story says so, until no rank
+  // reports that many places. Returns the number of runs that have healed, and how many of them completed a step that
+  // no rank had finished.
   static std::pair<int64_t, int64_t> end_anywhere(Story story, const Choose& choose, int64_t stride) {
     const bool hashes_steps = std::exchange(story.hashes_steps, true);
     const Healed expected = train(story, choose);
@@ -392,7 +395,7 @@ class RegroupTest : public TrainerSwitch {
 
 struct Case {
   std::vector<Change> begin;
-  std::map<int64_t, std::vector<Change>> then;  // by ranks that are left
+  std::map<int64_t, std::vector<Change>> then;  // by number of remaining ranks
   std::vector<int64_t> machines = {};
   std::vector<Change> move = {};  // a switch after the second step
   WorldKind kind = WorldKind::shared_memory;
@@ -425,13 +428,13 @@ TEST_F(RegroupTest, AfterARankHasEndedAnywhereTheStateIsThatOfARunWithoutFaults)
 TEST_F(RegroupTest, AfterARankHasEndedAtAnyOfManyPlacesTheStateIsThatOfARunWithoutFaults) {
   for (const Case& one : cases) {
     const Story story = story_of(config(join(one.begin, four_samples)), one);
-    // The places at which a step is decided and not done are few.
+    // Few places lie between the decision about a step and its end.
     EXPECT_GT(end_anywhere(story, layout(story.config, one.then), 3).first, 20);
     if (HasFailure()) return;
   }
 }
 
-// With ZeRO-1 and 2, gathers of an update are under way while the next step begins, or an announced switch.
+// With ZeRO-1 and 2, gathers of an update are under way while the next step or an announced switch begins.
 TEST_F(RegroupTest, RanksMayEndWhileTheWeightsOfAnUpdateAreGathered) {
   const std::vector<Case> others = {
       {{ranks(2, 1, 2), zero_1}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_1}}, {3, {ranks(1, 1, 3)}}}},
@@ -446,7 +449,7 @@ TEST_F(RegroupTest, RanksMayEndWhileTheWeightsOfAnUpdateAreGathered) {
   }
 }
 
-// A rank ends in the middle of a step, and what the others have moved then is not what it should be.
+// A rank ends in the middle of a step, and the state that the others have moved then is damaged.
 TEST_F(RegroupTest, DamageOfTheStateThatWasMovedIsNoticedBeforeTheNextStep) {
   const auto refusals = [&](const std::vector<Change>& begin, const std::vector<Change>& then, const Strike& strike) {
     const Story story{
@@ -471,7 +474,7 @@ TEST_F(RegroupTest, DamageOfTheStateThatWasMovedIsNoticedBeforeTheNextStep) {
   EXPECT_THAT(refusals({ranks(2, 2, 1), bf16, zero_2}, {ranks(3, 1, 1)}, nothing), ::testing::IsEmpty());
 }
 
-// Whoever is left on its machine gives the state of a rank that has ended to those on the other one.
+// A remaining rank on the same machine sends an ended rank's state to the ranks on the other machine.
 TEST_F(RegroupTest, OnSeveralMachinesAsOnOne) {
   std::vector<Case> on_two = cases;
   on_two[0].move = {ranks(2, 1, 2)};
@@ -501,7 +504,7 @@ TEST_F(RegroupTest, RanksMayBeAnyMembersInAnyOrder) {
   }
 }
 
-// The shares of the weights that a rank lacks are on the other machine.
+// The other machine has the shares of the weights that a rank lacks.
 TEST_F(RegroupTest, WholeWeightsAreGatheredAgainFromTheOtherMachine) {
   const Case one{{ranks(4, 1, 1), zero_2}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_1}}}, {0, 1, 0, 1}};
   const Story story = story_of(config(join(one.begin, four_samples)), one);
@@ -524,7 +527,7 @@ TEST_F(RegroupTest, AfterAMachineHasEndedAnywhereTheStateIsThatOfARunWithoutFaul
   }
 }
 
-// The state that a machine alone had is lost with it, and the one message says which, and what would have kept it.
+// State that only one machine had is lost with it. The single message names it, and what would have preserved it.
 TEST_F(RegroupTest, WhatOnlyTheLostMachineHadIsNamed) {
   struct Loss {
     Case what;
@@ -550,8 +553,8 @@ TEST_F(RegroupTest, WhatOnlyTheLostMachineHadIsNamed) {
   }
 }
 
-// Places are counted over all epochs: those of the second victim are in its steps, and then in all that the first one's
-// end brings about. Two data-parallel ranks are left in any case, so that the bits stay comparable.
+// Places are counted over all epochs. Those of the second victim are first in its steps, and then in everything that
+// follows the end of the first victim. At least two data-parallel ranks remain, so that the bits are comparable.
 TEST_F(RegroupTest, AMachineMayEndWhileAnotherRanksEndIsHealed) {
   const Case one{{ranks(2, 1, 2)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1)}}}, {0, 1, 0, 1}};
   Story story = story_of(config(join(one.begin, four_samples)), one);
@@ -571,8 +574,8 @@ TEST_F(RegroupTest, AMachineMayEndWhileAnotherRanksEndIsHealed) {
   EXPECT_GT(twice, 3);
 }
 
-// Nobody who was there before is left, and those who come find the state in what is kept of the ended. Each of the
-// ranks ends at the place of that number, in the middle of anything, and all of them before the next step.
+// No earlier process remains, and new ones find the state in the arenas of the ended ones. Each rank ends at the same
+// place, in the middle of anything, and all of them before the next step.
 TEST_F(RegroupTest, WhereAllRanksHaveEndedOthersGoOnFromWhatIsKeptOfThem) {
   for (const Case& one : cases) {
     Story story = story_of(config(join(one.begin, four_samples)), one);
@@ -597,7 +600,7 @@ TEST_F(RegroupTest, WhereAllRanksHaveEndedOthersGoOnFromWhatIsKeptOfThem) {
   }
 }
 
-// The only copy of what the ranks of a machine had is in what is kept there.
+// Only the arenas that are kept on a machine have the state of its ranks.
 TEST_F(RegroupTest, WhereAllRanksOfAMachineHaveEndedOthersThereGiveWhatIsKeptOfThem) {
   const Case one{{ranks(1, 1, 4)}, {{4, {}}}, {0, 0, 1, 1}};
   Story story = story_of(config(join(one.begin, four_samples)), one);
@@ -615,8 +618,7 @@ TEST_F(RegroupTest, WhereAllRanksOfAMachineHaveEndedOthersThereGiveWhatIsKeptOfT
   }
 }
 
-// The last one that was there before ends in the regrouping, when the newcomer has learnt something, or has its part of
-// the state.
+// The last earlier process ends during the regrouping, when the new one knows something, or has its part of the state.
 TEST_F(RegroupTest, ANewcomerGoesOnFromTheLastHolderThatEndsWhileItComes) {
   const Case one{{ranks(2, 1, 1)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1)}}}};
   Story story = story_of(config(join(one.begin, four_samples)), one);
@@ -635,7 +637,7 @@ TEST_F(RegroupTest, ANewcomerGoesOnFromTheLastHolderThatEndsWhileItComes) {
   EXPECT_GT(by_newcomers, 5);
 }
 
-// It is there, and its memory is not that of the layout before any more.
+// The member is present, but its memory no longer holds the old layout.
 TEST_F(RegroupTest, AMemberThatHoldsNothingAnyMoreCountsAsEnded) {
   Story story = story_of(config(join(cases[0].begin, four_samples)), cases[0]);
   const Choose choose = layout(story.config, cases[0].then);
@@ -652,7 +654,7 @@ TEST_F(RegroupTest, AMemberThatHoldsNothingAnyMoreCountsAsEnded) {
   EXPECT_THAT(train(story, choose).errors, ::testing::Each(::testing::HasSubstr("the training state of")));
 }
 
-// A spare of the machine can read the only copy of what a rank there had.
+// A spare on the machine can read the only copy of a rank's state.
 TEST_F(RegroupTest, ASpareStandsInForTheLastRankOfItsMachine) {
   const Case one{{ranks(2, 1, 2)}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_1}}}, {0, 0, 1, 1}};
   Story story = story_of(config(join(one.begin, four_samples)), one);

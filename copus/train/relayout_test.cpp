@@ -1,5 +1,5 @@
-// Moves of a model's state through sequences of layouts, with ranks as threads: every element is where it should be
-// after each move, whatever moved before.
+// Moves a model's state through sequences of layouts, with ranks as threads. After each move every element is in its
+// place, whatever moved before.
 #include "copus/train/relayout.h"
 
 #include <gmock/gmock.h>
@@ -27,13 +27,13 @@
 namespace copus {
 namespace {
 
-// Number of random sequences; COPUS_RELAYOUT_SEQUENCES asks for more.
+// Number of random sequences; COPUS_RELAYOUT_SEQUENCES sets another one.
 int64_t num_sequences() {
   const char* const wanted = std::getenv("COPUS_RELAYOUT_SEQUENCES");
   return wanted == nullptr ? 60 : std::atoll(wanted);
 }
 
-// Lists all layouts of so many ranks.
+// Lists all layouts of `ranks` ranks.
 std::vector<ParallelStrategy> strategies_of(const RunConfig& config, int64_t ranks) {
   std::vector<ParallelStrategy> strategies;
   const auto add = [&](ParallelStrategy strategy) {
@@ -72,9 +72,9 @@ std::vector<ParallelStrategy> strategies_of(const RunConfig& config, int64_t ran
 
 struct Sequence {
   int64_t ranks;
-  std::vector<ParallelStrategy> strategies;  // the last one is the first one again
+  std::vector<ParallelStrategy> strategies;  // the last one equals the first
   bool shares_memory;
-  bool as_on_a_device;  // with messages, as GPUs that ranks share send them
+  bool as_on_a_device;  // by messages, as GPUs that ranks share send them
 };
 
 Sequence draw(const RunConfig& config, std::mt19937& random) {
@@ -151,7 +151,7 @@ TEST(Relayout, StateComesBackBitwiseFromAnySequenceOfLayouts) {
   }
 }
 
-// Failures before anything has moved are a veto, so that the job can go on.
+// Failures before anything has moved are a veto, so that the job can continue.
 TEST(Relayout, AFailureToPrepareIsAVeto) {
   RunConfig config = tiny_run();
   run_ranks_as_threads(2, [&](World& plain) {
@@ -169,7 +169,7 @@ TEST(Relayout, AFailureToPrepareIsAVeto) {
   });
 }
 
-// The hash must change with one bit of one element, and with two elements that are interchanged.
+// The hash must change if one bit of one element changes, and if two elements are swapped.
 TEST(Relayout, TheHashSeesEveryElementAndItsPlace) {
   RunConfig config = tiny_run();
   const WholeState whole(config.model);

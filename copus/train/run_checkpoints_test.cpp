@@ -28,7 +28,7 @@
 
 namespace {
 
-// While it is held the disk makes no tensors durable.
+// While this is set the disk makes no tensors durable.
 std::atomic<bool> disk_is_held = false;
 std::atomic<int64_t> num_waiting_for_disk = 0;
 
@@ -40,7 +40,7 @@ bool is_of_tensors(int descriptor) {
 
 }  // namespace
 
-// In place of the C library's function. A minute is the end of the wait in a test that fails.
+// Replaces the C library's function. In a failing test the wait ends after a minute.
 extern "C" int fsync(int fildes) {
   ++num_waiting_for_disk;
   for (int i = 0; disk_is_held && is_of_tensors(fildes) && i < 6000; ++i) {
@@ -73,7 +73,7 @@ class RunCheckpointsTest : public ::testing::Test {
     return with_changes(config, changes);
   }
 
-  // Runs `body` on every rank with what Run has there.
+  // Runs `body` on every rank with the RunCheckpoints that a run has there.
   void run(const std::vector<Change>& changes,
            const std::function<void(Trainer&, RunCheckpoints&, CheckpointFolder*, World&)>& body) const {
     train_on_every_rank(config(changes), [&](Trainer& trainer, World& world, const Dataset&) {
@@ -109,7 +109,7 @@ TEST_F(RunCheckpointsTest, AllRanksWriteOneHuggingFaceFolderThatAnyLayoutReads) 
   EXPECT_EQ(checkpoint.run_config(), "# its configuration\n");
   EXPECT_EQ(open_hugging_face(root_ / "step-00000002").description(), config({}).model);
 
-  // The manifest has every file, and no file is there that it has not.
+  // The manifest lists exactly the existing files.
   std::vector<std::string> in_manifest = {manifest_file_name};
   for (const auto& [name, digest] : read_manifest(checkpoint.directory()).files) in_manifest.push_back(name);
   std::ranges::sort(in_manifest);
@@ -153,7 +153,7 @@ void hold_disk(World& world) {
   world.everyone().barrier();
 }
 
-// Lets the disk write what was held back, and returns when it has.
+// Releases the disk, and returns when it has written everything.
 void release_disk(World& world) {
   world.everyone().barrier();
   disk_is_held = false;
@@ -204,14 +204,14 @@ TEST_F(RunCheckpointsTest, ADiskThatHangsIsNamedWhereAllWaitForIt) {
     hold_disk(world);
     RunCheckpoints checkpoints(root_, folder, world, 0.2, {}, false, all_ranks_write);
     checkpoints.write(trainer, "");
-    // Either rank may be the first for which the limit has passed.
+    // The limit may pass first for either rank.
     EXPECT_THAT(user_error([&] { checkpoints.finish(); }),
                 AllOf(HasSubstr(concat("checkpoint into ", root_.string(), ": rank ")),
                       ContainsRegex("rank [01]: the disk hangs, .* for 0.2 s \\(parallel.wait_limit\\)")));
     EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
     release_disk(world);
   });
-  // The threads of the ranks still rename what they have made durable.
+  // The ranks' threads still rename files that have become durable.
   const auto is_partial = [](const auto& entry) {
     return entry.is_regular_file() && entry.path().extension() == partial_suffix;
   };
@@ -219,7 +219,7 @@ TEST_F(RunCheckpointsTest, ADiskThatHangsIsNamedWhereAllWaitForIt) {
   while (std::any_of(Entries(root_), Entries(), is_partial)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// A folder that is not there stands for a disk that refuses.
+// A missing folder acts as a disk that fails.
 TEST_F(RunCheckpointsTest, ADiskThatRefusesOneRankLeavesNothingAndIsToldOfThatRank) {
   run({ranks(2, 1, 2)}, [&](Trainer& trainer, RunCheckpoints& checkpoints, CheckpointFolder* folder, World& world) {
     trainer.step();
@@ -285,7 +285,7 @@ TEST_F(RunCheckpointsTest, AFolderThatIsNotSharedIsToldOfTheRank) {
     EXPECT_THAT(check(world.rank() == 2 ? there : here, plan),
                 AllOf(HasSubstr("rank 2: in "), HasSubstr(there.string()), HasSubstr("all machines share")));
     EXPECT_EQ(check(here, plan), "no UserError");
-    // What rank 0 writes alone nobody else needs to see.
+    // No other rank needs to see a folder in which only rank 0 writes.
     EXPECT_EQ(check(world.rank() == 2 ? there : here, trainer.plan_checkpoint()), "no UserError");
   });
   EXPECT_THAT(list_directory(here), ElementsAre());

@@ -14,12 +14,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Bytes that the processor's model predicts for both data-parallel ranks.
+// Bytes that the memory model predicts for both data-parallel ranks.
 double predicted(const RunConfig& config) {
   return 2 * memory_model_of(config).predict(configuration_of(config)).parts.total();
 }
 
-// The message with which a run is refused; empty where it is not.
+// The message with which a run is refused; empty if it is not.
 std::string refusal(const RunConfig& config, double left) {
   try {
     check_memory(config, configuration_of(config), left);

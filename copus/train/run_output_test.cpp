@@ -18,7 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A run directory in which a run has trained. Whatever leads another one there, it takes none of that away.
+// A run directory in which a run has trained. Another run never deletes any of it, however it got there.
 class RunOutputOverAnotherRun : public ::testing::Test {
  protected:
   RunOutputOverAnotherRun() {
@@ -42,7 +42,7 @@ class RunOutputOverAnotherRun : public ::testing::Test {
     writer.finish();
   }
 
-  // Opens it for a run that goes on after a step. Returns the refusal, or nothing.
+  // Opens the directory for a run that continues after a step. Returns the message if it is refused, otherwise nothing.
   std::string refusal(bool resume, std::optional<int64_t> after, int64_t logged_step, bool in_memory = false) const {
     RunPlan plan;
     plan.state_is_in_memory = in_memory;
@@ -80,7 +80,7 @@ TEST_F(RunOutputOverAnotherRun, NoRunGoesOnFromBeforeACheckpoint) {
 }
 
 // The record of the last step may be lost with the rank that wrote the checkpoint after it, so the log is cut before
-// it.
+// that step.
 TEST_F(RunOutputOverAnotherRun, ARankWhoseStateSurvivedTakesTheDirectoryOver) {
   write_checkpoint(20);
   EXPECT_EQ(refusal(true, 19, 30, /*in_memory=*/true), "");

@@ -69,7 +69,7 @@ TEST(CheckChanges, AllowsAnotherLayoutAndCluster) {
       "cluster.within_node={ latency_microseconds = 1, gigabytes_per_second = 8 }",
       "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }",
       "cluster.clock=virtual"};
-  // A described cluster is written with the settings that its description leaves to the defaults.
+  // A described cluster is written with all settings, including those that its description leaves at their defaults.
   const size_t changes = overrides.size() + 4;  // num_ranks, devices_per_node, rails, measured_nodes
   EXPECT_THAT(check_changes(config_with({}), config_with(overrides), {}),
               AllOf(SizeIs(changes), Contains(HasSubstr("parallel.data_parallel: 1 -> 2"))));
@@ -131,8 +131,7 @@ class PlanRun : public ::testing::Test {
   std::string config_path() const { return (folder_.path() / "tiny.toml").string(); }
   std::string run_directory() const { return (folder_.path() / "run").string(); }
 
-  // Creates a run that has begun, with a checkpoint where `step` > 0, which was written in `now` where the run has
-  // moved.
+  // Creates a run that has begun. `step` > 0: with a checkpoint of that step, written in `now` if given, after a move.
   void begin_run(int64_t step, const RunConfig& config = config_with({}),
                  const std::optional<Configuration>& now = std::nullopt) const {
     fs::create_directories(run_directory());
@@ -188,7 +187,7 @@ TEST_F(PlanRun, ResumesFromTheNewestCheckpointWithTheRunsOwnConfiguration) {
   EXPECT_THAT(plan.changes, ElementsAre(HasSubstr("train.max_steps: 10 -> 50")));
 }
 
-// optimizer.lr is for the batch that the run began with, and train.global_batch is another one from here on.
+// optimizer.lr is for the batch in which the run began; train.global_batch changes here.
 TEST_F(PlanRun, AnotherBatchIsScaledFromTheOneThatTheRateIsFor) {
   const std::string batch = "train.global_batch=64";  // 32 before
   begin_run(7);
@@ -197,7 +196,7 @@ TEST_F(PlanRun, AnotherBatchIsScaledFromTheOneThatTheRateIsFor) {
   EXPECT_THAT(plan.changes, ElementsAre("train.global_batch: 32 -> 64"));
   EXPECT_DOUBLE_EQ(initial_rate_factor(plan.config, plan.start.global_batch), std::sqrt(2));
 
-  // The same command again, now that a checkpoint was written in that batch, and the way back.
+  // The same command again, now that a checkpoint was written with that batch, and then back.
   begin_run(8, plan.config);
   EXPECT_EQ(plan_run({"", {}, run_directory(), true}).config, plan.config);
   const RunPlan again = plan_run({config_path(), {batch}, run_directory(), true});
@@ -210,7 +209,7 @@ TEST_F(PlanRun, AnotherBatchIsScaledFromTheOneThatTheRateIsFor) {
               ThrowsMessage<UserError>(AllOf(HasSubstr("optimizer.reference_batch was 32"), HasSubstr("it is 64"))));
 }
 
-// Whoever moved it there: in a run without a policy that was a user's command.
+// It does not matter who moved it. In a run without a policy it was a user's command.
 TEST_F(PlanRun, ARunGoesOnInTheConfigurationOfItsCheckpointUnlessAnotherIsAskedFor) {
   Configuration moved = configuration_of(config_with({}));
   moved.global_batch = 16;

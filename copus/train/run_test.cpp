@@ -1,4 +1,4 @@
-// Tests of whole runs that need to look into what the system is asked for.
+// Tests of whole runs that inspect system calls.
 #include "copus/train/run.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A log when it is synced: how many lines it has, and whether a checkpoint of so many steps has been begun by then.
+// A log at the time of a sync: its number of lines, and whether a checkpoint of that many steps had been begun.
 struct Sync {
   int64_t lines = 0;
   bool has_checkpoint = false;
@@ -47,7 +47,7 @@ void note_sync(int descriptor) {
 
 }  // namespace
 
-// In place of the C library's function, so that the test sees what is synced when.
+// Replaces the C library's function to record what is synced and when.
 extern "C" int fdatasync(int fildes) {
   note_sync(fildes);
   return static_cast<int>(::syscall(SYS_fdatasync, fildes));

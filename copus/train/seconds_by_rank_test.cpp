@@ -35,7 +35,7 @@ TEST(SecondsByRank, RankZeroHasEveryStepOfEveryRankLater) {
         if (world.rank() == 0) expected.push_back(expected_step(step, ranks));
       }
       seconds.gather(world);  // the last two
-      seconds.gather(world);  // nothing is left
+      seconds.gather(world);  // nothing left to gather
       const std::vector<StepSeconds> rest = seconds.take();
       taken.insert(taken.end(), rest.begin(), rest.end());
       EXPECT_EQ(taken, expected) << "rank " << world.rank();

@@ -1,5 +1,5 @@
-// Silent damage: whatever may go wrong in a move is noticed before a step uses it, in every layout and precision, and
-// nothing is noticed where all is well (which the random sequences of relayout_test.cpp show).
+// Silent damage: anything that may go wrong in a move is detected before a step uses the state, in every layout and
+// precision. The random sequences of relayout_test.cpp show that there are no false alarms.
 #include "copus/train/testing/state_damage.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ struct MoveInto {
   ParallelStrategy from;
 };
 
-// Layouts of every stage of ZeRO, with copies and without, with replicas, tied weights and pipelines.
+// Layouts of every ZeRO stage, with and without copies, with replicas, tied weights and pipelines.
 std::vector<MoveInto> moves() {
   const ParallelStrategy data{.data_parallel = 4}, cut{.data_parallel = 2, .pipeline_parallel = 2, .zero_stage = 1},
       tensor{.data_parallel = 2, .tensor_parallel = 2, .sequence_parallel = true};
@@ -106,7 +106,7 @@ TEST(StateDamage, EveryClassIsNoticedInEveryLayoutThatHasSuchState) {
   for (const Damage& damage : damages) EXPECT_GE(struck[damage.name], 2) << damage.name;
 }
 
-// A world whose rank does something as it comes to a place for the `nth` time.
+// A world that calls a function when its rank comes to a place for the `nth` time.
 class StruckWorld final : public NoticedPlacesWorld {
  public:
   explicit StruckWorld(std::unique_ptr<World> inner) : NoticedPlacesWorld(std::move(inner)) {}
@@ -130,8 +130,8 @@ class StruckWorld final : public NoticedPlacesWorld {
 
 class DamagedSwitch : public TrainerSwitch {
  protected:
-  // Trains a step, switches, and strikes each rank's weights when the switch verifies for the `nth` time. Returns what
-  // it says of it on rank 0; every rank has to refuse to go on.
+  // Trains a step and switches. Each rank's weights are damaged when the switch verifies for the `nth` time. Returns
+  // the message of rank 0. Every rank must fail.
   static std::string message_of(const RunConfig& begin, const Move& move, int64_t nth,
                                 const std::function<void(ParameterStore&, World&)>& strike) {
     std::string message;
@@ -200,7 +200,7 @@ TEST_F(DamagedSwitch, AStateThatWasDamagedBeforeIsNotMoved) {
                     HasSubstr("Go on from a checkpoint before that.")));
 }
 
-// Whatever memory gradients are allocated in, steps do not see what was in it.
+// Steps do not depend on earlier contents of the memory in which gradients are allocated.
 TEST_F(DamagedSwitch, GradientsThatAreLeftOverChangeNothing) {
   for (const Change& stage : {zero(0), zero_1, zero_2, zero_3}) {
     const RunConfig begin = config({ranks(2, 1, 2), tied, stage});

@@ -23,7 +23,7 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
 
 const std::vector<int64_t> sizes = {1, 2, 3, 5, 8};
 
-// Counts what passes through a group.
+// Counts the bytes that pass through a group.
 class CountingCommunicator final : public WrappedCommunicator {
  public:
   using WrappedCommunicator::WrappedCommunicator;
@@ -37,7 +37,7 @@ class CountingCommunicator final : public WrappedCommunicator {
   int64_t bytes_ = 0;
 };
 
-// Of terms that no order of rounded additions adds up.
+// Terms that no order of rounded additions sums correctly.
 ExactSum sum_of_rank(int64_t rank) {
   ExactSum sum;
   for (const double term : {1e300, 1.0, -1e300, 1e-300}) sum.add(term * static_cast<double>(rank + 1));
@@ -107,7 +107,7 @@ TEST(StepAgreement, AnyRankThatWasToldToStopStopsAll) {
       }
       const StopReason each = world.rank() % 2 == 0 ? StopReason::terminate : StopReason::interrupt;
       EXPECT_EQ(agreed(each, everyone), size == 1 ? StopReason::terminate : StopReason::interrupt);
-      // Limits and wishes of other ranks are their own.
+      // Time limits and pauses of other ranks do not count.
       EXPECT_EQ(agreed(world.rank() > 0 ? StopReason::time_limit : StopReason::none, everyone), StopReason::none);
     });
   }
@@ -153,7 +153,7 @@ TEST(StepAgreement, AnotherHashThanRankZerosIsAnObstacle) {
   }
 }
 
-// Notes the other ranks that messages go to and come from.
+// Records with which other ranks messages are exchanged.
 class NotingCommunicator final : public WrappedCommunicator {
  public:
   NotingCommunicator(Communicator& group, std::set<int64_t>& peers) : WrappedCommunicator(group), peers_(peers) {}

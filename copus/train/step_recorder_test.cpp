@@ -1,4 +1,4 @@
-// Tests of the recorder when a rank does something else in between.
+// Tests of the recorder when a rank interrupts its work for something else.
 #include "copus/train/step_recorder.h"
 
 #include <gmock/gmock.h>

@@ -84,7 +84,7 @@ TEST(StopRequest, TheTimeLimitLeavesTheReserve) {
 TEST(StopRequest, ThereIsTimeForAllWithoutALimit) { EXPECT_TRUE(StopRequest(0).has_time_for(1e9)); }
 
 TEST(StopRequest, TheTimeLimitLeavesTimeForAnEndAsLongAsTheStart) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // at least so long ago this process began
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // so this process began at least that long ago
   const StopRequest stop(1000);
   EXPECT_EQ(stop.reason(999.9), StopReason::time_limit);
   EXPECT_EQ(stop.reason(900), StopReason::none)

@@ -1,5 +1,5 @@
-// The learning rate of runs that change their batch while they train: it has the factor that was announced for the
-// batch, in the updates, in checkpoints and in the Goodput of decisions.
+// The learning rate of runs that change their batch: updates, checkpoints and the Goodput of decisions use the factor
+// that was announced for the batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 using namespace layouts;
 using namespace switch_tests;
 
-// The rate has one factor for the batch, and stays below it for a while after the batch has shrunk.
+// The rate has one factor for the batch, and is lower for a while after the batch has shrunk.
 TEST_F(TrainerSwitch, TheLearningRateFollowsTheBatch) {
   RunConfig begin = config({ranks(1, 1, 1)});
   begin.optimizer.schedule = LearningRateSchedule::constant;
@@ -39,8 +39,8 @@ TEST_F(TrainerSwitch, TheLearningRateFollowsTheBatch) {
   EXPECT_DOUBLE_EQ(at(2), lr * 2);
   EXPECT_DOUBLE_EQ(at(3), lr * 1.5);
   EXPECT_EQ(history.records[2].rate_factor, 1.5);
-  // AdamW's second moments, relative to their value once they have settled at the batch: towards a larger batch they go
-  // on rising.
+  // AdamW's second moments, relative to their settled value at the batch. After a switch to a larger batch they
+  // continue to rise.
   double ratio = 32 / 8.0;
   for (int i = 0; i < 2; ++i) ratio = 1 - (1 - ratio) * beta2;
   ratio *= 8 / 32.0;
@@ -50,10 +50,10 @@ TEST_F(TrainerSwitch, TheLearningRateFollowsTheBatch) {
     EXPECT_DOUBLE_EQ(at(step), lr * std::sqrt(ratio));
     EXPECT_EQ(history.records[static_cast<size_t>(step - 1)].rate_factor, 1) << "without the ramp";
   }
-  EXPECT_DOUBLE_EQ(at(7), lr * 1.125);  // moments that are too large get no correction
+  EXPECT_DOUBLE_EQ(at(7), lr * 1.125);  // second moments that are too large are not corrected
 }
 
-// A run that begins in another batch than the one that its rate is for has the rate for its own batch.
+// A run that begins with another batch than its rate's reference batch has the rate for its own batch.
 TEST_F(TrainerSwitch, ARunBeginsWithTheFactorForItsBatch) {
   for (const auto& [scaling, factor] :
        {std::pair{BatchScaling::square_root, 2.0}, {BatchScaling::linear, 4.0}, {BatchScaling::none, 1.0}}) {
@@ -67,7 +67,7 @@ TEST_F(TrainerSwitch, ARunBeginsWithTheFactorForItsBatch) {
   }
 }
 
-// Rank 0 tells the others with the next step's agreement, whose update counts with it already.
+// Rank 0 passes the factor on in the next step's agreement, and that step's update uses it.
 TEST_F(TrainerSwitch, AFactorThatIsAnnouncedCountsFromTheNextUpdateOnAllRanks) {
   RunConfig begin = config({ranks(2, 1, 1)});
   begin.optimizer.schedule = LearningRateSchedule::constant;
@@ -96,7 +96,7 @@ TEST_F(TrainerSwitch, AFactorThatIsAnnouncedCountsFromTheNextUpdateOnAllRanks) {
   writer.write(*snapshot);
   writer.finish();
   const Checkpoint checkpoint(*writer.last_written());
-  // A run that goes on from the checkpoint has its factor, and is told the next one again.
+  // A run that resumes from the checkpoint has its factor, and is given the next one again.
   train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
     trainer.restore(checkpoint);
     EXPECT_EQ(trainer.state().rate_factor, 1.5);
@@ -108,7 +108,7 @@ TEST_F(TrainerSwitch, AFactorThatIsAnnouncedCountsFromTheNextUpdateOnAllRanks) {
       }
     }
   });
-  // In another batch it has the factor of a run that begins there: the old one was for another batch.
+  // With another batch it has the factor of a run that begins with that batch: the old factor was for another batch.
   RunConfig larger = with_changes(begin, {global_batch(32)});
   larger.optimizer.reference_batch = 8;
   train_on_every_rank(larger, [&](Trainer& trainer, World&, const Dataset&) {
@@ -117,7 +117,7 @@ TEST_F(TrainerSwitch, AFactorThatIsAnnouncedCountsFromTheNextUpdateOnAllRanks) {
   });
 }
 
-// The learning rate's factor that a decision has counted with for one of the candidates that it lists: taken out of its
+// The learning rate factor that a decision used for one of its listed candidates, computed from the candidate's
 // Goodput, T SE r^(2 alpha).
 double counted_rate_factor(const Decision& decision, const Configuration& configuration, double critical,
                            const RunConfig& config) {
@@ -130,8 +130,7 @@ double counted_rate_factor(const Decision& decision, const Configuration& config
   return std::pow(ranked->goodput / (batch / ranked->step_seconds * efficiency), 1 / (2 * config.adapt.alpha));
 }
 
-// Holds the two together that must agree: the rate that Goodput counted with when it chose, and the one that the
-// trainer's updates then have.
+// Goodput's learning rate at the time of the decision must equal the one that the trainer's updates then use.
 TEST_F(TrainerSwitch, TheRateOfTheUpdatesIsTheOneThatGoodputCountedWith) {
   RunConfig begin = config({ranks(1, 1, 1)});
   begin.optimizer.schedule = LearningRateSchedule::constant;
@@ -139,27 +138,26 @@ TEST_F(TrainerSwitch, TheRateOfTheUpdatesIsTheOneThatGoodputCountedWith) {
   begin.cluster.clock = ClockKind::virtual_time;
   begin.cluster.description.flops_per_second = 1e9;
   begin.adapt.policy = PolicyKind::copus;
-  begin.adapt.objective = Objective::time;          // the limit in steps is one that is never reached
+  begin.adapt.objective = Objective::time;          // the limit in steps is never reached
   begin.adapt.global_batches = {4, 8, 16, 32, 64};  // with one micro-batch: as many candidates as a decision lists
   begin.adapt.micro_batches = {begin.train.micro_batch};
   begin.adapt.interval_samples = begin.adapt.dwell_samples = 32;
   begin.adapt.dwell_steps = 0;
-  begin.adapt.alpha = 0.5;  // the rate is read off the Goodput of the candidates
+  begin.adapt.alpha = 0.5;  // so that Goodput determines the rate
   int switches = 0, followed = 0;
   train_on_every_rank(begin, [&](Trainer& trainer, World&, const Dataset&) {
     Controller controller(begin, configuration_of(begin), Knowledge());
-    double expected = std::numbers::sqrt2, announced = expected;  // of this step, and from the switch under way on
+    double expected = std::numbers::sqrt2, announced = expected;  // of this step, and from the pending switch on
     for (int64_t step = 1; step <= 60; ++step) {
       const StepRecord record = trainer.step();
       ASSERT_NEAR(*record.rate_factor, expected, 1e-9) << "step " << step;
       ASSERT_LE(record.lr, begin.optimizer.lr * expected * (1 + 1e-9));
-      // Lets the noise scale grow and then fall, and large batches be fast, so that the batch grows and the cap
-      // follows.
+      // The noise scale grows and then falls, and large batches are fast, so that the batch grows and the cap follows.
       const double phi = step < 40 ? 4 + 0.5 * static_cast<double>(step) : 5;
       Observation seen = observation_of(record);
       seen.noise_scale = seen.noise_scale_low = seen.noise_scale_high = phi;
-      seen.step_seconds = 1 + 0.001 * static_cast<double>(record.global_batch);    // whatever the machine is doing
-      seen.elapsed_seconds = seen.seconds_left = 1e6 + static_cast<double>(step);  // time enough for a move to pay
+      seen.step_seconds = 1 + 0.001 * static_cast<double>(record.global_batch);  // independent of this machine's speed
+      seen.elapsed_seconds = seen.seconds_left = 1e6 + static_cast<double>(step);  // enough time for a move to pay
       const Reaction reaction = controller.observe(seen);
       if (reaction.rate_factor) trainer.announce_rate_factor(*reaction.rate_factor);
       if (reaction.intent) trainer.announce(*reaction.intent);

@@ -1,4 +1,4 @@
-// AdamW's second moments and weight decay in runs that change their batch, where they are to follow it: against AdamW
+// AdamW's second moments and weight decay in runs that change their batch and scale both with it: compared with AdamW
 // in float64, and over a checkpoint.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/sqrt.h>
@@ -24,8 +24,8 @@ namespace {
 using namespace layouts;
 using namespace switch_tests;
 
-// AdamW in float64, one logical parameter after the other, from the gradients of a run in changing batches. beta2 and
-// weight decay come from what they are to keep: the half-life in samples, and the decay of a sample.
+// AdamW in float64, one logical parameter after the other, from the gradients of a run with changing batches. beta2 and
+// weight decay follow from what scaling keeps constant: the half-life in samples, and the decay per sample.
 class ReferenceAdamW {
  public:
   ReferenceAdamW(const ParameterStore& parameters, const OptimizerConfig& config) : config_(config) {
@@ -35,7 +35,8 @@ class ReferenceAdamW {
     }
   }
 
-  // Follows an update of `rate` with the gradients that it has left. `schedule_rate`: what the schedule says at B_ref.
+  // Applies an update with learning rate `rate`, from the gradients that the trainer's update has left.
+  // `schedule_rate`: the schedule's rate at B_ref.
   void follow(const ParameterStore& parameters, double gradient_factor, double batch, double rate,
               double schedule_rate) {
     const double share = batch / static_cast<double>(config_.reference_batch);
@@ -77,7 +78,7 @@ class ReferenceAdamW {
   double first_product_ = 1, second_product_ = 1;
 };
 
-// Rates follow no rule here, as with a policy that has factors of its own; the last batch is a smaller one, whose rate
+// The rate factors follow no rule here, as under a policy with its own factors. The last batch is smaller, and its rate
 // is lower at first.
 TEST_F(TrainerSwitch, Beta2AndWeightDecayFollowTheBatch) {
   RunConfig begin = config({ranks(1, 1, 1), scaled});
@@ -110,7 +111,8 @@ TEST_F(TrainerSwitch, Beta2AndWeightDecayFollowTheBatch) {
 
 TEST_F(TrainerSwitch, AResumedRunGoesOnWithItsProductOfBeta2) {
   RunConfig begin = config({ranks(1, 1, 1), scaled});
-  begin.optimizer.schedule = LearningRateSchedule::constant;  // another batch would change a run of so many steps
+  begin.optimizer.schedule =
+      LearningRateSchedule::constant;  // with another schedule, another batch would change a run of so many steps
   std::optional<Snapshot> snapshot;
   std::vector<double> losses;
   double product = 1;

@@ -1,4 +1,4 @@
-// Runs that change batch, micro-batch and layout while they train, with ranks as threads: they go on as if they had
+// Runs that change batch, micro-batch and layout while they train, with ranks as threads. They continue as if they had
 // always been in the new configuration.
 #include <gtest/gtest.h>
 
@@ -92,13 +92,13 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
       EXPECT_GT(in_phases, 0);
       EXPECT_LE(in_phases, report.pause_seconds + 1e-9);
     }
-    // Rank 0 has in addition waited for the others to end their steps, on a busy machine for seconds; and where another
-    // rank was slower to leave the switch, its pause counts.
+    // Rank 0's clock also counts its wait for the others to end their steps, seconds on a busy machine, and a longer
+    // pause on another rank.
     EXPECT_GE(moved.state.elapsed_seconds, steps + pauses - 1e-9);
   }
 }
 
-// With one micro-batch on each rank the stages of ZeRO form the same sums, so a run may move between them at will.
+// With one micro-batch on each rank all ZeRO stages form the same sums, so a run may switch between them freely.
 TEST_F(TrainerSwitch, BetweenTheStagesOfZeroTheRunIsBitwiseTheSame) {
   for (const std::vector<Change>& base : {std::vector<Change>{tied}, {messages}, {tied, bf16}, {bf16, messages}}) {
     const RunConfig begin = config(join(base, {ranks(2, 1, 2), whole_share}));
@@ -115,7 +115,7 @@ TEST_F(TrainerSwitch, BetweenTheStagesOfZeroTheRunIsBitwiseTheSame) {
   }
 }
 
-// Sends the same messages, with all memory treated as that of a device which the ranks share.
+// Sends the same messages, with all memory treated as memory of a device that the ranks share.
 TEST_F(TrainerSwitch, StateMovesAlikeWhereMemoryTravelsAsADevicesDoes) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const RunConfig begin = config({ranks(2, 2, 1), messages, bf16});
@@ -126,7 +126,7 @@ TEST_F(TrainerSwitch, StateMovesAlikeWhereMemoryTravelsAsADevicesDoes) {
   expect_bitwise(moved, run(begin, moves, 5));
 }
 
-// Without adapt.verify, whose hash would wait for them.
+// Without adapt.verify, whose hash would wait for the gathers.
 TEST_F(TrainerSwitch, WeightsThatAreBeingGatheredAreWholeBeforeTheyMove) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const auto unverified = [](RunConfig& config) { config.adapt.verify = false; };
@@ -137,7 +137,7 @@ TEST_F(TrainerSwitch, WeightsThatAreBeingGatheredAreWholeBeforeTheyMove) {
   expect_bitwise(moved, run(begin, moves, 6));
 }
 
-// A run depends on its decisions and their boundaries alone.
+// A run depends only on its decisions and their boundaries.
 TEST_F(TrainerSwitch, TheSameMovesGiveTheSameBits) {
   const std::vector<Move> moves = {{2, {ranks(1, 2, 2), global_batch(16)}, 1.25},
                                    {4, {ranks(4, 1, 1), zero_1, global_batch(4), micro_batch(1)}, 0.5},
@@ -157,7 +157,7 @@ TEST_F(TrainerSwitch, TheSameMovesGiveTheSameBits) {
   }
 }
 
-// Samples of every step are those after the samples of the steps before it.
+// Every step reads the samples that follow those of the previous step.
 TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
   const RunConfig begin = config({ranks(2, 1, 1)});
   std::optional<Snapshot> snapshot;
@@ -180,7 +180,7 @@ TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
     }
     EXPECT_EQ(consumed, 8 + 16 + 4 + 32);
   });
-  // A run that never moved goes on from the same point.
+  // A run that never moved continues from the same point.
   CheckpointWriter writer(folder_.path() / "checkpoints", 1);
   writer.write(*snapshot);
   writer.finish();
@@ -197,13 +197,13 @@ TEST_F(TrainerSwitch, NoSampleIsSkippedOrRepeated) {
   });
 }
 
-// A world of one rank that notes the expected durations of its steps.
+// A world of one rank that records the expected durations of its steps.
 class ExpectingWorld final : public WrappedWorld, private Health {
  public:
   ExpectingWorld() : WrappedWorld(single_rank_world()) {}
   Health& health() override { return *this; }
 
-  std::vector<double> expected;  // as each step begins, and 0 as it ends
+  std::vector<double> expected;  // set as each step begins, and 0 as it ends
 
  private:
   void set_place(std::string_view /*place*/) override {}
@@ -214,7 +214,7 @@ class ExpectingWorld final : public WrappedWorld, private Health {
   std::optional<FailureReport> failure() const override { return std::nullopt; }
 };
 
-// An expectation would make the first long step of a large batch count as one that has stalled.
+// With an expectation the first long step of a large batch would count as stalled.
 TEST_F(TrainerSwitch, NothingIsExpectedOfTheFirstStepInAnotherConfiguration) {
   const RunConfig begin = config({ranks(1, 1, 1)});
   const Dataset dataset = open_data(begin);
@@ -236,7 +236,7 @@ TEST_F(TrainerSwitch, NothingIsExpectedOfTheFirstStepInAnotherConfiguration) {
 TEST_F(TrainerSwitch, EvaluationAndCheckpointsFollow) {
   const auto never = [] { return StopReason::none; };
   RunConfig begin = config({ranks(2, 1, 2)});
-  begin.evaluate.max_batches = 1;  // the same samples in micro-batches of another size
+  begin.evaluate.max_batches = 1;  // the same samples, in micro-batches of another size
   std::optional<double> expected;
   train_on_every_rank(begin, [&](Trainer& trainer, World& world, const Dataset&) {
     for (int i = 0; i < 2; ++i) trainer.step();

@@ -1,4 +1,5 @@
-// Switches that cannot be: they are vetoed or rolled back, and the run goes on as if nothing had been asked of it.
+// Switches that are impossible: they are vetoed or rolled back, and the run continues as if they had not been
+// requested.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,7 +79,7 @@ TEST_F(TrainerSwitch, ALayoutThatAMachineAloneWouldHaveStateOfIsVetoedWhereThatI
       60);
 }
 
-// The layout is there but its activations do not fit: everything goes back.
+// The layout is possible but its activations do not fit: everything moves back.
 TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "it limits the host's memory";
   install_caching_allocator();
@@ -124,7 +125,7 @@ TEST_F(TrainerSwitch, ALayoutThatRunsOutOfMemoryIsRolledBack) {
   }
 }
 
-// A larger micro-batch alone leaves nothing to roll back.
+// A larger micro-batch moves nothing, so there is nothing to roll back.
 TEST_F(TrainerSwitch, AMicroBatchThatDoesNotFitIsVetoed) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "it limits the host's memory";
   install_caching_allocator();

@@ -29,7 +29,7 @@ using ::testing::ThrowsMessage;
 
 const auto never_stop = [] { return StopReason::none; };
 
-// A byte model of 2 layers that learns a small text by heart.
+// A byte model of 2 layers that memorizes a small text.
 class TrainerTest : public ::testing::Test {
  protected:
   TrainerTest() {
@@ -140,8 +140,8 @@ TEST_F(TrainerTest, AStepThatDoesNotFitIsTheUsersMistake) {
 TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
   const Dataset dataset = open_data();
   std::vector<std::vector<double>> losses;
-  std::vector<double> gradient_norms;               // compared because AdamW would hide a wrong scale
-  for (const int64_t micro_batch : {8, 4, 3, 1}) {  // 3 leaves a smaller last one
+  std::vector<double> gradient_norms;               // compared since AdamW would hide a wrong scale
+  for (const int64_t micro_batch : {8, 4, 3, 1}) {  // with 3 the last one is smaller
     config_.train.micro_batch = micro_batch;
     Trainer trainer(config_, dataset, test_device(), *world_);
     losses.emplace_back();
@@ -234,7 +234,7 @@ TEST_F(TrainerTest, RefusesACheckpointOfOtherDataOrAnotherSeed) {
               ThrowsMessage<UserError>(HasSubstr("data.train")));
 }
 
-// A weight that is not a number makes every loss not a number.
+// A NaN weight makes every loss NaN.
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndGoesOn) {
   config_.optimizer.scale_beta2 = true;
   const Dataset dataset = open_data();
@@ -286,13 +286,13 @@ TEST_F(TrainerTest, ALimitInSecondsEndsTheRunAndClocksTheLearningRate) {
     const double before = trainer.state().elapsed_seconds;
     const StepRecord record = trainer.step();
     const LearningRate rate(config_.optimizer, config_.train);
-    // The cosine falls, and the rate is that of some moment in the step.
+    // The cosine falls, and the rate is the schedule's at some moment within the step.
     EXPECT_THAT(record.lr, AllOf(Le(rate.at({record.consumed_tokens, before})),
                                  Ge(rate.at({record.consumed_tokens, record.elapsed_seconds}))));
   }
   EXPECT_GE(trainer.state().elapsed_seconds, 0.2);
 
-  // Time goes on counting after a resume.
+  // After a resume the time continues to count.
   Trainer resumed(config_, dataset, test_device(), *world_);
   resumed.restore(save(trainer));
   EXPECT_TRUE(resumed.finished());
@@ -304,7 +304,7 @@ TEST_F(TrainerTest, HeldOutLossStopsWhenAskedTo) {
   EXPECT_EQ(trainer.held_out_loss([] { return StopReason::interrupt; }), std::nullopt);
 }
 
-// Of two sources the first is learnt: it is 99 % of the samples.
+// The model learns the first of two sources, which has 99 % of the samples.
 TEST_F(TrainerTest, EachSourceHasItsHeldOutLoss) {
   const auto write = [&](const char* name, char letter) {
     const std::filesystem::path path = folder_.path() / name;
@@ -349,7 +349,7 @@ TEST_F(TrainerTest, NewDataAreReadFromTheirBeginningAndKeepTheMoments) {
   EXPECT_EQ(resumed.step().lr, rate);
   EXPECT_EQ(resumed.state().data_position(), 8u);
 
-  // From then on they are the run's data.
+  // From then on the new data are the run's data.
   Trainer again(config_, after, test_device(), *world_);
   again.restore(save(resumed), /*takes_new_data=*/true);
   EXPECT_EQ(again.state().data_begin, 24);
@@ -362,7 +362,7 @@ TEST_F(TrainerTest, WithoutHeldOutDataThereIsNoHeldOutLoss) {
   EXPECT_EQ(Trainer(config_, dataset, test_device(), *world_).held_out_loss(never_stop), std::nullopt);
 }
 
-// Documents are words, so that of sequences of a single token some have no loss.
+// Each word is a document, so among sequences of a single token some have no loss.
 TEST_F(TrainerTest, AStepWhoseTokensAllEndADocumentChangesNoWeight) {
   config_.data.document_separator = " ";
   config_.train.sequence_length = 1;

@@ -22,7 +22,7 @@ TrainingState some_state() {
   state.skipped_steps = 2;
   state.skipped_samples = 64;
   state.skipped_in_a_row = 1;
-  state.elapsed_seconds = 0.1 + 0.2;  // not representable in few digits
+  state.elapsed_seconds = 0.1 + 0.2;  // needs all digits
   state.seed = 18446744073709551615ULL;
   state.sequence_length = 512;
   state.byte_tokens = true;
@@ -62,7 +62,7 @@ TEST(TrainingState, ReadsBackToTheSameBits) {
   EXPECT_EQ(parse_training_state(to_json(some_state()), "state"), some_state());
 }
 
-// Checkpoints written before the optimizer had an object of its own still load.
+// A value that is no number, a name without room for its end, more scalars than fit, and a name with a zero byte.
 TEST(TrainingState, RefusesScalarsOfTheOptimizerThatAreNone) {
   for (const char* scalar :
        {R"("a": "one")", R"("a_name_of_24_characters_": 1)", R"("a": 1, "b": 2, "c": 3)", R"("a\u0000b": 1)"}) {
@@ -98,7 +98,7 @@ TEST(TrainingState, RefusesAFieldThatItDoesNotKnow) {
                   HasSubstr("x: the training state has a field 'third_moments', which this Copus does not know")));
 }
 
-// The number would be undefined as an integer, or another one.
+// As an integer each of these would be undefined or another number.
 TEST(TrainingState, TakesNoNumberForAnInteger) {
   const TrainingState state = some_state();
   for (const char* number : {"-1", "1e300", "2.5", "true", "18446744073709551615"}) {

@@ -1,4 +1,4 @@
-// A journal of an update: whoever goes on with it, wherever it was interrupted, makes the update that was begun.
+// A journal of an update. Wherever an update was interrupted, a process that continues it completes the same update.
 #include "copus/train/update_journal.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t num_pieces = 5;
 
-// State of pieces of three parts, and a journal, in memory that outlives whoever updates it.
+// State of pieces with three parts each, and a journal, in memory that outlives the updating process.
 struct Memory {
   std::array<std::array<uint32_t, 3>, num_pieces> state{};
   std::vector<std::byte> journal = std::vector<std::byte>(UpdateJournal::bytes(UpdateJournal::piece_elements, 2) + 64);
@@ -29,7 +29,7 @@ struct Memory {
 
 uint32_t changed(uint32_t value, int64_t update) { return value * 31 + static_cast<uint32_t>(update); }
 
-// Makes an update, and ends after so many words were written or notes made.
+// Makes an update, and ends after `ends_after` written words or journal calls.
 void update(Memory& memory, int64_t number, int64_t ends_after) {
   const auto ends = [&] { return ends_after-- == 0; };
   UpdateJournal journal = memory.open();
@@ -57,7 +57,7 @@ TEST(UpdateJournal, AnUpdateThatWasInterruptedAnywhereAnyNumberOfTimesIsMadeOnce
         update(memory, number, first);
         update(memory, number, second);
         update(memory, number, 1000);
-        update(memory, number, 1000);  // it is complete
+        update(memory, number, 1000);  // already complete
         for (auto& piece : expected) {
           for (uint32_t& value : piece) value = changed(value, number);
         }
@@ -78,7 +78,7 @@ TEST(UpdateJournal, AStateAtRestIsNotUpdatedAgain) {
 
 TEST(AdamW, WithAJournalUpdatesToTheSameBits) {
   ModelDescription model;
-  model.vocab_size = 8192;  // buckets of several pieces
+  model.vocab_size = 8192;  // buckets have several pieces
   model.hidden_size = 16;
   model.intermediate_size = 24;
   model.num_layers = 2;

@@ -1,4 +1,4 @@
-// For tests: the state of one rank that moves through layouts without being trained, and what it should be.
+// For tests: the state of one rank that moves through layouts without training, and its expected contents.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@
 
 namespace copus {
 
-// A run of a tiny model of six layers.
+// A run of a tiny model with six layers.
 inline RunConfig tiny_run() {
   RunConfig config = layouts::small_run("");
   config.model.hidden_size = 16;
@@ -82,7 +82,7 @@ class MovingState {
 
   RankModel& model() { return *model_; }
 
-  // The hash of all ranks' state, whose optimizers have made the updates that `counters` says. Every rank calls it.
+  // The hash of all ranks' state, with the numbers of updates in `counters`. Every rank calls it.
   StateHash hash(const TrainingState& counters) const { return hash(counters, counters.optimizer_steps); }
   StateHash hash(const TrainingState& counters, int64_t updates) const {
     StateHash hash(config_.model, optimizer_slots(config_.optimizer.kind));
@@ -143,7 +143,7 @@ class MovingState {
     ASSERT_EQ(prepared.veto, std::nullopt);
     model_.reset();
     for (BucketState& bucket : state) bucket.gradient.reset();
-    world_.everyone().barrier();  // no rank is still busy with its state
+    world_.everyone().barrier();  // no rank uses its old state any more
     const int64_t peak = mover_.move(prepared, dtype, state, [](const std::string&) {});
     EXPECT_EQ(peak, prepared.plan.peak_bytes_by_rank[static_cast<size_t>(world_.rank())]);
     EXPECT_LE(peak, prepared.plan.peak_bound_bytes);

@@ -1,5 +1,5 @@
-// Support for tests of the measured gradient noise scale: runs of a small model in any layout, and an oracle that knows
-// no layout: the gradients of single samples, by the whole model on one rank in float64.
+// Support for tests of the measured gradient noise scale: runs of a small model in any layout, and an oracle that is
+// independent of layouts: the gradients of single samples, by the whole model on one rank in float64.
 #pragma once
 
 #include <ATen/Context.h>
@@ -38,7 +38,7 @@ inline int64_t samples_per_rank(const RunConfig& config) {
   return config.train.global_batch / config.parallel.data_parallel;
 }
 
-// Random weights for the whole model, in fp32, with which the oracle and every layout begin.
+// Random weights for the whole model, in fp32, from which the oracle and every layout begin.
 class Weights {
  public:
   explicit Weights(const ModelDescription& model) : store_(model, at::kFloat, at::kCPU) {
@@ -64,8 +64,8 @@ class Weights {
   ParameterStore store_;
 };
 
-// The gradients of the sum of token losses, of each of the first samples. Squared norms of sums of them follow from
-// their inner products, so layouts may add them up in any order.
+// The gradients of the sum of token losses of each of the first samples. Squared norms of their sums follow from the
+// inner products, so they serve layouts with any order of sums.
 class SampleGradients {
  public:
   SampleGradients(const Weights& weights, const RunConfig& config, int64_t count) {
@@ -111,7 +111,7 @@ class SampleGradients {
   }
 
  private:
-  // Joins every logical parameter once: an embedding that is also the head has the sum of both gradients.
+  // Concatenates every logical parameter once. An embedding that is also the head has the sum of both gradients.
   static at::Tensor gradient_vector(const ParameterStore& store) {
     std::vector<at::Tensor> parts;
     for (const Parameter& parameter : store.parameters()) {
@@ -127,21 +127,23 @@ class SampleGradients {
   std::vector<int64_t> loss_tokens_;
 };
 
-// Norms that a step should measure.
+// The norms that a step should measure.
 struct Norms {
   std::optional<double> small_batch;  // samples
   double small_batch_squared_norm = 0;
   double squared_norm = 0;
 };
 
-// Computes them by the definitions alone, for a step counted from 1 whose samples follow those of the steps before it.
+// Computes the norms from their definitions, for a step counted from 1 whose samples follow those of the previous
+// steps.
 inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& config, int64_t step) {
   const int64_t batch = config.train.global_batch, first = (step - 1) * batch;
   const int64_t of_rank = samples_per_rank(config), num_ranks = config.parallel.data_parallel;
   const bool has_prefix = num_ranks == 1 || config.parallel.zero_stage >= 2;
   int64_t small = has_prefix ? std::min(of_rank, config.train.micro_batch) : of_rank;
-  if (of_rank == small && num_ranks == 1) {                                                       // split
-    small = step % config.noise_scale.split_interval == 0 ? std::max<int64_t>(1, small / 8) : 0;  // none on others
+  if (of_rank == small && num_ranks == 1) {  // split
+    small = step % config.noise_scale.split_interval == 0 ? std::max<int64_t>(1, small / 8)
+                                                          : 0;  // 0 on steps that are not split
   }
   const double loss_tokens = gradients.loss_tokens(first, batch);
   Norms norms;
@@ -156,7 +158,7 @@ inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& c
   return norms;
 }
 
-// Words of all fields of a record, to compare bits.
+// All fields of a record as words, to compare bits.
 inline std::vector<int64_t> words_of(const StepRecord& record) {
   std::vector<int64_t> words{record.step,         record.consumed_samples, record.consumed_tokens,
                              record.global_batch, record.micro_batch,      record.skipped_samples};
@@ -174,7 +176,7 @@ inline std::vector<int64_t> words_of(const StepRecord& record) {
   return words;
 }
 
-// Makes one step, whose record and averages must be the same on all ranks.
+// Makes one step. Its record and averages must be the same on all ranks.
 inline StepRecord step_alike(Trainer& trainer, World& world) {
   const StepRecord record = trainer.step();
   std::vector<int64_t> rank_0 = words_of(record);
@@ -220,8 +222,8 @@ class Replay {
   int64_t observed_samples_ = 0;
 };
 
-// Expects a record's noise scale to be the one that the records up to it give. They hold the root of a squared norm,
-// whose square differs in its last bits.
+// Expects a record's noise scale to be the one that follows from the records so far. These hold the root of a squared
+// norm, whose square differs in its last bits.
 inline void expect_noise_scale(const StepRecord& record, const std::optional<NoiseScale>& expected) {
   constexpr double rounding = 1e-9;
   ASSERT_EQ(record.noise_scale_low.has_value(), expected.has_value()) << "step " << record.step;
@@ -273,7 +275,7 @@ class NoiseScaleTest : public ::testing::Test {
   }
   Checkpoint read_checkpoint() const { return Checkpoint(latest_checkpoint(folder_.path() / "checkpoints").value()); }
 
-  // Records of `steps` steps that leave the weights as they are, to the last bit.
+  // Records of `steps` steps that leave the weights bitwise unchanged.
   static std::vector<StepRecord> measure(RunConfig config, const Weights& weights, int64_t steps) {
     config.optimizer.lr = 1e-30;  // has to be positive
     std::vector<StepRecord> records;
@@ -290,9 +292,9 @@ class NoiseScaleTest : public ::testing::Test {
     return records;
   }
 
-  // Expects in every layout the norms of the oracle, and those of the other layouts where these cut the batch alike. In
-  // fp32 elements of a gradient are off by 1e-7 of their size, and more where sums cancel; in a norm over all of them
-  // most of that averages out, and errors that are the same in all layouts do not make these differ from each other.
+  // Expects the norms of the oracle in every layout, and equal norms in layouts that split the batch in the same way.
+  // In fp32 elements of a gradient are off by 1e-7 of their size, and by more if sums cancel. In a norm over all
+  // elements most of these errors average out, and errors common to all layouts do not make the layouts differ.
   void expect_norms(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts,
                     double tolerance_of_layouts = 1e-6, double tolerance_of_oracle = 2e-6) const {
     constexpr int64_t steps = 2;

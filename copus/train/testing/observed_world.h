@@ -1,4 +1,4 @@
-// A world of one rank for tests that shows what it is told.
+// For tests: a world of one rank that records what is reported to it.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// A world of one rank that keeps the places it is told; its clock stands still unless it is told to advance.
+// Keeps the reported places. Its clock stands still unless it is advanced.
 class ObservedWorld : public WrappedWorld, public Health, public RankClock {
  public:
   ObservedWorld() : WrappedWorld(single_rank_world()) {}

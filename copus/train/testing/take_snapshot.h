@@ -15,7 +15,7 @@
 
 namespace copus {
 
-// Takes everything that Trainer::restore needs. Every rank calls it; returns it on rank 0, and nothing elsewhere.
+// Takes everything that Trainer::restore needs. Every rank calls it; only rank 0 gets the result.
 inline std::optional<Snapshot> take_snapshot(Trainer& trainer, std::string run_config = "") {
   const CheckpointPlan plan = trainer.plan_checkpoint({.bytes_per_writer = std::numeric_limits<int64_t>::max()});
   Snapshot snapshot;

@@ -1,4 +1,4 @@
-// Support for tests of layouts: a small run, short names for what a layout changes in it, and its ranks as threads.
+// Support for tests of layouts: a small run, short names for changes of its layout, and its ranks as threads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -135,7 +135,7 @@ inline Change global_batch(int64_t size) {
   return [=](RunConfig& config) { config.train.global_batch = size; };
 }
 
-// Returns `base` with one layout's changes after it.
+// Returns `base` followed by one layout's changes.
 inline std::vector<Change> join(std::vector<Change> base, const std::vector<Change>& layout) {
   base.insert(base.end(), layout.begin(), layout.end());
   return base;
@@ -146,21 +146,21 @@ inline void write_corpus(const std::filesystem::path& path) {
   for (int i = 0; i < 300; ++i) file << "line " << i * i % 97 << " of the corpus; " << i << '\n';
 }
 
-// The common configuration of the runs of a small model on `corpus`.
+// The common configuration of runs of a small model on `corpus`.
 inline RunConfig small_run(const std::filesystem::path& corpus) {
   RunConfig config;
   config.model.vocab_size = 258;
   config.model.num_heads = 4;
   config.model.num_kv_heads = 2;
   config.data.train = {{.path = corpus.string(), .weight = 1}};
-  config.data.document_separator = "\n";  // makes samples differ in how many of their tokens carry loss
+  config.data.document_separator = "\n";  // samples then differ in the number of tokens that carry loss
   config.train.global_batch = 8;
   config.train.micro_batch = 2;
   config.execution.precision = Precision::fp32;
   return config;
 }
 
-// The same with four layers that as many tensor-parallel ranks can share.
+// A small run with four layers, which up to four tensor-parallel ranks can share.
 inline RunConfig small_run_of_four_layers(const std::filesystem::path& corpus) {
   RunConfig config = small_run(corpus);
   config.model.hidden_size = 64;
@@ -183,7 +183,7 @@ inline Dataset open_data(const RunConfig& config) {
   return {config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed};
 }
 
-// Connects ranks that are threads, in memory of the device that they share.
+// Connects ranks that are threads, with memory on the device that they share.
 using Connect = std::function<std::unique_ptr<World>(World&)>;
 
 inline std::unique_ptr<World> on_test_device(World& world) {
@@ -195,7 +195,7 @@ inline std::unique_ptr<World> on_test_device(World& world) {
                             make_gpu_runtime(device.index(), [device] { return current_stream_handle(device); }));
 }
 
-// Connects ranks on the CPU so that all memory travels as that of a device that ranks share.
+// Connects ranks on the CPU with all memory treated as memory of a device that the ranks share.
 inline std::unique_ptr<World> as_on_a_device(World& world) {
   return stage_through_host(std::make_unique<BorrowedWorld>(world),
                             std::make_shared<FakeDeviceRuntime>(FakeDeviceRuntime::Options{.is_the_host = true}));

@@ -1,4 +1,4 @@
-// The optimizer's slots before its first step, for tests of the optimizer alone.
+// For tests of an optimizer by itself: its slots before the first step.
 #pragma once
 
 #include <vector>
