@@ -1,5 +1,5 @@
-// How long the steps of a job take of which only its own steps are known: a + b x micro-batches, which every rank runs
-// one after the other.
+// Step times of a job about which only its own step times are known: a + b x micro-batches, which every rank runs one
+// after the other.
 #pragma once
 
 #include <optional>
@@ -12,15 +12,15 @@ namespace copus {
 
 class AccumulationTime {
  public:
-  // Guesses both from the seconds of a step in one batch, which alone cannot tell them apart: what a step has once,
-  // such as the reduction of gradients and the update, is taken for a quarter of a micro-batch.
+  // Guesses a and b from the step time with a single batch, which cannot separate them. The part that a step needs
+  // once, such as reducing gradients and the update, is assumed to take a quarter of a micro-batch's time.
   static AccumulationTime guess(const Configuration& configuration, double step_seconds);
 
-  // The one by which the cells of `known` were predicted; empty where there is none.
+  // The time model that predicted the cells of `known`; empty if there are no cells.
   static std::optional<AccumulationTime> of(const Knowledge& known);
 
-  // Predicts a step. Its parts have factors of their own (Factor::compute, Factor::data_links), by which several
-  // batches correct the guess.
+  // Predicts a step. a and b have separate factors (Factor::data_links, Factor::compute), with which measurements of
+  // several batches correct the guess.
   StepTimeParts predict(const Configuration& configuration) const;
 
  private:

@@ -1,4 +1,4 @@
-// Tests what the steps of a job tell of which nothing else is known.
+// Tests what can be learned from the step times of a job about which nothing else is known.
 #include "copus/performance/accumulation_time.h"
 
 #include <gtest/gtest.h>
@@ -53,8 +53,8 @@ TEST(AccumulationTime, IsFoundInTheCellsThatItPredicted) {
   EXPECT_DOUBLE_EQ(AccumulationTime::of(known)->predict(in_batch(8)).total(), guess.predict(in_batch(8)).total());
 }
 
-// From one batch on, another's step lies within two of the stated deviations, for anything from a step that has next to
-// nothing once to one that has as much as four micro-batches.
+// Predicted from one batch, another batch's step time is within two of the stated deviations. This holds for any job
+// from one that needs almost nothing once per step to one that needs as much as four micro-batches.
 TEST(AccumulationTime, OneBatchSaysHowLittleItTellsOfOthers) {
   std::mt19937_64 random(1);
   for (const Truth& truth : {Truth{0.03, 1}, Truth{0.25, 1}, Truth{0.6, 1}, Truth{1, 1}}) {
@@ -69,7 +69,7 @@ TEST(AccumulationTime, OneBatchSaysHowLittleItTellsOfOthers) {
   }
 }
 
-// Under the usual prior, which takes the guess for a model of the job, the same would be missed.
+// With the usual prior, which treats the guess as a model of the job, the same test would fail.
 TEST(AccumulationTime, TwoBatchesTellWhatAStepHasOnce) {
   int within = 0, all = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {

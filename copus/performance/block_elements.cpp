@@ -15,7 +15,7 @@ BlockElements count_blocks(ModelDescription model, const ParallelStrategy& strat
                           .sequence_parallel = strategy.sequence_parallel};
   std::vector<LayerRange> stages(sample.num_stages(), {1, 1});
   stages.front() = {0, 1};
-  // Programs are described by the bytes of their optimizer's state per parameter, whatever tensors these are.
+  // A program's description gives the bytes of its optimizer's state per parameter, not the tensors.
   const StateRecipe recipe{.slots = {{"state"}}};
   BlockElements elements;
   for (const PlacedTensor& tensor : place_state(model, sample, stages, recipe).tensors) {
@@ -23,7 +23,7 @@ BlockElements count_blocks(ModelDescription model, const ParallelStrategy& strat
     RoleElements& block = tensor.parameter.layer >= 0 ? elements.layer
                           : is_embedding              ? elements.embedding
                                                       : elements.head;
-    // The last ranks hold the remainder of an uneven cut.
+    // If the split is uneven, the last ranks hold the remainder.
     const auto held = static_cast<double>(tensor.num_elements(sample.tensor_parallel - 1));
     switch (tensor.role) {
       case TensorRole::weight:

@@ -1,4 +1,5 @@
-// How many elements of the training state a rank holds of each block of a model, as time and memory count them.
+// The number of elements of the training state that a rank holds of each block of a model, as time and memory count
+// them.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +14,20 @@ namespace copus {
 // Elements of one tensor-parallel rank, before ZeRO shards them.
 struct RoleElements {
   double weights = 0;
-  double gradients = 0;  // more than weights where a tied head lies beside its embedding
-  double optimizer = 0;  // parameters of which the optimizer keeps state
+  double gradients = 0;  // more than weights if a tied head is on the same rank as its embedding
+  double optimizer = 0;  // parameters for which the optimizer keeps state
 };
 
-// Where the vocabulary is not cut evenly, elements of the rank that holds most.
+// If the vocabulary cannot be split evenly, the elements of the rank with most.
 struct BlockElements {
   RoleElements layer, embedding;
   RoleElements head;  // final norm and head
-  // Elements of a layer whose gradients tensor-parallel neighbours have to add up, by the number of these ranks.
+  // Elements of a layer whose gradients tensor-parallel neighbours must add up, by the number of these ranks.
   std::map<int64_t, double> partial;
 };
 
-// Counts the elements of blocks, and remembers them: they depend on t, on sequence parallelism, and on whether there is
-// a pipeline. For one thread.
+// Counts the elements of blocks, and caches them: they depend on t, on sequence parallelism, and on whether there is a
+// pipeline. Not thread-safe.
 class BlockCounter {
  public:
   explicit BlockCounter(const ModelDescription& model) : model_(model) {}

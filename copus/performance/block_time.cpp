@@ -11,16 +11,16 @@ namespace copus {
 namespace {
 
 // Seconds of the collectives of a layer's passes. With sequence parallelism there is a gather before each
-// column-parallel product and a reduce-scatter after each row-parallel one, and the other way round in the backward
-// pass, where the inputs are gathered once more for the weights' gradients (Korthikanti et al. 2022), unless a
-// recompute has just gathered them; without, there are two all-reduces each way (Shoeybi et al. 2019). With one rank
-// they take no time.
+// column-parallel product and a reduce-scatter after each row-parallel one, and the reverse in the backward pass. There
+// the inputs are gathered again for the weight gradients (Korthikanti et al. 2022), unless a recompute has just
+// gathered them. Without sequence parallelism there are two all-reduces in each pass (Shoeybi et al. 2019). With one
+// rank they take no time.
 struct TensorCollectives {
   double gather = 0, reduce = 0;
 };
 
-// Seconds of the products with one weight: forward [rows, depth] x [depth, columns], the input's gradient, the
-// weight's.
+// Seconds of the products with one weight: forward [rows, depth] x [depth, columns], the gradient of the input, and
+// that of the weight.
 struct Product {
   double forward, input, weight;
 };
@@ -81,7 +81,7 @@ class BlockCalculation {
     const double norms = model_.qk_norm == QkNorm::none   ? 0
                          : model_.qk_norm == QkNorm::head ? passes.normed_heads
                                                           : passes.normed_projections;
-    // Without a gate the activation reads one matrix less, and its gradient reads and writes one less.
+    // Without a gate the activation function reads one matrix less, and its gradient reads and writes one less.
     const double feed_forward_share = static_cast<double>(1 + model_.feed_forward_inputs()) / 3;
     const double widths =
         stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) + (passes.attention + norms) * qkv_width() +
@@ -91,25 +91,25 @@ class BlockCalculation {
 
   bool normalizes_outputs() const { return model_.has_output_norms(); }
 
-  // Returns the seconds to add up two statistics of each row over the tensor-parallel ranks: norms of projections do
-  // so forward and backward.
+  // Returns the seconds to sum two statistics of each row over the tensor-parallel ranks, which norms over projections
+  // need in the forward and in the backward pass.
   double norm_statistics() const {
     if (model_.qk_norm != QkNorm::projection) return 0;
     const int64_t rows = shape_.micro_batch * sequence_length_;
     return all_reduce_seconds(link_, shape_.tensor_parallel, rows * 2 * static_cast<int64_t>(sizeof(float)));
   }
 
-  // Returns the width of queries, keys and values on one rank. A rank has at least one key-value head: they are
-  // replicated where there are fewer heads than ranks.
+  // Returns the width of queries, keys and values on one rank. A rank has at least one key-value head: if there are
+  // fewer heads than ranks, the heads are replicated.
   double qkv_width() const {
     return (static_cast<double>(model_.num_heads) / ranks_ +
             2 * std::max(1.0, static_cast<double>(model_.num_kv_heads) / ranks_)) *
            static_cast<double>(model_.head_dim);
   }
 
-  // Returns the part of a collective that products do not hide: a column-parallel product's input can be gathered
-  // beside its input gradient, and the input's gradient can be reduced beside its weight gradient. Ranks that share
-  // devices hide nothing: the same processors move bytes and compute.
+  // Returns the part of a collective that does not overlap with products. The gather of a column-parallel product's
+  // input can overlap with the gradient of the input, and the reduction of that gradient with the weight gradient. If
+  // ranks share devices nothing overlaps, since the same processors move bytes and compute.
   double beside(double communication, double computing) const {
     const bool hides = system_.overlaps_tensor_backward && cluster_.devices_per_node == 0;
     return hides ? std::max(0.0, communication - computing) : communication;
@@ -129,9 +129,9 @@ class BlockCalculation {
   const TensorCollectives collectives_;
 };
 
-// Returns the seconds of the loss's collectives over a vocabulary that is cut over the tensor-parallel ranks: these add
-// up three fp64 statistics of every row and rank, a piece of the logits at a time. The single, smaller sums of other
-// programs are not counted.
+// Returns the seconds of the loss's collectives if the vocabulary is split over the tensor-parallel ranks. They sum
+// three fp64 statistics of every row and rank, one piece of the logits at a time. Other programs have a single, smaller
+// sum, which is not counted.
 double BlockCalculation::loss_statistics() const {
   const int64_t t = shape_.tensor_parallel, rows = shape_.micro_batch * sequence_length_;
   if (t == 1 || system_.memory.logits_at_once == 0) return 0;
@@ -149,7 +149,7 @@ BlockCost BlockCalculation::layer_cost() const {
   const Product gate_up = product(static_cast<double>(model_.feed_forward_inputs()) * feed_forward, hidden_),
                 down = product(hidden_, feed_forward);
 
-  // Attention computes scores and weighted values over causal halves; its backward pass has 5 products instead of 2
+  // Attention computes scores and weighted values over causal halves. Its backward pass has 5 products instead of 2
   // (Dao 2023).
   const auto sequence = static_cast<double>(sequence_length_);
   const Device& device = cluster_.device;
@@ -174,8 +174,8 @@ BlockCost BlockCalculation::layer_cost() const {
   const Cost forward{qkv.forward + attention_forward + output.forward + gate_up.forward + down.forward +
                          passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies,
                      2 * (gather + reduce) + norm_statistics()};
-  // A pass that is bound by the host takes as long as launching it; the part of that beyond communication counts as
-  // computing.
+  // A pass that is bound by the host takes as long as its launches. The part of this time beyond communication counts
+  // as computation.
   layer.forward = {std::max(forward.compute, launches(forward_launches) - forward.communication),
                    forward.communication};
 
@@ -203,8 +203,7 @@ BlockCost BlockCalculation::layer_cost() const {
   layer.backward_weight = {qkv.weight + output.weight + gate_up.weight + down.weight +
                                moved(held_.layer.gradients * system_.accumulation_bytes),
                            0};
-  // Launches of the backward pass are compared with the whole of it, since the host may be ahead in one part and behind
-  // in another.
+  // Launches are compared with the whole backward pass, since the host may be ahead in one part and behind in another.
   const double all_launches = backward_launches + (shape_.recompute == Recompute::none ? 0 : forward_launches);
   input.compute += std::max(0.0, launches(all_launches) - layer.backward().total());
   return layer;
@@ -214,8 +213,8 @@ BlockCosts BlockCalculation::device_costs() const {
   const auto [gather, reduce] = collectives_;
   BlockCosts costs;
   costs.layer = layer_cost();
-  // The look-up writes the stream; its gradient reads the stream and adds to the table. A multiplier reads and writes
-  // once more.
+  // The look-up writes the stream. Its gradient reads the stream and adds to the table. A multiplier adds one read and
+  // one write.
   const double multiplied = model_.embedding_multiplier != 1 ? 2 * stream_bytes_ : 0;
   costs.embedding.forward = {moved(2 * stream_bytes_ + multiplied), reduce};
   costs.embedding.backward_weight = {moved(stream_bytes_ + multiplied + rows_ * hidden_ * 2 * system_.gradient_bytes) +
@@ -231,8 +230,8 @@ BlockCosts BlockCalculation::device_costs() const {
   return costs;
 }
 
-// Costs by the rules of the virtual clock (train/pipeline_executor.h): a third of a layer's operations for each of F, B
-// and W, and F once more in B where it is recomputed; the head in B and W.
+// Costs by the rules of the virtual clock (train/pipeline_executor.h): F, B and W each take a third of a layer's
+// operations, and B includes F again if it is recomputed. The head counts in B and W.
 BlockCosts BlockCalculation::charged_costs() const {
   const auto [gather, reduce] = collectives_;
   const TrainingFlops flops = training_flops(model_, sequence_length_);

@@ -1,5 +1,5 @@
-// Seconds that the blocks of a model take on one rank. Blocks are a decoder layer, the embedding, and final norm with
-// head.
+// Seconds that the blocks of a model take on one rank. Blocks are a decoder layer, the embedding, and the final norm
+// with the head.
 #pragma once
 
 #include <compare>
@@ -12,7 +12,8 @@
 
 namespace copus {
 
-// Seconds of a pass, or a part of one, on one rank: computing, and tensor-parallel collectives that no computing hides.
+// Seconds of a pass, or of a part of one, on one rank: computation, and tensor-parallel collectives that do not overlap
+// with it.
 struct Cost {
   double compute = 0;
   double communication = 0;
@@ -48,25 +49,25 @@ struct BlockCost {
 
 struct BlockCosts {
   BlockCost layer, embedding, head;
-  double message_bytes = 0;  // bytes of one micro-batch, from a stage to the next
+  double message_bytes = 0;  // bytes of one micro-batch, from one stage to the next
 };
 
-// The part of a configuration on which these costs depend.
+// The part of a configuration that determines these costs.
 struct BlockShape {
   int64_t tensor_parallel = 1, micro_batch = 1;
   bool sequence_parallel = false;  // only with several tensor-parallel ranks
   Recompute recompute = Recompute::none;
   bool pipeline_across_nodes = false;
-  bool defers_weights = false;  // whether the weights' gradients are left to a pass of their own
+  bool defers_weights = false;  // whether weight gradients are computed in a separate pass
   auto operator<=>(const BlockShape&) const = default;
 };
 
-// Returns the costs of blocks. Where the cluster says how many operations its virtual clock charges, the charged
-// seconds count; otherwise those that the device takes.
+// Returns the costs of blocks. If the cluster's virtual clock charges operations, they are the charged seconds;
+// otherwise the seconds that the device needs.
 BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                        const TrainingSystem& system, const BlockShape& shape);
 
-// Returns the seconds in which a device reads and writes so many bytes of its memory; 0 where its speed is not known.
+// Returns the seconds in which a device moves this many bytes to or from its memory; 0 if its speed is unknown.
 double memory_seconds(const Device& device, double bytes);
 
 }  // namespace copus

@@ -25,8 +25,8 @@ BlockCosts costs_of(const ModelDescription& model) {
   return cost_blocks(model, /*sequence_length=*/128, cluster, TrainingSystem{}, {.micro_batch = 4});
 }
 
-// A multiplier reads and writes what it multiplies, once in the forward pass and once in the backward pass. A layer
-// multiplies twice each way.
+// A multiplier reads and writes its operand once in the forward pass and once in the backward pass. A layer has two
+// multipliers.
 TEST(BlockTime, MultipliersMoveTheStreamOnceMore) {
   ModelDescription model = small_model();
   const BlockCosts plain = costs_of(model);

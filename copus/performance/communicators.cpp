@@ -9,7 +9,7 @@ namespace {
 
 int64_t of_group(int64_t ranks) { return ranks > 1 ? 1 : 0; }
 
-// Ranks that hold the same key and value heads add up their gradients. Other partial gradients are those of all
+// Ranks that hold the same key and value heads add up their gradients. Other partial gradients belong to all
 // tensor-parallel ranks.
 int64_t count_head_groups(const ModelDescription& model, const ParallelStrategy& strategy) {
   const int64_t replicas = strategy.tensor_parallel / std::min(strategy.tensor_parallel, model.num_kv_heads);
@@ -23,7 +23,7 @@ CommunicatorCounts tensor_communicators(const ModelDescription& model, const Par
 CommunicatorCounts data_communicators(const ParallelStrategy& strategy) {
   const int64_t replicas = strategy.zero_replicas;
   if (replicas == 1) return {.collectives = of_group(strategy.data_parallel)};
-  // The ranks of a copy and those with the same share; where one is a group of one, the other is all ranks.
+  // The ranks of a copy, and those with the same share; if one is a group of one rank, the other is all ranks.
   return {.collectives = of_group(strategy.zero_shards()) + of_group(replicas)};
 }
 
@@ -33,11 +33,11 @@ CommunicatorCounts pipeline_communicators(const ModelDescription& model, const P
   if (stages == 1) return {};
   const bool is_at_an_end = pipeline_rank == 0 || pipeline_rank == stages - 1;
   CommunicatorCounts counts;
-  // Two links to each neighbour of a ring, one for each direction; or one to each neighbour of a line.
+  // In a ring two links to each neighbour, one per direction; in a line one link to each neighbour.
   counts.messages = strategy.virtual_stages > 1 ? 4 : is_at_an_end ? 1 : 2;
   if (model.tie_word_embeddings && is_at_an_end) {
     counts.collectives = 1;
-    if (stages > 2) ++counts.messages;  // else the first and the last stage have theirs already
+    if (stages > 2) ++counts.messages;  // otherwise the first and the last stage have a link already
   }
   return counts;
 }
@@ -70,7 +70,7 @@ double opening_seconds(const ModelDescription& model, const ParallelStrategy& fr
   const bool same_data =
       same_tensor && same_pipeline && from.data_parallel == to.data_parallel && from.zero_replicas == to.zero_replicas;
   if (!same_data) missing = sum(missing, data_communicators(to));
-  // The stages of a pipeline lie d x t ranks apart.
+  // The stages of a pipeline are d x t ranks apart.
   if (!same_pipeline || (from.virtual_stages > 1) != (to.virtual_stages > 1)) {
     CommunicatorCounts most;
     for (int64_t rank : {int64_t{0}, std::min<int64_t>(1, to.pipeline_parallel - 1)}) {

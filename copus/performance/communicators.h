@@ -1,5 +1,5 @@
-// How many communicators between devices (NCCL's) a layout opens, and what they take: train/rank_groups.h lists the
-// groups themselves.
+// How many communicators between devices (NCCL's) a layout opens, and their cost. train/rank_groups.h lists the groups
+// themselves.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ struct CommunicatorCounts {
   bool operator==(const CommunicatorCounts&) const = default;
 };
 
-// Returns the communicators of the ranks of a pipeline stage's rank `pipeline_rank`, alike for all of them.
+// Returns the communicators of a rank on pipeline rank `pipeline_rank`, the same for all ranks there.
 CommunicatorCounts count_communicators(const ModelDescription& model, const ParallelStrategy& strategy,
                                        int64_t pipeline_rank);
 
-// Returns the device memory that they take, in bytes.
+// Returns the device memory of these communicators, in bytes.
 double communicator_bytes(const CommunicatorCounts& counts, const CommunicatorCosts& costs);
 
-// Returns the seconds for which training stands still while all ranks open what `to` needs and `from` does not have.
-// Communicators of still earlier layouts, which may be open yet, are not known here: it is an upper bound then.
+// Returns the seconds for which training pauses while all ranks open the communicators that `to` needs and `from` does
+// not have. This is an upper bound: communicators of earlier layouts may still be open, which is unknown here.
 double opening_seconds(const ModelDescription& model, const ParallelStrategy& from, const ParallelStrategy& to,
                        const CommunicatorCosts& costs);
 

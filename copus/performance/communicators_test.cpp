@@ -1,4 +1,5 @@
-// What communicators cost; that they are counted as the groups of a layout open them is in train/rank_groups_test.cpp.
+// Tests the cost of communicators. train/rank_groups_test.cpp tests that their count equals the groups that a layout
+// opens.
 #include "copus/performance/communicators.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ ModelDescription model_with_two_heads() {
 TEST(Communicators, TakeTheMemoryOfEach) {
   const ModelDescription model = model_with_two_heads();
   const ParallelStrategy strategy{.data_parallel = 2, .tensor_parallel = 4, .pipeline_parallel = 4};
-  // Tensor-parallel ranks, those with the same heads, data-parallel ranks; at the ends the tied embeddings.
+  // Tensor-parallel ranks, those with the same heads, and data-parallel ranks; at the ends also the tied embeddings.
   EXPECT_EQ(count_communicators(model, strategy, 1),
             (CommunicatorCounts{.collectives = 3, .exchanges = 1, .messages = 2}));
   EXPECT_EQ(count_communicators(model, strategy, 3),
@@ -50,7 +51,7 @@ TEST(Communicators, AreWhatAGpuHoldsBesideTensors) {
   system.memory.communicators = measured_costs;
   const double counted = MemoryModel(model, 64, system).predict_every_rank(configuration)[1].workspace;
   EXPECT_DOUBLE_EQ(counted - flat, 500e6 + 1890e6 - double{1 << 30});
-  system.memory.communicators.context_bytes = 0;  // not measured_costs
+  system.memory.communicators.context_bytes = 0;  // not among measured_costs
   EXPECT_DOUBLE_EQ(MemoryModel(model, 64, system).predict_every_rank(configuration)[1].workspace - flat, 1890e6);
   TrainingSystem on_cpu = copus_in_fp32();
   const auto before = MemoryModel(model, 64, on_cpu).predict_every_rank(configuration);

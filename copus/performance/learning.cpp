@@ -15,29 +15,29 @@ namespace {
 using Vector = std::array<double, num_factors>;
 using Matrix = std::array<Vector, num_factors>;
 
-// The standard deviation of layouts that remains once the shared factors are right: 0.05 in 260 published runs of 11
-// sets that were at most 1.6 times slower than the fastest of their set (docs/decisions/performance.md). Calculon
-// (Isaev et al. 2023) names mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation
-// is 1.25 of a mean. Batches of one layout run the same micro-batches; what is left between them has not been measured
-// by others.
+// The standard deviation of layouts that remains once the shared factors are right. It was 0.05 in 260 published runs
+// of 11 sets that took at most 1.6 times as long as the fastest of their set (docs/decisions/performance.md). Calculon
+// (Isaev et al. 2023) reports mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is
+// 1.25 times a mean error. Batches of one layout run the same micro-batches; nobody else has measured the differences
+// between them.
 constexpr double layout_deviation = 0.05;
 constexpr double own_deviation = 0.03;
 
-// The drift of a machine between one measurement and its use (clocks, temperature, neighbours): more steps of one cell
-// do not average it away.
+// The drift of a machine between a measurement and its use (clocks, temperature, neighbours). More steps of one cell do
+// not average it out.
 constexpr double drift_deviation = 0.01;
 
-// The assumed spread of steps, which counts as if it had been measured on so many steps: two equal steps do not mean
-// that there is no spread.
+// The assumed spread of steps, weighted as if measured on this many steps: two equal steps do not prove that there is
+// no spread.
 constexpr double assumed_spread = 0.05;
 constexpr double assumed_spread_steps = 4;
 
-// The distance in standard deviations beyond which a cell pulls at the shared factors no harder than at that distance
-// (Huber 1964): a cell that the model has wrong must not spoil the others.
+// The distance in standard deviations beyond which a cell's influence on the shared factors does not grow (Huber 1964).
+// A cell that the model gets wrong must not spoil the others.
 constexpr double huber_limit = 2;
 constexpr double layout_limit = 2;
 
-// The quartiles of a normal distribution lie 2 x 0.6745 standard deviations apart, and the median of n draws deviates
+// The quartiles of a normal distribution are 2 x 0.6745 standard deviations apart, and the median of n draws deviates
 // sqrt(pi / 2) times as much as their mean.
 constexpr double quartile_distance = 1.349;
 constexpr double median_variance = std::numbers::pi / 2;
@@ -56,7 +56,7 @@ Matrix covariance_of(const FactorPrior& deviations) {
   return prior;
 }
 
-// Inverts a symmetric positive definite matrix by Gauss and Jordan, which needs no pivots for such a matrix.
+// Inverts a symmetric positive definite matrix by Gauss-Jordan elimination, which needs no pivoting for such a matrix.
 Matrix inverse(Matrix matrix) {
   Matrix result{};
   for (size_t i = 0; i < num_factors; ++i) result[i][i] = 1;
@@ -100,7 +100,8 @@ Vector exponentials(const Vector& logarithms) {
 
 struct Prediction {
   double seconds = 0;
-  Vector shares{};  // of each factor in the seconds: the gradient of log(seconds) by the factors' logarithms
+  Vector
+      shares{};  // of each factor in the seconds: the gradient of log(seconds) with respect to the factors' logarithms
 };
 
 Prediction predict(const Vector& factors, const StepTimeParts& parts) {
@@ -118,7 +119,7 @@ Prediction predict(const Vector& factors, const StepTimeParts& parts) {
 
 double squared(double value) { return value * value; }
 
-// Returns the weight of a cell at this distance, in standard deviations: 1 within the limit, less beyond.
+// Returns the weight of a cell at this distance, in standard deviations: 1 within the limit, smaller beyond.
 double huber_weight(double distance) { return std::min(1.0, huber_limit / std::abs(distance)); }
 
 double huber_loss(double distance) {
@@ -126,15 +127,15 @@ double huber_loss(double distance) {
   return (squared(distance) - squared(beyond)) / 2;
 }
 
-// The same for a layout, with a limit beyond which it pulls the less the farther away it is (Cauchy's): of 224
-// published runs that looked good, 13 took 1.5 to 32 times as long as predicted, by something of their own
+// The weight of a layout. Beyond the limit its influence falls with its distance (Cauchy's loss): of 224 published runs
+// that looked good, 13 took 1.5 to 32 times as long as predicted, for a reason of their own
 // (docs/decisions/performance.md).
 double cauchy_weight(double distance) { return 1 / (1 + squared(distance / layout_limit)); }
 
 double cauchy_loss(double distance) { return squared(layout_limit) / 2 * std::log1p(squared(distance / layout_limit)); }
 
-// The cells of one layout at some factors. Their residuals r_i = log(measured) - log(predicted) are L + own + noise;
-// the most probable L, and the weights by which cells, and L itself, count there.
+// The cells of one layout at given factors. Their residuals r_i = log(measured) - log(predicted) are L + own + noise.
+// Computes the most probable L, and the weights of the cells and of L itself.
 struct LayoutFit {
   struct Cell {
     double residual, variance;  // variance of own deviation and noise together
@@ -146,8 +147,8 @@ struct LayoutFit {
   double weight = 1;     // of the prior of L
   double loss = 0;
 
-  // Solves by weighting anew until nothing changes, from weights of 1: the same residuals give the same L, which is the
-  // nearest minimum where Cauchy's loss has several.
+  // Iteratively reweights from weights of 1 until nothing changes. The same residuals therefore give the same L: the
+  // nearest minimum if Cauchy's loss has several.
   void solve() {
     constexpr int most_iterations = 50;
     constexpr double tolerance = 1e-14;
@@ -166,7 +167,7 @@ struct LayoutFit {
     for (const Cell& cell : cells) loss += huber_loss((cell.residual - deviation) / std::sqrt(cell.variance));
   }
 
-  // Means over the cells, each with its weight, and the variance of the residuals' mean given L.
+  // Weighted means over the cells, and the variance of the residuals' mean given L.
   struct Means {
     double residual = 0, variance = 0;
     Vector shares{};
@@ -186,8 +187,8 @@ struct LayoutFit {
     return result;
   }
 
-  // Adds what the layout says of the factors: by its mean, whose variance includes that of L, and by its cells'
-  // deviations from the mean, in which L does not occur.
+  // Adds the layout's information on the factors: from its mean, whose variance includes that of L, and from its cells'
+  // deviations from the mean, which do not depend on L.
   void add_to(Matrix& precision, Vector& downhill) const {
     const Means mean = means();
     const auto add = [&](const Vector& shares, double residual, double information) {
@@ -275,13 +276,13 @@ double Knowledge::relative_deviation(Factor factor) const {
   return std::sqrt(covariance_[i][i]);
 }
 
-// Finds the most probable logarithms theta of the factors, given their prior and, for each cell, log(measured) =
-// log(predicted(theta)) + L + own + noise, by Gauss and Newton; and their covariance there. The deviation L of a layout
-// is one draw however often it is measured, so its information on theta is bounded by the variance of L.
+// Finds the most probable logarithms theta of the factors and their covariance, by Gauss-Newton. The factors have a
+// prior, and each cell has log(measured) = log(predicted(theta)) + L + own + noise. The deviation L of a layout is one
+// draw however often it is measured, so its information on theta is bounded by the variance of L.
 void Knowledge::learn() {
   evidence_.clear();
   layouts_.clear();
-  // Points to what the fits ask for again and again: to find a configuration in a map takes longer than to predict it.
+  // Caches pointers for the fits, since looking up a configuration in a map takes longer than predicting it.
   struct Member {
     const StepTimeParts* parts;
     Evidence* evidence;
@@ -318,7 +319,7 @@ void Knowledge::learn() {
                            [](double sum, const LayoutFit& fit) { return sum + fit.loss; });
   };
   constexpr int most_iterations = 100, most_halvings = 20;
-  constexpr double tolerance = 1e-9;  // of a logarithm: closer to the minimum, losses differ by rounding alone
+  constexpr double tolerance = 1e-9;  // of a logarithm; closer to the minimum, losses differ only by rounding
   Vector theta{};
   std::vector<LayoutFit> fits = fit_layouts(theta);
   for (int iteration = 0; iteration < most_iterations; ++iteration) {
@@ -362,8 +363,9 @@ void Knowledge::learn() {
 }
 
 // The corrected value is z = log(predicted) + L + own. Given the factors, L has a mean of k times the layout's mean
-// deviation and a variance of k times that mean's, k = Var L / (Var L + Var mean). A cell that was measured as y = z +
-// noise itself has z = (1 - m) (log(predicted) + L) + m y with a further variance of m noise, m = own / (own + noise).
+// deviation and a variance of k times that mean's, with k = Var L / (Var L + Var mean). A cell that was measured itself
+// as y = z + noise has z = (1 - m) (log(predicted) + L) + m y with a further variance of m noise, m = own / (own +
+// noise).
 Corrected Knowledge::correct(const Configuration& configuration, const StepTimeParts& parts) const {
   const Prediction prediction = predict(factors_, parts);
   COPUS_CHECK(prediction.seconds > 0, prediction.seconds);

@@ -1,6 +1,6 @@
-// Learns from measured steps how wrong predictions are: factors that every configuration shares (compute, tensor links,
-// data links, bubble), the deviation of each layout from them, which its batches have in common, that of each measured
-// configuration ("cell") from its layout's, and how sure all of them are.
+// Learns from measured steps how far predictions are off, and how certain that is. The correction has three parts:
+// factors that all configurations share (compute, tensor links, data links, bubble), the deviation of each layout from
+// them, common to its batches, and the deviation of each measured configuration ("cell") from its layout.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace copus {
 inline constexpr int64_t num_factors = 4;
 enum class Factor { compute, tensor_links, data_links, bubble };
 
-// The seconds that some steps of one configuration took.
+// The measured time of some steps of one configuration.
 struct Measurement {
   int64_t steps = 0;
   double median_seconds = 0;
@@ -27,35 +27,34 @@ struct Measurement {
   bool operator==(const Measurement&) const = default;
 };
 
-// Standard deviations of the factors' logarithms before anything is measured. Curves of kernels that were measured on
-// another machine of the kind, or read off a data sheet, are commonly 1.5 times off; links more often than that, since
-// a network's speed depends on its neighbours and on how the ranks were placed. A pipeline's idle time is mostly the
-// other stages' computing, so it follows that factor; `bubble` is how much it deviates from it.
+// Standard deviations of the factors' logarithms before anything is measured. Kernel curves that were measured on
+// another machine of the kind, or taken from a data sheet, are commonly off by a factor of 1.5. Links are off more
+// often, since a network's speed depends on its neighbours and on how ranks were placed. A pipeline's idle time is
+// mostly computation of other stages, so it follows the compute factor; `bubble` is its deviation from that.
 struct FactorPrior {
   double compute = 0.4;
-  double links = 0.5;  // tensor links and data links alike
+  double links = 0.5;  // for tensor links and data links
   double bubble = 0.3;
   bool operator==(const FactorPrior&) const = default;
 };
 
-// Summarises these steps (one at least; seconds > 0). The spread is read off the quartiles, so that a few steps that an
-// outside disturbance has slowed down do not count.
+// Summarises these steps (at least one; seconds > 0). The spread is computed from the quartiles, so that a few steps
+// slowed down by an outside disturbance do not count.
 Measurement measurement_of(const std::vector<double>& step_seconds);
 
 struct MeasuredCell {
   StepTimeParts parts;                    // prediction at the time of the latest measurement
-  std::vector<Measurement> measurements;  // the latest, oldest first; at most max_measurements
+  std::vector<Measurement> measurements;  // the latest ones, oldest first; at most max_measurements
 
   int64_t steps() const;
-  // Returns the median of the measurements, each counted with its steps.
+  // Returns the median of the measurements, each weighted by its steps.
   double seconds() const;
   // Returns one standard deviation of the logarithm of seconds(), as an estimate of the cell's true seconds.
   double relative_noise() const;
   bool operator==(const MeasuredCell&) const = default;
 };
 
-// The number of measurements of a cell that are remembered; older ones are forgotten, since the machine may have
-// changed.
+// Number of measurements that a cell keeps. Older ones are forgotten, since the machine may have changed.
 inline constexpr int64_t max_measurements = 64;
 
 struct Corrected {
@@ -63,13 +62,13 @@ struct Corrected {
   double relative_deviation = 0;  // one standard deviation of the logarithm of seconds
 };
 
-// The measurements, and the belief about the factors that follows from them, whatever their order. It is a value:
-// observing gives a new one.
+// The measurements, and the belief about the factors that follows from them, independent of their order. It is a value:
+// observe() returns a new one.
 class Knowledge {
  public:
-  // Knows no measurement: factors are 1, with the uncertainty of the prior.
+  // Without measurements: factors are 1, with the uncertainty of the prior.
   Knowledge();
-  // Learns from these measurements. Every cell has one at least; seconds and the sum of the parts are > 0.
+  // Learns from these measurements. Every cell has at least one; seconds and the sum of the parts are > 0.
   explicit Knowledge(std::map<Configuration, MeasuredCell> cells, const FactorPrior& prior = {});
 
   // Learns from the same measurements under this prior.
@@ -79,7 +78,7 @@ class Knowledge {
   // Returns the number of measured steps of this configuration.
   int64_t measured_steps(const Configuration& configuration) const;
 
-  // Tells whether it was measured with this strategy and micro-batch, in any global batch.
+  // Whether this strategy and micro-batch were measured, in any global batch.
   bool knows_layout(const Configuration& configuration) const {
     return layouts_.contains({configuration.strategy, configuration.micro_batch});
   }
@@ -90,9 +89,9 @@ class Knowledge {
   // Returns one standard deviation of the factor's logarithm.
   double relative_deviation(Factor factor) const;
 
-  // Corrects the prediction `parts` of a configuration by the factors and, where it was measured itself or in another
-  // batch, by that, in proportion to how sure either is. It is quick enough for tables of many cells. The sum of the
-  // parts must be > 0.
+  // Corrects the prediction `parts` of a configuration by the factors and by measurements of the configuration itself
+  // or of its layout, weighted by their certainty. Fast enough for tables of many cells. The sum of the parts must be >
+  // 0.
   Corrected correct(const Configuration& configuration, const StepTimeParts& parts) const;
 
   bool operator==(const Knowledge&) const = default;
@@ -103,15 +102,15 @@ class Knowledge {
   struct Evidence {
     double log_seconds = 0;
     double noise_variance = 0;  // variance of log_seconds
-    double own_variance = 0;    // of the cell's deviation from its layout; more for one that deviates too far
+    double own_variance = 0;    // of the cell's deviation from its layout; larger for a cell that deviates too far
     bool operator==(const Evidence&) const = default;
   };
-  // What the cells of one layout say together about its deviation L from the factors.
+  // What the cells of one layout together show about its deviation L from the factors.
   struct LayoutEvidence {
     double deviation = 0;           // mean over its cells of log(measured) - log(predicted)
-    Factors shares{};               // of the factors in these predictions, likewise
+    Factors shares{};               // mean over its cells of the factors' shares in these predictions
     double noise_variance = 0;      // of `deviation`, given L
-    double deviation_variance = 0;  // of L; more than usual for a layout that deviates too far for that
+    double deviation_variance = 0;  // of L; larger for a layout that deviates too far
     bool operator==(const LayoutEvidence&) const = default;
   };
   // The strategy and the micro-batch.
@@ -130,7 +129,7 @@ class Knowledge {
   std::array<Factors, num_factors> covariance_;  // covariance of the factors' logarithms
 };
 
-// Adds the measurement of `configuration`, which was predicted as `parts`.
+// Adds a measurement of `configuration`, whose prediction was `parts`.
 Knowledge observe(const Knowledge& before, const Configuration& configuration, const StepTimeParts& parts,
                   const Measurement& measurement);
 

@@ -12,7 +12,7 @@
 namespace copus {
 namespace {
 
-// Numbers are of different layouts.
+// Different numbers give different layouts.
 Configuration configuration_number(int64_t number, int64_t batches = 1) {
   Configuration configuration;
   configuration.strategy.data_parallel = number + 1;
@@ -26,7 +26,7 @@ StepTimeParts seconds_of_compute(double seconds) {
   return parts;
 }
 
-// A machine whose factors and cells' residuals are known, and the predictions of a model that knows neither, for 30
+// A machine whose factors and cell residuals are known, and the predictions of a model that knows neither, for 30
 // configurations of various kinds.
 class Machine {
  public:
@@ -62,7 +62,7 @@ class Machine {
     return measurement_of(seconds);
   }
 
-  // Learns from 20 steps of each of the first cells.
+  // Learns from 20 steps of each of the first `cells` cells.
   Knowledge learn_from(int64_t cells) {
     Knowledge knowledge;
     for (int64_t i = 0; i < cells; ++i) {
@@ -128,8 +128,8 @@ TEST(Learning, EachPartHasItsFactor) {
   }
 }
 
-// The rest of the machine waits for its slowest stage to compute, so where devices have computed three times as long as
-// predicted, a pipeline's idle time is not believed to be as predicted.
+// The other stages wait for the slowest one to compute. If devices have computed three times as long as predicted, a
+// pipeline's idle time is not expected to be as predicted either.
 TEST(Learning, TheBubbleFollowsComputing) {
   const Knowledge knowledge = observe({}, {}, seconds_of_compute(1), {100, 3, 0.01});
   EXPECT_NEAR(knowledge.factor(Factor::compute), 3, 0.2);
@@ -137,7 +137,8 @@ TEST(Learning, TheBubbleFollowsComputing) {
   EXPECT_DOUBLE_EQ(knowledge.factor(Factor::data_links), 1);
 }
 
-// Ten of 30 cells are measured: the other 20 are off by little more than their own residuals, which cannot be known.
+// Ten of 30 cells are measured. The predictions of the other 20 are off by little more than their own residuals, which
+// are unpredictable.
 TEST(Learning, SharedFactorsCarryOverToCellsThatWereNotMeasured) {
   std::vector<double> before, after, residual;
   for (uint64_t seed = 0; seed < 50; ++seed) {
@@ -159,7 +160,7 @@ TEST(Learning, SharedFactorsCarryOverToCellsThatWereNotMeasured) {
   EXPECT_LT(quantile(after, 0.9), 0.08);
 }
 
-// Counts over many machines, with 10 of 30 cells measured, how often the truth lies within one and two deviations.
+// Counts over many machines, with 10 of 30 cells measured, how often the truth is within one and two deviations.
 TEST(Learning, DeviationsAreHonest) {
   for (const bool measured : {false, true}) {
     int64_t within_one = 0, within_two = 0, all = 0;
@@ -206,14 +207,14 @@ TEST(Learning, TheOrderDoesNotMatter) {
   for (int64_t i = 0; i < Machine::num_cells; ++i) {
     const Corrected one = forwards.correct(configuration_number(i), machine.parts[i]);
     const Corrected other = backwards.correct(configuration_number(i), machine.parts[i]);
-    // The sums are taken in another order, and Newton's steps end at 1e-12.
+    // The sums have another order, and Newton's steps end at 1e-12.
     EXPECT_NEAR(one.seconds / other.seconds, 1, 1e-11);
     EXPECT_NEAR(one.relative_deviation / other.relative_deviation, 1, 1e-11);
   }
 }
 
-// A layout runs the same micro-batches whatever the batch: what it deviates in one tells of the others, and little of
-// other layouts.
+// A layout runs the same micro-batches in any batch. Its deviation in one batch therefore says much about its other
+// batches, and little about other layouts.
 TEST(Learning, TheBatchesOfALayoutShareItsDeviation) {
   Knowledge knowledge;
   for (int64_t i = 1; i < 10; ++i) {
@@ -230,8 +231,8 @@ TEST(Learning, TheBatchesOfALayoutShareItsDeviation) {
   EXPECT_FALSE(knowledge.knows_layout(configuration_number(10)));
 }
 
-// One layout in twenty is many times slower than predicted by something of its own: seven times as long says less of
-// the machine than of the layout, and three times the opposite (TheBubbleFollowsComputing).
+// One layout in twenty is many times slower than predicted for a reason of its own. A factor of seven says less about
+// the machine than about the layout; a factor of three says the opposite (TheBubbleFollowsComputing).
 TEST(Learning, ALayoutThatIsStalledDoesNotSpeakForTheMachine) {
   const Knowledge knowledge = observe({}, configuration_number(0), seconds_of_compute(1), {20, 7, 0.02});
   EXPECT_NEAR(knowledge.correct(configuration_number(0), seconds_of_compute(1)).seconds, 7, 0.1);
@@ -239,7 +240,7 @@ TEST(Learning, ALayoutThatIsStalledDoesNotSpeakForTheMachine) {
   EXPECT_LT(knowledge.correct(configuration_number(1), seconds_of_compute(1)).seconds, 2);
 }
 
-// The residual of a cell is one draw, however often the cell is measured.
+// The residual of a cell is a single draw, however often the cell is measured.
 TEST(Learning, RepeatingOneCellSaysLittleAboutTheOthers) {
   const StepTimeParts parts = seconds_of_compute(1);
   Knowledge knowledge = observe({}, configuration_number(0), parts, {10, 1.2, 0.03});
@@ -261,7 +262,7 @@ TEST(Learning, MoreMeasurementsMakeSurer) {
     knowledge = observe(knowledge, configuration_number(i), machine.parts[i], {20, machine.truth(i), 0.03});
     for (int64_t other = 0; other < Machine::num_cells; ++other) {
       const double now = knowledge.correct(configuration_number(other), machine.parts[other]).relative_deviation;
-      EXPECT_LT(now, 1.05 * before[other]);  // not strictly less: the shares change with the factors
+      EXPECT_LT(now, 1.05 * before[other]);  // not strictly less, since the shares change with the factors
       before[other] = now;
     }
   }
@@ -297,7 +298,7 @@ TEST(Learning, MeasurementsCountWithTheirSteps) {
   EXPECT_DOUBLE_EQ(cell.seconds(), 2.5);
 }
 
-// A single step shows no spread, which does not mean that there is none.
+// A single step shows no spread, which does not prove that there is none.
 TEST(Learning, FewStepsAreNotTrusted) {
   const MeasuredCell one{seconds_of_compute(1), {{1, 1, 0}}}, many{seconds_of_compute(1), {{1000, 1, 0}}};
   EXPECT_GT(one.relative_noise(), 0.05);

@@ -71,7 +71,7 @@ TEST(LinkCost, CollectivesTakeTheRoundsOfTheirAlgorithms) {
 TEST(LinkCost, AllReducesTakeATreeWhereThatIsFaster) {
   Link link = slow_link;
   link.tree_seconds = 2;
-  // The ring of 4 ranks has 6 latencies of 0.5 s, the tree takes 2 s; either moves 6 / 4 of the bytes.
+  // The ring of 4 ranks has 6 latencies of 0.5 s, and the tree takes 2 s; both move 6 / 4 of the bytes.
   EXPECT_DOUBLE_EQ(all_reduce_seconds(link, 4, 800), 2 + 12);
   EXPECT_DOUBLE_EQ(all_reduce_seconds(link, 2, 800), 2 * 0.5 + 8);
   EXPECT_DOUBLE_EQ(reduce_scatter_seconds(link, 4, 800), 3 * 2.5);

@@ -15,8 +15,8 @@ namespace copus {
 
 namespace {
 
-// The elements that a pipeline rank holds of one role: a bucket for the head, as many as there are layers, and one for
-// the embedding; 0 where it lies on another rank.
+// The elements that a pipeline rank holds of one role: one bucket for the head, one for each layer, and one for the
+// embedding; 0 if the bucket is on another rank.
 struct RankBuckets {
   double head = 0, layer = 0, num_layers = 0, embedding = 0;
 
@@ -25,10 +25,10 @@ struct RankBuckets {
   double layers(double count) const { return std::min(count, num_layers) * layer; }
 };
 
-// What is whole beside a rank's shares at one moment of a micro-batch's passes, in elements.
+// What is whole in addition to a rank's shares, at one moment of a micro-batch's passes, in elements.
 struct Moment {
   double weights = 0, gradients = 0;
-  double layers_done = 0;  // whose activations the backward pass keeps no longer
+  double layers_done = 0;  // layers whose activations the backward pass has freed
   bool in_head = false;
 };
 
@@ -71,12 +71,12 @@ class ConfigurationMemory {
     const int64_t in_flight = activation_bound(strategy_.schedule, shape_, rank);
     parts.activations = static_cast<double>(in_flight) * layers / static_cast<double>(strategy_.virtual_stages) * kept_;
     if (waiting_ > 0) {
-      // No rank has more micro-batches under way from F to W than rank 0 has between F and B.
+      // No rank has more micro-batches between F and W than rank 0 has between F and B.
       const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
       parts.activations += static_cast<double>(under_way - in_flight) * layers * waiting_;
     }
     if (is_last(rank)) parts.logits = head_bytes();
-    // The head's logits are gone when a layer's backward pass needs room for scores.
+    // The head's logits are freed before a layer's backward pass needs memory for scores.
     parts.workspace = working_ + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
     return strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
   }
@@ -99,8 +99,8 @@ class ConfigurationMemory {
            tensors.score_bytes * heads * sequence_ * tokens_;
   }
 
-  // With sequence parallelism the inputs that a recompute gathers stay for the weights' gradients. They are counted by
-  // themselves unless the layer keeps gathered inputs anyway.
+  // With sequence parallelism the inputs that a recompute gathers are kept for the weight gradients. They are counted
+  // separately unless the layer keeps gathered inputs anyway.
   double gathered_bytes() const {
     if (!strategy_.sequence_parallel || system_.gathers_after_recompute || use_.kept.gathered > 0) return 0;
     const double inputs = strategy_.recompute == Recompute::none        ? 0
@@ -114,7 +114,7 @@ class ConfigurationMemory {
   }
 
   // Messages need four buffers: for an activation and a gradient that arrive, and for one of each that leaves. With
-  // several chunks the next one arrives while one is in use.
+  // several chunks one more arrives while another is in use.
   double message_bytes() const {
     const int64_t buffers = strategy_.virtual_stages > 1 ? 5 : 4;
     return strategy_.pipeline_parallel > 1
@@ -136,7 +136,7 @@ class ConfigurationMemory {
     return static_cast<double>(attention_workspace_bytes(micro_batch_, heads, sequence_length_));
   }
 
-  // What a device holds beside tensors.
+  // Memory of a device other than tensors.
   double fixed_bytes(int64_t rank) const {
     const CommunicatorCosts& costs = use_.communicators;
     if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
@@ -157,7 +157,7 @@ class ConfigurationMemory {
     return static_cast<double>(system_.optimizer_group > 0 ? system_.optimizer_group : strategy_.zero_shards());
   }
 
-  // Adds weights, gradients and optimizer state: what ZeRO shares out, and all that it does not.
+  // Adds weights, gradients and optimizer state, sharded by ZeRO or whole.
   void add_state(int64_t rank, MemoryParts& parts) const {
     const double weights = buckets(rank, &RoleElements::weights).sum();
     const double gradients = use_.separate_tied_gradient ? buckets(rank, &RoleElements::gradients).sum() : weights;
@@ -168,8 +168,8 @@ class ConfigurationMemory {
     parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 
-  // Adds to a rank's parts what is whole for a while, at the moment that needs most with it. Other moments keep more
-  // activations, or logits, but have less that is whole.
+  // Adds to a rank's parts what is whole for a short time, at the moment when the total is largest. Other moments keep
+  // more activations or logits, but less is whole.
   MemoryParts at_peak(int64_t rank, const MemoryParts& parts) const {
     MemoryParts most;
     for (const Moment& moment : moments(rank)) {
@@ -189,21 +189,21 @@ class ConfigurationMemory {
   }
 
   // Returns the moments at which memory may be at its peak. A gradient is whole from its layer's backward pass until it
-  // is reduced, which the next layer's hides: two of them, or three where neighbouring ranks add some of the gradients
-  // first. Beside the weights in use the next ones are gathered; those that are not resharded are all there.
+  // is reduced, which overlaps with the next layer's: two of them, or three if neighbouring ranks first add some of the
+  // gradients. In addition to the weights in use the next ones are gathered; without resharding all weights are whole.
   std::vector<Moment> moments(int64_t rank) const {
     const RankBuckets whole = buckets(rank, &RoleElements::gradients);
     const bool adds_first = strategy_.tensor_parallel > 1 &&
                             (strategy_.sequence_parallel || model_.num_kv_heads < strategy_.tensor_parallel);
     const double at_once = adds_first ? 3 : 2;
-    // A tied head's gradient is reduced with the embedding's, at the end of the only backward pass; with several
-    // micro-batches every one is, and what was reduced is added from a buffer.
+    // With one micro-batch, a tied head's gradient is reduced together with the embedding's at the end of the backward
+    // pass. With several, each micro-batch's is reduced, and a buffer holds the result until it is added.
     const bool several = shape_.num_microbatches > 1;
     const double tied = !several && model_.tie_word_embeddings && is_last(rank) ? elements_.embedding.gradients : 0;
     const double always = tied + (several ? whole.largest() / num_shares() : 0);
     const double head = whole.head - tied;
     const double chunk = whole.num_layers / static_cast<double>(strategy_.virtual_stages);
-    // What W computes later has gradients only then, when other micro-batches' activations are there.
+    // If W is deferred, its gradients exist only when activations of other micro-batches have taken the memory.
     const auto done = [&](double layers) { return waiting_ > 0 ? 0 : layers; };
 
     std::vector<Moment> moments = {{.weights = whole.layers(2), .gradients = head + whole.layers(1)}};
@@ -231,11 +231,11 @@ class ConfigurationMemory {
   const BlockElements& elements_;
   const std::vector<double>& layers_;
   const ParallelStrategy& strategy_;
-  const Schedule shape_;  // its numbers only; the lists stay empty
+  const Schedule shape_;  // only its numbers are used; the lists stay empty
   const int64_t micro_batch_, sequence_length_;
   const double tokens_, sequence_, tensor_ranks_;
   // Bytes per layer and micro-batch.
-  const double of_outputs_;  // bytes of blocks' outputs that norms read, where norms are of inputs too
+  const double of_outputs_;  // bytes of block outputs that norms read, if norms also apply to inputs
   const double all_kept_, kept_, working_, waiting_;
 };
 
@@ -277,7 +277,7 @@ std::optional<std::string> out_of_memory_reason(const MemoryPrediction& predicti
     text << std::fixed << std::setprecision(decimals) << bytes / static_cast<double>(int64_t{1} << 30);
     return text.str();
   };
-  // The message needs enough decimals to tell the needed memory from the available one, up to the byte.
+  // Uses enough decimals for the message to distinguish the needed from the available memory, up to the byte.
   int decimals = 1;
   while (decimals < 9 && in_gibibytes(needed, decimals) == in_gibibytes(memory_bytes, decimals)) ++decimals;
 

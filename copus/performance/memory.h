@@ -1,4 +1,4 @@
-// The memory that a configuration needs on the ranks of each pipeline stage, part by part.
+// The memory that a configuration needs on the ranks of each pipeline stage, by part.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct MemoryParts {
   double gradients = 0;
   double optimizer = 0;
   double activations = 0;  // kept for the backward pass, for every micro-batch under way
-  double logits = 0;       // on the last stage: scores of the vocabulary and their gradient
-  double workspace = 0;    // buffers of kernels and communication, the allocator's fragments
+  double logits = 0;       // on the last stage: logits and their gradient
+  double workspace = 0;    // buffers of kernels and communication, fragmentation
 
   double total() const { return weights + gradients + optimizer + activations + logits + workspace; }
   bool operator==(const MemoryParts&) const = default;
@@ -33,7 +33,7 @@ struct MemoryPrediction {
   MemoryParts parts;          // parts of that rank
 };
 
-// Predicts memory. It remembers what configurations have in common, so that a table of many is quick. For one thread.
+// Predicts memory. It caches what configurations have in common, so large tables are fast. Not thread-safe.
 class MemoryModel {
  public:
   MemoryModel(const ModelDescription& model, int64_t sequence_length, TrainingSystem system)
@@ -55,8 +55,7 @@ class MemoryModel {
 };
 
 // Returns a message like "needs 93.1 GiB on pipeline rank 0: weights 12.1, gradients ..., optimizer 36.2, activations
-// 41.3, ...; has 79.6", or nothing where the configuration fits. `memory_bytes` is a device's memory, 0 where it is not
-// known.
+// 41.3, ...; has 79.6", or nothing if the configuration fits. `memory_bytes` is a device's memory, 0 if unknown.
 std::optional<std::string> out_of_memory_reason(const MemoryPrediction& prediction, double memory_bytes);
 
 }  // namespace copus

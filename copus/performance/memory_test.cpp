@@ -21,19 +21,19 @@ TEST(Memory, OneRankCountedByHand) {
   EXPECT_EQ(parts.weights, 2 * parameters);
   EXPECT_EQ(parts.gradients, 4 * parameters);
   EXPECT_EQ(parts.optimizer, 12 * parameters);
-  // Activations are those of 256 tokens, one micro-batch at a time; of each layer 4 x 128 of the stream, 2 x 128 of
-  // queries and output, 2 x 64 of keys and values, 2 x 256 of gate and up.
+  // Activations of 256 tokens, for one micro-batch at a time. Each layer has 4 x 128 of the stream, 2 x 128 of queries
+  // and output, 2 x 64 of keys and values, and 2 x 256 of gate and up.
   EXPECT_EQ(parts.activations, 8 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) * 2);
   // The head has 256 x 1024 logits, fewer than its limit for one piece, and five tensors of 256 x 128.
   EXPECT_EQ(parts.logits, 256 * 1024 * 2 + 5 * 256 * 128 * 2);
-  // The workspace has the gradients of the current layer, with 2 x 128 of the stream, 8 x 128 and 4 x 64 of attention
-  // and 256 of the feed-forward, and the device's own bytes.
+  // The workspace contains the gradients of the current layer, with 2 x 128 of the stream, 8 x 128 and 4 x 64 of
+  // attention and 256 of the feed-forward, and the device's fixed bytes.
   EXPECT_EQ(parts.workspace, 256 * (2 * 128 + 8 * 128 + 4 * 64 + 256) * 2 + (1 << 30));
   EXPECT_EQ(parts.total(),
             parts.weights + parts.gradients + parts.optimizer + parts.activations + parts.logits + parts.workspace);
 }
 
-// Attention's backward pass comes when the logits are gone, so that only what it needs beyond them is added.
+// Attention's backward pass runs when the logits have been freed, so only the memory beyond them is added.
 TEST(Memory, GradientsOfScoresTakeThePlaceOfTheLogits) {
   TrainingSystem without = copus_in_bf16();
   without.memory.writes_score_gradients = false;
@@ -48,9 +48,9 @@ TEST(Memory, GradientsOfScoresTakeThePlaceOfTheLogits) {
   const double length = 4096, rows = 2 * length, scores = 2 * 8 * length * length * 2;
   EXPECT_EQ(added(64), 0);
   EXPECT_EQ(added(4096), scores - rows * (1024 * 2 + 5 * 128 * 2));
-  // With ZeRO-2 what is predicted is one moment, within the layers here, which has no logits.
+  // With ZeRO-2 the prediction is for a single moment, here within the layers, when there are no logits.
   EXPECT_EQ(added(4096, {.data_parallel = 2, .zero_stage = 2}), scores);
-  // One sequence of 16384 would need 4 GiB: there attention takes another way.
+  // One sequence of 16384 would need 4 GiB, so attention uses another method there.
   EXPECT_EQ(added(16384), 0);
 }
 
@@ -75,7 +75,7 @@ TEST(Memory, AnOptimizerWithOneSlotNeedsAMomentLess) {
   EXPECT_EQ(copus_in_fp32(Processor::cpu, OptimizerKind::signum).optimizer_traffic, 20);
 }
 
-// Compares with the parameters that every rank of a layout holds, as the training itself counts them.
+// Compares with the parameters that every rank of a layout holds, as training itself counts them.
 TEST(Memory, WeightsAreThoseThatTheLayoutLists) {
   for (const bool tied : {false, true}) {
     ModelDescription model = grouped_query_model();
@@ -118,12 +118,12 @@ TEST(Memory, RanksAddUpToTheWholeModel) {
   for (const int64_t stages : {1, 2, 3, 5, 8}) {
     EXPECT_EQ(sum(memory.predict_every_rank(batches_of({.pipeline_parallel = stages}))), 2 * parameters) << stages;
   }
-  // Norms are held by each of the tensor-parallel ranks.
+  // Each of the tensor-parallel ranks holds the norms.
   const double norms = (2 * 8 + 1) * 128;
   EXPECT_EQ(4 * sum(memory.predict_every_rank(batches_of({.tensor_parallel = 4}))), 2 * (parameters + 3 * norms));
 }
 
-// Elements of the buckets of grouped_query_model on one rank; the head is final norm and head.
+// Elements of the buckets of grouped_query_model on one rank; the head includes the final norm.
 constexpr double layer_elements = 2 * 128 * 128 + 2 * 64 * 128 + 3 * 256 * 128 + 2 * 128;
 constexpr double embedding_elements = 1024 * 128, head_elements = embedding_elements + 128;
 
@@ -145,7 +145,7 @@ TEST(Memory, ZeroSharesOutByStage) {
   MemoryParts expected = whole;
   expected.optimizer = whole.optimizer / 4;
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
-  // Two layers are larger than a layer and the head, and what was reduced of one layer waits to be added.
+  // Two layers are larger than a layer and the head, and the reduced gradient of one layer waits to be added.
   strategy.zero_stage = 2;
   expected.gradients = whole.gradients / 4 + 4 * (2 * layer_elements + layer_elements / 4);
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
@@ -155,13 +155,13 @@ TEST(Memory, ZeroSharesOutByStage) {
   strategy.reshard_after_forward = false;
   expected.weights = whole.weights / 4 + whole.weights;
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
-  // Two copies are cut over two ranks each.
+  // Two copies are sharded over two ranks each.
   strategy.zero_replicas = 2;
   expected.weights = whole.weights / 2 + whole.weights;
   expected.gradients = whole.gradients / 2 + 4 * (2 * layer_elements + layer_elements / 2);
   expected.optimizer = whole.optimizer / 2;
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
-  strategy.zero_replicas = 4;  // nothing is cut
+  strategy.zero_replicas = 4;  // nothing is sharded
   EXPECT_EQ(parts_of(batches_of(strategy)), whole);
 
   TrainingSystem in_pairs = copus_in_bf16();
@@ -171,8 +171,8 @@ TEST(Memory, ZeroSharesOutByStage) {
             whole.optimizer / 2);
 }
 
-// Returns the elements whose gradients and weights are whole beside the shares, under ZeRO-3, where nothing else
-// decides when memory is at its peak.
+// Returns the elements of gradients and weights that are whole in addition to the shares at the memory peak, with
+// ZeRO-3 and without activations.
 std::pair<double, double> whole_elements(const ModelDescription& model, ParallelStrategy strategy,
                                          int64_t num_microbatches, int64_t pipeline_rank) {
   strategy.zero_stage = 0;
@@ -193,34 +193,34 @@ TEST(Memory, TheLargestNeighboursAreWhole) {
     return whole_elements(model, strategy, num_microbatches, rank);
   };
   ParallelStrategy strategy{.data_parallel = 4};
-  // The last ones to be computed, the first layer and the embedding; the head's weights are gone when its gradient and
-  // that of a layer are both whole.
+  // The peak is at the end of the backward pass, with the first layer and the embedding. The head's weights are freed
+  // when its gradient and that of a layer are both whole.
   EXPECT_EQ(whole(strategy, 1, 0), Whole(embedding + layer_elements, embedding + layer_elements));
   EXPECT_EQ(whole(strategy, 2, 0), Whole(embedding + layer_elements + head / 4, embedding + layer_elements));
   strategy.pipeline_parallel = 4;
   EXPECT_EQ(whole(strategy, 1, 0), Whole(embedding + layer_elements, embedding + layer_elements));
   EXPECT_EQ(whole(strategy, 1, 1), Whole(2 * layer_elements, 2 * layer_elements));
-  EXPECT_EQ(whole(strategy, 1, 3), Whole(head + layer_elements, layer_elements));  // it has one layer
-  // With a layer each, there are no two layers that follow one another.
+  EXPECT_EQ(whole(strategy, 1, 3), Whole(head + layer_elements, layer_elements));  // this rank has one layer
+  // With one layer per rank there are no two consecutive layers.
   model.num_layers = 4;
   EXPECT_EQ(whole(strategy, 1, 1), Whole(layer_elements, layer_elements));
 }
 
-// Under ZeRO-3 with d = 4, memory is at its peak when the last layer's gradient is computed beside the reduction of the
-// head's, if activations take more than weights: nothing of them is freed yet, and the logits are gone.
+// Under ZeRO-3 with d = 4, memory is at its peak when the last layer's gradient is computed while the head's is
+// reduced, if activations take more memory than weights: none of them is freed yet, but the logits are.
 TEST(Memory, ThePeakIsWhereActivationsAndWholeBucketsMeet) {
   const Configuration whole = batches_of({.data_parallel = 4}, 8),
                       cut = batches_of({.data_parallel = 4, .zero_stage = 3}, 8);
   const MemoryParts all = parts_of(whole), peak = parts_of(cut);
   EXPECT_EQ(peak.activations, all.activations);
   EXPECT_EQ(peak.logits, 0);
-  // The gradients of 8 sequences' scores of 8 heads, in whose place there are logits at other moments.
+  // The gradients of the scores of 8 sequences with 8 heads; at other moments logits take their place.
   EXPECT_EQ(peak.workspace, all.workspace + 8 * 8 * 128 * 128 * 2);
   EXPECT_EQ(peak.weights, all.weights / 4 + 2 * 2 * layer_elements);
   const double of_reduced = head_elements > layer_elements ? head_elements : layer_elements;
   EXPECT_EQ(peak.gradients, all.gradients / 4 + 4 * (head_elements + layer_elements + of_reduced / 4));
 
-  // With a large vocabulary it is in the head, where a layer's kernels work on nothing.
+  // With a large vocabulary the peak is in the head, when a layer's kernels need no memory.
   ModelDescription model = grouped_query_model();
   model.vocab_size = 1 << 20;
   TrainingSystem at_once = copus_in_bf16();
@@ -244,7 +244,7 @@ TEST(Memory, SumsOverTensorParallelNeighboursKeepOneBucketMore) {
   EXPECT_DOUBLE_EQ(layers_whole(strategy), 2);
   strategy.sequence_parallel = true;  // norms
   EXPECT_DOUBLE_EQ(layers_whole(strategy), 3);
-  strategy = {.data_parallel = 2, .tensor_parallel = 8};  // key-value heads, of which there are 4
+  strategy = {.data_parallel = 2, .tensor_parallel = 8};  // the 4 key-value heads have partial gradients too
   EXPECT_DOUBLE_EQ(layers_whole(strategy), 3);
 }
 
@@ -304,7 +304,7 @@ TEST(Memory, WaitingWeightGradientsKeepInputsAndOutputGradients) {
   MemoryModel memory(grouped_query_model(), sequence, copus_in_bf16());
   const std::vector<MemoryParts> before = memory.predict_every_rank(batches_of(usual));
   const std::vector<MemoryParts> after = memory.predict_every_rank(batches_of(zero_bubble));
-  const double waiting = 2 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 3 * 256) * 2;  // two layers
+  const double waiting = 2 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 3 * 256) * 2;  // of two layers
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(after[rank].activations - before[rank].activations, rank * waiting) << rank;
   }
@@ -316,12 +316,12 @@ TEST(Memory, TensorParallelRanksShareHeadsAndSequenceParallelOnesRows) {
   EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * (4 * 128 + (2 * 128 + 2 * 64 + 2 * 256) / 4.0));
   strategy.sequence_parallel = true;
   EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) / 4);
-  strategy.tensor_parallel = 8;  // a key-value head each, of which there are 4
+  strategy.tensor_parallel = 8;  // one key-value head each, although there are only 4
   EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * ((4 * 128 + 2 * 128 + 2 * 256) / 8.0 + 2 * 16));
 }
 
-// What sequence-parallel ranks gather for a recompute stays for the weights' gradients, if it need not be gathered
-// twice.
+// The inputs that sequence-parallel ranks gather for a recompute are kept for the weight gradients, so that they need
+// not be gathered twice.
 TEST(Memory, RecomputedInputsStayGathered) {
   TrainingSystem twice = copus_in_bf16();
   twice.gathers_after_recompute = true;
@@ -335,7 +335,7 @@ TEST(Memory, RecomputedInputsStayGathered) {
   EXPECT_EQ(inputs(Recompute::full), 2);
 }
 
-// What a norm of an output reads is kept beside what a norm of an input reads, unless all is recomputed.
+// The input of an output's norm is kept in addition to that of an input's norm, unless everything is recomputed.
 TEST(Memory, NormsOfInputsAndOutputsKeepTheOutputsToo) {
   ModelDescription model = grouped_query_model();
   const auto activations = [&](Recompute recompute) {
@@ -379,7 +379,7 @@ TEST(Memory, GrowsWithTheMicroBatchAndPieceByPieceInTheHead) {
     EXPECT_GT(parts.total(), before);
     before = parts.total();
   }
-  // The 64 x 128 x 1024 logits exceed what a CPU works on at once, but not what a GPU does.
+  // The 64 x 128 x 1024 logits exceed what a CPU processes at once, but not what a GPU does.
   const double hidden = 5 * 64 * 128 * 128 * 2;
   EXPECT_EQ(parts_of(batches_of({}, 64), copus_in_bf16(Processor::cpu)).logits, 2.0 * (1 << 22) + hidden);
   EXPECT_EQ(parts_of(batches_of({}, 64)).logits, 2.0 * 64 * 128 * 1024 + hidden);

@@ -1,4 +1,4 @@
-// Tests the truth of a modelled cluster: its seconds are the predicted ones but for the errors that are asked for.
+// Tests the truth of a modelled cluster: its seconds equal the predicted ones except for the requested errors.
 #include "copus/performance/modelled_truth.h"
 
 #include <gtest/gtest.h>
@@ -43,8 +43,8 @@ TEST(ModelledTruth, ErrorsMultiplyThePrediction) {
   EXPECT_EQ(errors.factor(larger), errors.factor(first)) << "d, t, p and the micro-batch alone count";
 }
 
-// Over many seeds the logarithm of a factor has the standard deviation that is asked for, and the correlation of two
-// configurations is the share of d, t, p and b that they have in common.
+// Over many seeds the logarithm of a factor has the requested standard deviation, and the correlation of two
+// configurations is the fraction of d, t, p and b that they share.
 TEST(ModelledTruth, ErrorsOfSimilarLayoutsAreAlike) {
   constexpr double size = 0.2;
   constexpr int64_t count = 4000;
@@ -77,7 +77,7 @@ TEST(ModelledTruth, OfManyRanksItIsThatOfReceivingTheState) {
   const ParallelStrategy from{.data_parallel = 4096}, to{.data_parallel = 2048, .tensor_parallel = 2};
   const double bytes = 12 * static_cast<double>(count_parameters(described_model())) / 2;
   const Link link = described_cluster().between_nodes;
-  // The norms are on both tensor-parallel ranks.
+  // Both tensor-parallel ranks hold the norms.
   EXPECT_NEAR(truth.relayout_seconds(from, to), link.latency_seconds + bytes / link.bytes_per_second,
               1e-3 * bytes / link.bytes_per_second);
 }

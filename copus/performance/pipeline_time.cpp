@@ -1,4 +1,4 @@
-// Replays schedules as flat lists of passes that are written once, and extends short replays to long ones.
+// Replays schedules as flat lists of passes that are built once, and extrapolates short replays to long ones.
 #include "copus/performance/pipeline_time.h"
 
 #include <algorithm>
@@ -27,14 +27,14 @@ struct Pipeline {
 };
 
 // Returns the seconds in which micro-batches of one kind of pass go in one order through every stage and every link
-// between two stages: a flow shop of identical jobs, in which the first takes the sum and each further one the largest
-// of the times.
+// between two stages. This is a flow shop of identical jobs: the first takes the sum of the times, each further one the
+// largest of them.
 double flow_shop_seconds(double sum, double largest, int64_t jobs) {
   return sum + static_cast<double>(jobs - 1) * largest;
 }
 
-// Computes gpipe directly: when the last stage has done its F's, so have the others, and the B's (each with its W) flow
-// back.
+// Computes gpipe directly: when the last stage has done its F's, the others have too, and the B's (each with its W)
+// flow back.
 double gpipe_seconds(const std::vector<StageSeconds>& stages, int64_t num_microbatches) {
   double forward_sum = 0, forward_largest = 0, backward_sum = 0, backward_largest = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
@@ -51,16 +51,16 @@ double gpipe_seconds(const std::vector<StageSeconds>& stages, int64_t num_microb
          flow_shop_seconds(backward_sum, backward_largest, num_microbatches);
 }
 
-// One F or B (with the W's that go with it) of a replay: it waits for a message, computes and sends a message.
+// One F or B (with its W's) of a replay: it waits for a message, computes, and sends a message.
 struct Pass {
   int32_t rank;
   int32_t cost;    // index among the costs of every stage
-  int32_t link;    // index of the link that the sent message takes
+  int32_t link;    // index of the link for the sent message
   int32_t awaits;  // index of a message
   int32_t sends;
 };
 
-// The passes of a schedule, in an order in which each comes behind those that it waits for.
+// The passes of a schedule, in an order in which each follows those that it waits for.
 class Passes {
  public:
   explicit Passes(const Schedule& schedule, bool weights_trail)
@@ -78,13 +78,13 @@ class Passes {
   const std::vector<Pass>& list() const { return list_; }
   size_t num_messages() const { return first_message + 2 * num_stages_ * micro_batches_; }
   size_t num_links() const { return 2 * ranks_ + 1; }
-  // Returns the number of W's that are left on a rank after its last B and the W behind it, where W's trail.
+  // Returns the number of W's that remain on a rank after its last B and the W behind it, if W's trail.
   int64_t left_at_the_end(int64_t rank) const { return left_at_the_end_[rank]; }
 
   // The three kinds of cost of a pass on a stage.
   enum { forward_cost, backward_cost, backward_before_weight_cost, num_costs };
-  // A message that is there from the beginning, and one that no pass awaits; the others have indices from first_message
-  // on.
+  // A message that has arrived from the beginning, and one that no pass awaits; the others have indices from
+  // first_message on.
   static constexpr int64_t nothing = 0, nobody = 1, first_message = 2;
 
  private:
@@ -126,8 +126,8 @@ class Passes {
           ++backwards;
           break;
         case ActionKind::backward_weight:
-          if (!weights_trail) break;  // counted in the backward pass before it
-          // The W's of a rank trail its B's by as many as its number; those that are left follow after the last B.
+          if (!weights_trail) break;  // counted in the preceding backward pass
+          // The W's of a rank trail its B's by the rank's number; the remaining ones follow the last B.
           if (backwards > rank && passes.back().cost % num_costs == backward_cost) {
             ++passes.back().cost;  // turns it into backward_before_weight_cost
           } else {
@@ -138,7 +138,7 @@ class Passes {
           send(activation_to(stage + 1, action.micro_batch), 2 * rank);
           break;
         case ActionKind::send_gradient:
-          // Two ranks have one link in each direction, shared by activations and gradients.
+          // Two ranks have one link in each direction, which activations and gradients share.
           send(gradient_to(stage - 1, action.micro_batch), ranks_ == 2 ? 2 * rank : 2 * rank + 1);
           break;
       }
@@ -146,15 +146,14 @@ class Passes {
     return passes;
   }
 
-  // Puts passes in an order of levels. Passes of one level do not wait for each other, so a processor can compute
-  // several at once.
+  // Orders passes by level. Passes of one level do not wait for each other, so a processor can compute several at once.
   void order_by_level(const std::vector<std::vector<Pass>>& by_rank) {
     std::vector<int32_t> sent_at(num_messages(), 0);  // by message: level of the pass that sends it; 0: not yet sent
     sent_at[nothing] = 1;
     std::vector<int32_t> level(ranks_, 0);  // level of each rank's last pass
     std::vector<size_t> next(ranks_, 0);
     std::vector<std::vector<Pass>> by_level;
-    // Advances a rank until it has to wait for a message that is not sent yet.
+    // Advances a rank until it must wait for a message that has not been sent.
     const auto advance = [&](int64_t rank) {
       for (size_t& at = next[rank]; at < by_rank[rank].size(); ++at) {
         const Pass& pass = by_rank[rank][at];
@@ -167,7 +166,7 @@ class Passes {
     };
     const size_t all = ranks_ * by_rank.front().size();
     for (size_t done = 0, before = 0; done < all; before = done) {
-      // Ranks are visited upwards, the way activations travel, then downwards, the way gradients travel.
+      // Visits ranks upwards, as activations travel, then downwards, as gradients travel.
       for (int64_t rank = 0; rank < ranks_; ++rank) advance(rank);
       for (int64_t rank = ranks_ - 1; rank >= 0; --rank) advance(rank);
       done = std::accumulate(next.begin(), next.end(), size_t{0});
@@ -182,7 +181,7 @@ class Passes {
   std::vector<Pass> list_;
 };
 
-// Computes when each rank is done.
+// Computes when all ranks are done.
 class Replay {
  public:
   double seconds(const Pipeline& pipeline, const Passes& passes) {
@@ -243,7 +242,7 @@ double busiest_seconds(const Pipeline& pipeline) {
 }
 
 uint64_t hash_of(PipelineSchedule kind, int64_t ranks, const std::vector<StageSeconds>& stages) {
-  constexpr uint64_t multiplier = 0x9E3779B97F4A7C15;  // multiplier of Fibonacci hashing (Knuth, volume 3, section 6.4)
+  constexpr uint64_t multiplier = 0x9E3779B97F4A7C15;  // of Fibonacci hashing (Knuth, volume 3, section 6.4)
   std::array<uint64_t, 4> lanes = {static_cast<uint64_t>(kind), static_cast<uint64_t>(ranks), stages.size(), 0};
   for (const StageSeconds& seconds : stages) {
     lanes[0] = (lanes[0] ^ std::bit_cast<uint64_t>(seconds.forward)) * multiplier;
@@ -257,15 +256,15 @@ uint64_t hash_of(PipelineSchedule kind, int64_t ranks, const std::vector<StageSe
   return hash;
 }
 
-// Numbers of micro-batches up to so many times p (and less than one p more) are replayed exactly.
+// Numbers of micro-batches below (exact_rounds + 1) p are replayed exactly.
 constexpr int64_t exact_rounds = 4;
-// The largest relative distance of two bounds between which an answer is taken.
+// Two bounds this close, relative to the lower one, are close enough for an answer.
 constexpr double tolerance = 0.01;
 
 }  // namespace
 
 struct PipelineTimes::Memo {
-  // One pipeline and what is known of it.
+  // One pipeline and its known times.
   struct Entry {
     Pipeline pipeline;
     double busiest = 0;
@@ -275,7 +274,7 @@ struct PipelineTimes::Memo {
 
   std::map<std::tuple<PipelineSchedule, int64_t, int64_t, int64_t>, Passes> all_passes;  // by p, v and m
   Replay replay;
-  // Indexed by the hash of the pipeline; a new pipeline replaces an older one with the same index.
+  // Indexed by the hash of the pipeline. A new pipeline replaces an older one with the same index.
   std::vector<Entry> slots = std::vector<Entry>(size_t{1} << slot_bits);
 
   Entry& find(PipelineSchedule kind, int64_t ranks, int64_t chunks, const std::vector<StageSeconds>& stages) {
@@ -308,13 +307,13 @@ struct PipelineTimes::Memo {
     return seconds;
   }
 
-  // Extends short replays. The longest path through a replay grows with every further p micro-batches by as much as
-  // before, or by more where another path overtakes it. In the end it grows by p times the busiest rank's seconds, or
-  // by what slow messages allow if that is more; the latter shows in a growth that does not change any more. Growth is
-  // counted by p micro-batches, since slow messages make a pipeline that holds up to p of them repeat every p.
+  // Extrapolates short replays. With every further p micro-batches the longest path through a replay grows by as much
+  // as before, or by more if another path overtakes it. In the long run it grows by p times the busiest rank's seconds,
+  // or by what slow messages allow if that is more; in the latter case growth becomes constant. Growth is counted per p
+  // micro-batches, since with slow messages a pipeline that holds up to p of them repeats every p.
   double seconds(Entry& entry, int64_t num_microbatches) {
     const int64_t ranks = entry.pipeline.ranks;
-    // Shorter replays of larger rounds would have rounds of another size.
+    // Shorter replays would have rounds of another size.
     if (entry.pipeline.chunks > 1 && num_microbatches % ranks != 0) return replayed(entry, num_microbatches);
     const int64_t all_rounds = num_microbatches / ranks;
     const auto after = [&](int64_t rounds) { return replayed(entry, rounds * ranks + num_microbatches % ranks); };

@@ -1,5 +1,5 @@
-// The time that the pipeline of a step takes, quickly enough to compute it for every candidate of a table: schedules
-// are replayed as flat lists of passes that are written once, and short replays are extended to long ones.
+// The time of a step's pipeline, computed fast enough for every candidate of a table. Schedules are replayed as flat
+// lists of passes that are built once, and short replays are extrapolated to long ones.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ struct StageSeconds {
   bool operator==(const StageSeconds&) const = default;
 };
 
-// Computes pipeline times and remembers them. For one thread.
+// Computes pipeline times and caches them. Not thread-safe.
 class PipelineTimes {
  public:
   PipelineTimes();
   ~PipelineTimes();
 
-  // Returns what time_schedule gives for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them):
-  // exactly with less than 5 p micro-batches (gpipe and interleaved rounds that are larger than p: always), to 1 % from
-  // there on. There it is nearly affine in m, so that a few shorter replays suffice, which are shared by candidates
-  // that differ in m alone. (Of 20,000 pipelines with stages that differ at random, some of them twofold, 9 were off by
-  // more than 1 %, the worst by 3.3 %.)
+  // Returns what time_schedule gives for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them). The
+  // result is exact for fewer than 5 p micro-batches, and always for gpipe and for interleaved rounds larger than p.
+  // Otherwise it is within 1 %: the time is nearly affine in m there, so a few shorter replays suffice, and candidates
+  // that differ only in m share them. (In a test of 20,000 pipelines with random differences between stages, some
+  // twofold, 9 were off by more than 1 %, the worst by 3.3 %.)
   double seconds(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages, int64_t num_microbatches,
                  const std::vector<StageSeconds>& stages);
 

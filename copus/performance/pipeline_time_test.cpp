@@ -14,7 +14,7 @@ namespace {
 
 using Stages = std::vector<StageSeconds>;
 
-// Draws seconds of very unlike stages, messages and passes, of the kinds that a search meets and worse.
+// Draws seconds of very different stages, messages and passes, of the kinds that a search meets and worse.
 class RandomStages {
  public:
   explicit RandomStages(uint64_t seed) : random_(seed) {}
@@ -29,7 +29,7 @@ class RandomStages {
     for (StageSeconds& stage : stages) {
       stage = {scaled(1), scaled(backward), scaled(weight), scaled(send)};
     }
-    // One stage may be slower, as with a large head or one layer more.
+    // One stage may be slower, for example with a large head or an additional layer.
     if (pick(2) == 0) {
       StageSeconds& slow = stages[pick(count)];
       const double factor = 1 + uniform();
@@ -122,7 +122,7 @@ TEST(PipelineTime, HoldsForManyMicroBatches) {
   RecordProperty("worst_relative_error", concat(worst));
 }
 
-// Checks that a remembered pipeline does not answer for another one, and that answers do not depend on their order.
+// Checks that a cached pipeline does not answer for another one, and that answers do not depend on their order.
 TEST(PipelineTime, RemembersNothingWrong) {
   PipelineTimes asked_before;
   RandomStages random(3);
@@ -133,7 +133,7 @@ TEST(PipelineTime, RemembersNothingWrong) {
     const PipelineSchedule kind = kinds[1 + random.pick(3)];
     const int64_t v = kind == PipelineSchedule::interleaved_1f1b ? 2 : 1;
     questions.push_back({{kind, p, v, m}, random.draw(p * v)});
-    // The second question differs in its messages only.
+    // The second question differs only in its messages.
     questions.push_back(questions.back());
     questions.back().second.front().send += 1;
   }

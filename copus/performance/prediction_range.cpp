@@ -6,13 +6,13 @@ namespace copus {
 
 namespace {
 
-// One standard deviation of the logarithm of published step times over corrected predictions; where tensor-parallel
-// groups span nodes, every layer waits for the network, and more is unknown.
+// One standard deviation of the logarithm of published step times over corrected predictions. If tensor-parallel groups
+// span nodes, every layer waits for the network, and predictions are less certain.
 constexpr double usual_deviation = 0.1;
 constexpr double tensor_network_deviation = 0.25;
 constexpr double deviation_per_doubling = 0.05;
 
-// 95 % of a normal distribution lie within so many standard deviations.
+// 95 % of a normal distribution are within this many standard deviations.
 constexpr double normal_quantile = 1.96;
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST(PredictionRange, EachDoublingBeyondWhatWasMeasuredAddsToTheDeviation) {
   EXPECT_DOUBLE_EQ(extrapolation_deviation(4, 8), 0);
   EXPECT_DOUBLE_EQ(extrapolation_deviation(16, 8), 0.05);
   EXPECT_DOUBLE_EQ(extrapolation_deviation(64, 8), 0.15);
-  EXPECT_DOUBLE_EQ(extrapolation_deviation(64, 0), 0);  // not said
+  EXPECT_DOUBLE_EQ(extrapolation_deviation(64, 0), 0);  // unknown
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How long a re-layout stops training, for each pair of layouts, by what its plan moves.
+// How long a re-layout stops training, for each pair of layouts, from what its plan moves.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@
 
 namespace copus {
 
-// For one thread. It remembers every answer.
+// Caches every answer. Not thread-safe.
 class RelayoutForecast {
  public:
-  // Serves clusters whose links are described. Where `copied_bytes_per_second` is above 0 the ranks lie in one memory
-  // instead: each copies so many bytes in a second, as many ranks at once as there are devices, and links do not count.
+  // Requires a cluster whose links are described. With `copied_bytes_per_second` above 0 the ranks share one memory
+  // instead, and links do not count: each rank copies this many bytes per second, as many ranks at once as there are
+  // devices.
   RelayoutForecast(const ModelDescription& model, int64_t sequence_length, ClusterDescription cluster,
                    const TrainingSystem& system, double copied_bytes_per_second = 0);
 
-  // Seconds for which the move of the training state from one layout to another of as many ranks stops training: those
-  // of its plan on the cluster's links (copus::relayout_seconds), or of copying its bytes. From many_ranks on, where
-  // the plan would take seconds to make, those in which a rank takes its whole new state over its link between nodes
-  // (within the node if there is one alone), or copies it. No plan asks more of a receiver; a rank that many others
-  // take from may take longer. With them count those in which communicators open, where the cluster says how long one
-  // takes. 0 where no state moves: where only schedule, recompute or sequence parallelism change.
+  // Seconds for which moving the training state between two layouts with the same number of ranks stops training. They
+  // are those of the plan on the cluster's links (copus::relayout_seconds), or of copying its bytes. From many_ranks
+  // ranks on, making the plan would take seconds; then they are those in which a rank receives its whole new state over
+  // its link between nodes (within the node if there is only one), or copies it. No plan requires more of a receiver,
+  // but a rank from which many others receive may take longer. Adds the seconds to open communicators if the cluster
+  // gives the time of one. 0 if no state moves: if only schedule, recompute or sequence parallelism change.
   double seconds(const ParallelStrategy& from, const ParallelStrategy& to);
   static constexpr int64_t many_ranks = 512;
 

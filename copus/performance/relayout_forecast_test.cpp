@@ -1,4 +1,4 @@
-// Tests the forecast of a re-layout's pause against the plan of the move and against the truth of a modelled clock.
+// Compares the forecast of a re-layout's pause with the plan of the move and with the truth of a modelled clock.
 #include "copus/performance/relayout_forecast.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(RelayoutForecast, IsThePlansAndTheModelledTruths) {
   EXPECT_NE(forecast.seconds(of_data, of_stages), forecast.seconds(of_data, of_tensors)) << "targets differ";
 }
 
-// Where the plan itself is asked for, it has no bytes either; so the short cut leaves nothing out.
+// The plan itself has no bytes either, so the shortcut misses nothing.
 TEST(RelayoutForecast, WhatMovesNoStateCostsNothing) {
   ParallelStrategy to = of_stages;
   to.schedule = PipelineSchedule::zb_h1;
@@ -63,7 +63,7 @@ TEST(RelayoutForecast, InOneMemoryItIsThatOfCopyingByAsManyRanksAsThereAreDevice
   EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 8 / 4e9);
   machine.ranks_per_node = 8;
   machine.devices_per_node = 2;
-  // Senders may be others where all ranks share a node; the bytes are the same.
+  // If all ranks share a node the senders may differ; the bytes are the same.
   EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 2 / 4e9);
   machine.devices_per_node = 16;
   EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 8 / 4e9);
@@ -73,7 +73,7 @@ TEST(RelayoutForecast, OfManyRanksItIsThatOfReceivingTheState) {
   const ParallelStrategy from{.data_parallel = 1024}, to{.data_parallel = 512, .tensor_parallel = 2};
   const double bytes = 12 * static_cast<double>(count_parameters(described_model())) / 2;
   const Link link = described_cluster().between_nodes;
-  // The norms are on both tensor-parallel ranks.
+  // Both tensor-parallel ranks hold the norms.
   EXPECT_NEAR(forecast_on(described_cluster()).seconds(from, to), link.latency_seconds + bytes / link.bytes_per_second,
               1e-3 * bytes / link.bytes_per_second);
   EXPECT_NEAR(forecast_on(described_cluster(), 4e9).seconds(from, to), bytes / 4e9, 1e-3 * bytes / 4e9);

@@ -20,11 +20,11 @@ struct BlockPass {
   double compute;
   int64_t bucket;
   bool uses_weights;
-  double gather;  // seconds to gather what it uses; 0: it is whole
+  double gather;  // seconds to gather the weights that it uses; 0: they are whole
   double reduce;  // seconds to reduce the gradient that it completes; 0: it completes none
 };
 
-// The order in which a stage goes through its blocks.
+// The order in which a stage processes its blocks.
 class BlockPasses {
  public:
   explicit BlockPasses(const ShardedStage& stage) : stage_(stage) {
@@ -72,11 +72,12 @@ class BlockPasses {
     add_weight(stage_.embedding);
   }
 
-  // Whether nothing is left of what the micro-batches before it gathered.
+  // Whether no weights remain from the gathers of earlier micro-batches.
   bool is_first_use(int64_t micro_batch) const { return micro_batch == 0 || stage_.frees_after_backward; }
 
-  // A bucket that is used twice in a row stays in between: a stage without head has its last layer whole when a
-  // backward pass follows a forward one, and one without embedding its first when it is the other way round.
+  // A bucket that is used twice in a row stays whole in between. In a stage without head, the last layer is whole when
+  // a backward pass follows a forward pass; in a stage without embedding, the first layer is whole in the opposite
+  // case.
   void keep_what_is_used_next() {
     int64_t latest = no_bucket;
     for (BlockPass& pass : list_) {
@@ -110,9 +111,9 @@ StageWaits wait_for_shares(const ShardedStage& stage) {
 
   double now = 0, communicator_free = 0;
   double gathered = 0;                     // when the weights of the next use are whole
-  double reduced = 0, reduced_before = 0;  // when the last two gradients are
-  size_t next_use = 0;                     // the first that nothing was gathered for
-  bool is_ahead = false;  // whether something has been gathered, or begun to be, that is not in use yet
+  double reduced = 0, reduced_before = 0;  // when the last two gradients are reduced
+  size_t next_use = 0;                     // the first use without a gather so far
+  bool is_ahead = false;                   // whether a gather has been started whose weights are not in use yet
   const auto gather_next = [&](size_t from, double at) {
     if (is_ahead) return;
     next_use = std::max(next_use, from);

@@ -13,15 +13,15 @@ double as_double(int64_t value) { return static_cast<double>(value); }
 
 }  // namespace
 
-// The costs of a configuration's stages, and of the blocks that they consist of.
+// The costs of a configuration's stages, and of their blocks.
 struct StepTimeModel::Stages {
   const BlockCosts& blocks;
   const std::vector<LayerRange>& ranges;
   std::vector<BlockCost> costs;       // by stage, for one micro-batch
   std::vector<StageSeconds> seconds;  // by stage, for one micro-batch, with messages
-  std::vector<StageWaits> waits;  // by stage, for what is shared out; part of `seconds` where devices are not shared
-  std::vector<Cost> busy;         // by pipeline rank, for every micro-batch of a step
-  std::vector<double> waiting;    // by pipeline rank, likewise
+  std::vector<StageWaits> waits;      // by stage, for sharded buckets; part of `seconds` unless ranks share devices
+  std::vector<Cost> busy;             // by pipeline rank, for every micro-batch of a step
+  std::vector<double> waiting;        // waits by pipeline rank, for every micro-batch of a step
 };
 
 // The seconds of a bucket's collectives over data-parallel ranks.
@@ -29,10 +29,10 @@ struct StepTimeModel::BucketCosts {
   struct Bucket {
     double reduce = 0;
     double gather = 0;           // of its weights
-    double reduce_replicas = 0;  // of a share of its gradient, among the ranks that have the same share
+    double reduce_replicas = 0;  // of a share of its gradient, among the ranks with the same share
   };
   Bucket layer, embedding;  // a head is as large as the embedding
-  double add_partial = 0;   // among tensor-parallel neighbours, of a layer
+  double add_partial = 0;   // of a layer, among tensor-parallel neighbours
 };
 
 StepTimeModel::StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
@@ -85,8 +85,8 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
   return all;
 }
 
-// Returns how long each stage waits for its buckets, whose gradients are shared out. Stages in the middle with as many
-// layers wait alike.
+// Returns how long each stage waits for its buckets, whose gradients are sharded. Middle stages with the same number of
+// layers wait equally long.
 std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t num_stages = strategy.num_stages();
@@ -116,7 +116,8 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
     of.num_microbatches = configuration.num_microbatches();
     if (is_first) of.embedding = seconds_of(costs.blocks.embedding, buckets.embedding);
     if (is_last) of.head = seconds_of(costs.blocks.head, buckets.embedding);
-    if (is_first && is_last && model_.tie_word_embeddings && !of.reshards) of.head.gather = 0;  // it is the embedding
+    if (is_first && is_last && model_.tie_word_embeddings && !of.reshards)
+      of.head.gather = 0;  // the embedding's weights serve it
     if (tied_at_the_end) of.embedding.reduce = of.head.reduce = 0;
     const bool is_common = !is_first && !is_last;
     if (is_common && in_the_middle.contains(of.num_layers)) {
@@ -132,7 +133,7 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
   return all;
 }
 
-// Adds computing, communication within passes and the bubble.
+// Adds computation, communication within passes, and the bubble.
 void StepTimeModel::add_pipeline(const Configuration& configuration, const Stages& costs, StepTimeParts& parts) {
   const ParallelStrategy& strategy = configuration.strategy;
   const std::vector<Cost>& busy = costs.busy;
@@ -146,7 +147,7 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
   parts.tensor_communication = busiest.communication;
   parts.data_communication = costs.waiting[most];
   const double shared = ranks_per_device(strategy);
-  // Ranks that share a device move bytes in turn, which the pipeline does not hide.
+  // Ranks that share a device move bytes in turn, and the pipeline does not overlap with that.
   const double waiting = shared > 1 ? 0 : costs.waiting[most];
   double pipeline =
       strategy.pipeline_parallel == 1
@@ -157,7 +158,7 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
     parts.compute *= shared;
     pipeline -= (1 - shared) * busiest.compute;
   } else if (shared > 1) {
-    // Ranks that share a device take turns: a rank that waits in the pipeline leaves it to others.
+    // Ranks that share a device take turns: while a rank waits in the pipeline, others use the device.
     std::vector<double> computing, communicating;
     for (const Cost& cost : busy) {
       computing.push_back(cost.compute);
@@ -170,8 +171,8 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
   parts.bubble = std::max(0.0, pipeline - parts.compute - parts.tensor_communication - waiting);
 }
 
-// Returns the seconds of the step beside its passes: the rest of the reduction of buckets, tied embeddings, gradients
-// that neighbouring ranks have to add once a step, and what the ranks tell each other.
+// Returns the seconds of the step outside of its passes: the rest of the bucket reductions, tied embeddings, gradients
+// that neighbouring ranks add once a step, and the agreement of all ranks.
 double StepTimeModel::data_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel;
@@ -195,8 +196,8 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
   return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
 }
 
-// Returns the seconds in which neighbouring ranks add a layer's gradients of norms, of which each rank has seen its
-// rows alone, and of key-value heads that several ranks hold.
+// Returns the seconds in which neighbouring ranks add a layer's partial gradients: of norms, for which each rank has
+// seen only its own rows, and of key-value heads that several ranks hold.
 double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy) {
   double seconds = 0;
   for (const auto& [ranks, elements_of_layer] : elements_.of(strategy).partial) {
@@ -208,7 +209,8 @@ double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy) {
 
 StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& strategy) {
   const int64_t t = strategy.tensor_parallel, d = strategy.data_parallel, sharers = sharing_ranks(strategy);
-  // Groups that share an optimizer's state alone add all gradients of all data-parallel ranks.
+  // If the optimizer state is sharded over a part of the data-parallel ranks, all gradients are still all-reduced over
+  // all of them.
   const bool scatters =
       sharers > 1 && sharers == strategy.zero_shards() && (system_.scatters_gradients || strategy.cuts_gradients());
   const int64_t reducers = scatters ? sharers : d, replicas = scatters ? strategy.zero_replicas : 1;
@@ -221,7 +223,7 @@ StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& s
   const bool fills_buckets = bucket_parameters > 0 && !strategy.cuts_gradients();
   const double filled = fills_buckets ? std::min(bucket_parameters, held_parameters(strategy, 0)) : 0;
   const auto cost = [&](double parameters) {
-    // A block takes its share of the time of what is sent with it.
+    // A block takes its share of the time of everything that is sent with it.
     const double together = fills_buckets ? filled : parameters, share = parameters / together;
     const int64_t reduced = bytes_of(together, system_.reduced_bytes);
     BucketCosts::Bucket bucket;
@@ -241,7 +243,8 @@ StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& s
   return costs;
 }
 
-// Calls visit(bucket) for the buckets of a pipeline rank that have weights. A tied head beside its embedding has none.
+// Calls visit(bucket) for the buckets of a pipeline rank that have weights. A tied head on the same rank as its
+// embedding has none.
 template <class Visitor>
 void StepTimeModel::visit_buckets(const ParallelStrategy& strategy, int64_t rank, const BucketCosts& buckets,
                                   Visitor&& visit) {
@@ -254,30 +257,31 @@ void StepTimeModel::visit_buckets(const ParallelStrategy& strategy, int64_t rank
   if (rank == p - 1 && (!model_.tie_word_embeddings || p > 1)) visit(buckets.embedding);
 }
 
-// Whether backward passes leave the weights' gradients to later.
+// Whether backward passes defer the weight gradients.
 bool StepTimeModel::defers_weight_gradients(const ParallelStrategy& strategy, int64_t rank) {
   return strategy.schedule == PipelineSchedule::zb_h1 && rank > 0;
 }
 
-// Whether anything goes on beside computing. On ranks that share devices nothing does: the same processors move bytes
-// and compute.
+// Whether communication overlaps with computation. On ranks that share devices it does not: the same processors move
+// bytes and compute.
 bool StepTimeModel::overlaps_reduction(const ParallelStrategy& strategy) const {
   return system_.reduction_of(strategy).overlaps && cluster_.devices_per_node == 0;
 }
 
-// Whether the gradients of tied embeddings are added whole and reduced when the backward pass has ended.
+// Whether the gradients of tied embeddings are added whole, and reduced when the backward pass has ended.
 bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) const {
   return model_.tie_word_embeddings &&
          (!configuration.strategy.cuts_gradients() || configuration.num_microbatches() == 1);
 }
 
-// Returns the seconds of bucket reductions that nothing hides. The gradients of each layer, of the embedding and of the
-// head are one bucket each, reduced in turn: each when the last backward pass has left it and the bucket before it is
-// done. The rest of that when the backward pass of the pipeline's first rank ends is exposed. Pipeline rank r has ended
-// its own backward pass as much earlier as the ranks before it still need for the last micro-batch. Tied embeddings
-// come last. With ZeRO-1 the host waits for a share when the next bucket is complete, and then starts to add the share
-// to those of other copies. Where nothing overlaps, all sums over copies come last. Then ZeRO-1 and 2 gather the
-// weights.
+// Returns the seconds of bucket reductions that do not overlap with computation. Each layer's gradients, the
+// embedding's and the head's are one bucket. A bucket's reduction begins when the last backward pass has completed it
+// and the previous bucket is done. What remains when the backward pass of the first pipeline rank ends is exposed.
+// Pipeline rank r ends its backward pass earlier than that, by the time that the ranks before it still need for the
+// last micro-batch. Tied embeddings come last.
+//
+// With ZeRO-1 the host waits for a share when the next bucket is complete, and then starts to add the share to those of
+// other copies. If nothing overlaps, all sums over copies come last. Then ZeRO-1 and 2 gather the weights.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -285,7 +289,7 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
   const bool adds_copies = overlaps_reduction(strategy) && strategy.zero_replicas > 1;
   double exposed = 0, ended_earlier = 0;
   for (int64_t rank = 0; rank < p; ++rank) {
-    // Buckets are complete only at the end of the schedule where it leaves the weights' gradients until then.
+    // If the schedule defers weight gradients, buckets are complete only at its end.
     const bool is_deferred = defers_weight_gradients(strategy, rank);
     const bool overlaps = overlaps_reduction(strategy) && !is_deferred;
     double computed = 0, now = 0;  // without and with waits for shares
@@ -300,7 +304,7 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
       const double reduced_before = reduced;
       reduced = std::max(reduced, now) + bucket.reduce;
       if (!adds_copies) return;
-      // The share of the bucket before is waited for and added to the copies.
+      // Waits for the previous bucket's share, and adds it to the copies.
       if (overlaps) now = std::max(now, reduced_before);
       added = std::max({added, now, reduced_before}) + unadded;
       unadded = bucket.reduce_replicas;
@@ -335,9 +339,9 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
   return exposed + end_of_step(strategy, costs, buckets);
 }
 
-// Returns the exposed seconds of the collectives when all gradients are reduced: the sums of shares over the copies of
-// what is shared out, where they have not been counted (with ZeRO-2 and 3 this leaves out that the last backward pass
-// hides some), and the gathering of updated weights.
+// Returns the exposed seconds of the collectives after all gradients are reduced: the sums of shares over copies, if
+// they have not been counted, and the gathers of updated weights. With ZeRO-2 and 3 this ignores that some of the sums
+// overlap with the last backward pass.
 double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets) {
   const bool added_before = overlaps_reduction(strategy) && !strategy.cuts_gradients();  // bucket_communication
   double adding = 0, gathering = 0;
@@ -355,13 +359,12 @@ double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages
   return adding + (overlaps ? exposed_gathers(strategy, costs, buckets) : gathering);
 }
 
-// Returns how much later the first micro-batch leaves its forward pass through all stages, since each bucket waits
-// until its weights are gathered. All gathers start with the step, on every rank in the order of use; the head is used
-// last.
+// Returns how much later the first micro-batch completes its forward pass through all stages because buckets wait for
+// gathered weights. All gathers start with the step, on every rank in the order of use; the head is used last.
 double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const Stages& costs,
                                       const BucketCosts& buckets) {
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
-  std::vector<double> gathered(p, 0);  // by pipeline rank: when the bucket of its latest use was
+  std::vector<double> gathered(p, 0);  // by pipeline rank: when the bucket of its latest use was gathered
   double now = 0, without_waits = 0;
   const auto pass = [&](double seconds) {
     now += seconds;
@@ -385,8 +388,8 @@ double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const St
   return now - without_waits;
 }
 
-// Returns the seconds of gathering and reducing beside those that every micro-batch waits for: what the first one waits
-// longer, and what is left to reduce when the backward pass of the pipeline's first rank ends, as above.
+// Returns the seconds of gathers and reductions other than the waits of every micro-batch: the longer wait of the first
+// one, and the reductions that remain when the backward pass of the first pipeline rank ends, as above.
 double StepTimeModel::shared_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const BucketCosts buckets = cost_buckets(strategy);
@@ -403,7 +406,7 @@ double StepTimeModel::shared_communication(const Configuration& configuration, c
   return first + exposed + end_of_step(strategy, costs, buckets);
 }
 
-// Returns the seconds of the optimizer; none where a virtual clock charges operations, since it leaves out the
+// Returns the seconds of the optimizer. 0 if a virtual clock charges operations, since it does not charge the
 // optimizer's.
 double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
   if (cluster_.flops_per_second > 0) return 0;
@@ -430,7 +433,7 @@ double StepTimeModel::held_parameters(const ParallelStrategy& strategy, int64_t 
   return held;
 }
 
-// Returns the seconds in which the ranks tell each other the step's loss and norms, and the latest time.
+// Returns the seconds in which the ranks agree on the step's loss and norms, and on the latest time.
 double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
   if (system_.agreement_bytes == 0) return 0;
   const int64_t ranks = strategy.world_size();
@@ -446,15 +449,15 @@ double StepTimeModel::crowding(const Configuration& configuration) {
   return stalled_seconds(system_, configuration);
 }
 
-// Returns the number of data-parallel ranks that share an optimizer state.
+// Returns the number of data-parallel ranks over which the optimizer state is sharded.
 int64_t StepTimeModel::sharing_ranks(const ParallelStrategy& strategy) const {
   return strategy.zero_stage == 0      ? 1
          : system_.optimizer_group > 0 ? std::min(system_.optimizer_group, strategy.data_parallel)
                                        : strategy.zero_shards();
 }
 
-// Returns the number of ranks that share each device of a node, where there are more ranks than devices. Otherwise
-// returns one over the devices that each rank has to itself, as threads (Copus gives each rank an equal share of them).
+// Returns the number of ranks that share each device of a node if there are more ranks than devices. Otherwise returns
+// one over the number of devices of each rank; they act as threads, of which Copus gives each rank an equal number.
 double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   if (cluster_.devices_per_node == 0) return 1;
   const int64_t ranks = std::min(cluster_.ranks_per_node, strategy.world_size());
@@ -462,15 +465,15 @@ double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   return as_double(ranks) / as_double(cluster_.devices_per_node);
 }
 
-// Returns how many ranks take turns at moving the bytes of groups of `count` neighbours of a kind. Within a node the
-// ranks that share a device take turns, since the device that computes also moves the bytes; between nodes the network
-// moves them, and nobody waits for a device.
+// Returns how many ranks take turns in moving the bytes of groups of `count` neighbouring ranks. Within a node the
+// ranks that share a device take turns, since the device that computes also moves the bytes. Between nodes the network
+// moves them, and no rank waits for a device.
 double StepTimeModel::turns(const ParallelStrategy& strategy, int64_t count) const {
   const bool one_node = strategy.world_size() <= cluster_.ranks_per_node || cluster_.ranks_per_node % count == 0;
   return one_node ? std::max(1.0, ranks_per_device(strategy)) : 1;
 }
 
-// Returns the seconds that the devices of the busiest node need for the computing of its ranks (`busy`: by pipeline
+// Returns the seconds that the devices of the busiest node need for the computation of its ranks (`busy`: by pipeline
 // rank).
 double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const {
   const int64_t block = strategy.tensor_parallel * strategy.data_parallel, node = cluster_.ranks_per_node;
@@ -487,12 +490,12 @@ double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vec
   return most;
 }
 
-// Returns the slowest link of groups of `count` ranks that are `stride` apart. Such groups tile the world: stride of
-// them begin at neighbouring ranks, and the next ones where these end.
+// Returns the slowest link of groups of `count` ranks that are `stride` apart. Such groups tile the world: `stride` of
+// them begin at consecutive ranks, and the next ones where these end.
 Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t stride, int64_t count) const {
   const int64_t tile = stride * count;
   Link slowest = link_of(cluster_, RankSeries{0, stride, count});
-  // The position of a tile on its nodes repeats after at most as many tiles as a node has ranks.
+  // A tile's position on its nodes repeats after at most as many tiles as a node has ranks.
   for (int64_t i = 0; i < std::min(strategy.world_size() / tile, cluster_.ranks_per_node); ++i) {
     for (const int64_t first : {i * tile, i * tile + stride - 1}) {
       const Link link = link_of(cluster_, RankSeries{first, stride, count});
@@ -502,7 +505,7 @@ Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t stride, 
   return slowest;
 }
 
-// Returns the link from a stage to the next; the last pipeline rank's successor is the first.
+// Returns the link from a stage to the next; after the last pipeline rank comes the first.
 Link StepTimeModel::stage_link(const ParallelStrategy& strategy, int64_t stage) const {
   const int64_t block = strategy.tensor_parallel * strategy.data_parallel, p = strategy.pipeline_parallel;
   const int64_t from = stage % p * block, to = (stage + 1) % p * block;

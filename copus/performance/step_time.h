@@ -1,4 +1,4 @@
-// The time that a step of a configuration takes on a cluster, part by part.
+// The time that a step of a configuration takes on a cluster, by part.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@
 
 namespace copus {
 
-// The parts of one step's seconds, which add up to it.
+// The parts of a step's seconds, which add up to the whole.
 struct StepTimeParts {
   double compute = 0;               // of the busiest pipeline rank: its F, B and W without communication
-  double tensor_communication = 0;  // tensor-parallel collectives of that rank that nothing hides
-  double bubble = 0;                // the pipeline's idle time, messages between stages included
-  double data_communication = 0;    // reduction of gradients and gathering of weights that nothing hides, within passes
-                                    // (of that rank, with ZeRO-2 and 3) and beside them
+  double tensor_communication = 0;  // that rank's tensor-parallel collectives that do not overlap with computation
+  double bubble = 0;                // the pipeline's idle time, including messages between stages
+  double data_communication = 0;    // reductions of gradients and gathers of weights that do not overlap with
+                                    // computation: within passes (of that rank, with ZeRO-2 and 3) and outside of them
   double optimizer = 0;
 
   double total() const { return compute + tensor_communication + bubble + data_communication + optimizer; }
@@ -42,11 +42,10 @@ void visit_parts(Parts& parts, Visitor&& visit) {
   visit("optimizer", parts.optimizer);
 }
 
-// Predicts step times. It remembers what configurations have in common, so that a table of many is quick. For one
-// thread.
+// Predicts step times. It caches what configurations have in common, so large tables are fast. Not thread-safe.
 class StepTimeModel {
  public:
-  // Serves clusters whose speed is known (is_speed_known).
+  // Requires a cluster whose speed is known (is_speed_known).
   StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                 const TrainingSystem& system);
 
@@ -99,7 +98,7 @@ class StepTimeModel {
 double tokens_per_second_per_rank(const Configuration& configuration, int64_t sequence_length, double step_seconds);
 
 // Returns the model FLOPs utilization: training_flops_per_token x tokens per second and rank / peak (dense; PaLM,
-// Chowdhery et al. 2022, appendix B). NaN where the peak is not known.
+// Chowdhery et al. 2022, appendix B). NaN if the peak is unknown.
 double model_flops_utilization(const ModelDescription& model, int64_t sequence_length,
                                double tokens_per_second_per_rank, double peak_flops_per_second);
 

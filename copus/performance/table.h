@@ -1,4 +1,4 @@
-// The table of throughput: every feasible configuration of a search space with its predicted step time and memory,
+// The throughput table: every feasible configuration of a search space with its predicted step time and memory,
 // corrected by measurements.
 #pragma once
 
@@ -19,8 +19,9 @@ struct TableCell {
   Configuration configuration;
   StepTimeParts parts;  // the prediction
   MemoryPrediction memory;
-  Corrected step;  // the corrected prediction, less sure on more nodes than the cluster's description was compared on
-  bool beyond_measured = false;  // whether it is so, and was not measured itself
+  Corrected
+      step;  // the corrected prediction, less certain on more nodes than the cluster's description was compared on
+  bool beyond_measured = false;  // whether it takes more nodes than that, and was not measured itself
   int64_t measured_steps = 0;
 
   double throughput() const { return static_cast<double>(configuration.global_batch) / step.seconds; }  // samples/s
@@ -28,11 +29,11 @@ struct TableCell {
 
 struct PerformanceTable {
   std::vector<TableCell> cells;       // every configuration that fits
-  int64_t too_large = 0;              // number of configurations left out for memory
-  std::optional<TableCell> smallest;  // the one left out that needs least memory; only where none fits
+  int64_t too_large = 0;              // number of configurations excluded for lack of memory
+  std::optional<TableCell> smallest;  // the excluded one that needs least memory; only if none fits
 };
 
-// Makes the table. The step time of a configuration is predicted only if it fits into the device's memory.
+// Makes the table. It predicts a configuration's step time only if the configuration fits into the device's memory.
 PerformanceTable make_table(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                             const TrainingSystem& system, const SearchSpace& space, const Knowledge& knowledge);
 

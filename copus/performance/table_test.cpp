@@ -56,7 +56,7 @@ TEST(Table, BeyondWhatWasMeasuredPredictionsAreLessSure) {
   EXPECT_TRUE(beyond.beyond_measured);
   EXPECT_EQ(beyond.step.seconds, on_two_nodes.step.seconds);
   EXPECT_DOUBLE_EQ(beyond.step.relative_deviation, std::hypot(on_two_nodes.step.relative_deviation, 0.05));
-  // Its own measurements tell of it, however many nodes it takes.
+  // With measurements of its own it is certain, on any number of nodes.
   const Knowledge knowledge = observe(Knowledge(), beyond.configuration, beyond.parts, {10, 1.0, 0.01});
   EXPECT_FALSE(table_of(cluster, knowledge).cells.front().beyond_measured);
 }

@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// Cuts by thresholds; the cost of a block is that of its matrix products.
+// Splits by thresholds. The cost of a block is that of its matrix products.
 std::vector<LayerRange> cut_by_thresholds(const ModelDescription& model, int64_t num_stages) {
   const TrainingFlops flops = training_flops(model, 0);
   const double total = static_cast<double>(model.num_layers) * flops.layer + flops.head;
@@ -36,7 +36,7 @@ std::vector<LayerRange> cut_equally(const ModelDescription& model, int64_t num_s
   return stages;
 }
 
-// Where nothing makes the stages even, they are cut as if none of the ends counted.
+// If nothing makes the stages even, neither end counts.
 std::vector<LayerRange> cut_evenly(const ModelDescription& model, int64_t num_stages) {
   const std::optional<CountedEnds> ends = even_ends(model.num_layers, num_stages);
   if (!ends) return cut_equally(model, num_stages);
@@ -51,11 +51,12 @@ std::vector<LayerRange> cut_evenly(const ModelDescription& model, int64_t num_st
   return stages;
 }
 
-// The first stages take what is left over. The layers that stand for the ends come off the first and the last stage.
+// The first stages take the remainder. The layers that represent the ends are subtracted from the first and the last
+// stage.
 std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num_stages) {
   const int64_t blocks = model.num_layers + 2, each = blocks / num_stages, left_over = blocks % num_stages;
   std::vector<LayerRange> stages;
-  int64_t end = -1;  // of the blocks, of which the first is the embedding
+  int64_t end = -1;  // in blocks; the first block is the embedding
   for (int64_t stage = 0; stage < num_stages; ++stage) {
     const int64_t begin = end;
     end += each + (stage < left_over ? 1 : 0);
@@ -68,19 +69,19 @@ std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num
 
 MemoryUse copus_memory_use() {
   MemoryUse use;
-  // Kept tensors: the layer's input and the stream between its halves, the results of two norms or what they read;
-  // queries, keys and values, and attention's output; gate and up. Where attention is recomputed, queries, keys, values
-  // and output are not kept.
+  // Kept tensors: the layer's input and the stream between its halves; the results of two norms, or their inputs;
+  // queries, keys and values, and attention's output; gate and up. If attention is recomputed, queries, keys, values
+  // and the output are not kept.
   use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward_inputs = 1};
   use.kept_without_attention = {.hidden = 4, .feed_forward_inputs = 1};
   // Working tensors: the gradients of the stream and of a norm's result, and the feed-forward's activation.
   use.working = {.hidden = 2, .feed_forward = 1};
-  // The backward pass normalises queries and keys anew, into a matrix of their own with the values.
+  // The backward pass normalises queries and keys again, into a separate matrix together with the values.
   use.working_of_normed_heads = {.query = 1, .key_value = 2};
-  // Waiting tensors: the inputs of the four linear layers and their outputs' gradients.
+  // Waiting tensors: the inputs of the four linear layers and the gradients of their outputs.
   use.waiting = {.gathered = 4, .query = 2, .key_value = 2, .feed_forward = 1, .feed_forward_inputs = 1};
-  // Logits become their gradient in place, in pieces; the head keeps the stream in two terms, its sum, its norm and the
-  // gradient.
+  // Logits become their gradient in place, in pieces. The head keeps the two terms of the stream, their sum, its norm
+  // and the gradient.
   use.logit_bytes = 4;
   use.logits_at_once = logits_at_once_on_cpu;
   use.head_hidden = 5;
@@ -90,10 +91,10 @@ MemoryUse copus_memory_use() {
 
 namespace {
 
-// Adds a GPU's memory. There, flash attention's backward pass has gradients of queries, keys and values of its own
-// beside the joint one, those of keys and values also once for each query head that shares them, and sums of the
-// queries' in fp32, twice where it is deterministic and sequences times heads are no fewer than half the
-// multiprocessors. A context and NCCL's buffers take about 1 GiB.
+// Adds a GPU's memory. There, the backward pass of flash attention has its own gradients of queries, keys and values in
+// addition to the joint one. Those of keys and values exist once more for each query head that shares them. Sums of the
+// queries' gradients are in fp32, twice if the kernel is deterministic and sequences times heads are at least half the
+// number of multiprocessors. A context and NCCL's buffers take about 1 GiB.
 void move_to_gpu(MemoryUse& use) {
   use.working.query = 8;
   use.working.key_value = 4;
@@ -102,7 +103,7 @@ void move_to_gpu(MemoryUse& use) {
 }
 
 // Sets the bytes that the optimizer keeps and moves for a parameter. An update reads the gradient, and reads and writes
-// fp32 master weights and slots. With bf16 weights the masters are rounded after it.
+// the fp32 master weights and the slots. With bf16 weights the master weights are then rounded.
 void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
   constexpr double element = 4, rounding_traffic = 10;
   const auto slots = static_cast<double>(slot_bytes(optimizer));
@@ -114,8 +115,8 @@ void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
 
 TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
-  // An agreement adds up the words of three exact sums, rank 0's, which are a switch to a configuration, a learning
-  // rate and two times, and one of reasons to stop (train/step_agreement.cpp).
+  // An agreement sums the words of three exact sums; of rank 0's switch to a configuration, learning rate and two
+  // times; and of the reasons to stop (train/step_agreement.cpp).
   constexpr auto words = 3 * static_cast<size_t>(ExactSum::num_words) + num_configuration_fields + 7;
   system.agreement_bytes = words * sizeof(int64_t);
   if (processor == Processor::gpu) move_to_gpu(system.memory);

@@ -1,4 +1,4 @@
-// Predicted memory of a small model, for tests of what ranks keep.
+// For tests of memory: predictions for a small model.
 #pragma once
 
 #include <cstdint>

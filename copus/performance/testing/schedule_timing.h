@@ -1,5 +1,5 @@
-// Times a schedule for tests by replaying its lists with given times of their actions. It is slow and plain, so that
-// the quick computation of performance/pipeline_time.h can be compared with it.
+// For tests: times a schedule by replaying its lists with given times of the actions. It is slow and simple, as a
+// reference for the fast computation in performance/pipeline_time.h.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace copus {
 
-// One action with its times. A receive ends when its message is there; a send ends when its message has arrived, while
-// its rank goes on at once.
+// One action with its times. A receive ends when its message has arrived. A send ends when its message has arrived, but
+// its rank continues at once.
 struct TimedAction {
   Action action;
   double begin = 0;
@@ -27,7 +27,7 @@ struct ScheduleTiming {
   double seconds = 0;                           // time at which the last rank is done
   std::vector<double> busy_seconds;             // time in F, B and W, by pipeline rank
   std::vector<std::vector<TimedAction>> ranks;  // every action with its times, by rank
-  // Returns the share of the ranks' time in which they compute nothing.
+  // Returns the fraction of the ranks' time in which they compute nothing.
   double bubble() const {
     const double busy = std::accumulate(busy_seconds.begin(), busy_seconds.end(), 0.0);
     return 1 - busy / (seconds * static_cast<double>(busy_seconds.size()));
@@ -36,7 +36,7 @@ struct ScheduleTiming {
 
 namespace schedule_timing {
 
-// The messages of one directed pair that are under way or have arrived.
+// The messages from one rank to another that are under way or have arrived.
 struct Channel {
   struct Message {
     Action receive;
@@ -71,7 +71,7 @@ class Replay {
   }
 
  private:
-  // Tries to do an action; returns false where it has to wait for a message that is not sent yet.
+  // Tries to do an action. Returns false if it must wait for a message that has not been sent.
   bool try_action(int64_t rank, const Action& action) {
     const StageSeconds& seconds = stages_[schedule_.stage(rank, action.chunk)];
     switch (action.kind) {
@@ -137,21 +137,21 @@ class Replay {
 
 }  // namespace schedule_timing
 
-// Times a schedule. `stages`: seconds by stage (num_stages of them). Messages of one directed pair follow one another:
-// each leaves when it was sent and the one before it has arrived. Throws InternalError when the schedule deadlocks, so
-// check it first.
+// Times a schedule. `stages`: seconds by stage (num_stages of them). Messages from one rank to another do not overlap:
+// each departs when it has been sent and the previous one has arrived. Throws InternalError if the schedule deadlocks,
+// so check it first.
 inline ScheduleTiming time_schedule(const Schedule& schedule, const std::vector<StageSeconds>& stages) {
   COPUS_CHECK(std::ssize(stages) == schedule.num_stages());
   return schedule_timing::Replay(schedule, stages).run();
 }
 
-// Returns the bubble that the literature gives for equal stages and free messages; f, b and w are the seconds of one
-// rank's whole share of the model (its chunks together) for one micro-batch:
+// Returns the bubble that the literature gives for equal stages and free messages. f, b and w are the seconds of one
+// rank's whole part of the model (all its chunks) for one micro-batch:
 // gpipe and 1f1b (p-1) / (m + p-1) (Narayanan et al. 2021, section 2.2; any f, b, w);
 // interleaved (p-1) / (v m + p-1) (section 2.2.2);
-// zb-h1 idle / (m (f+b+w) + idle) with idle = (p-1)(f + b - w) (Qi et al. 2023, table 2) where m >= p and w <= b. In
-// general, M being min(m, p), idle = (p-1) f + (p-M) b + (M-1) max(b - w, 0): the last rank waits for its first F, and
-// after its last B the gradient's way to rank 0 takes (p-1) b, of which M - 1 remaining W's fill what they can.
+// zb-h1 idle / (m (f+b+w) + idle) with idle = (p-1)(f + b - w) (Qi et al. 2023, table 2) if m >= p and w <= b.
+// In general idle = (p-1) f + (p-M) b + (M-1) max(b - w, 0), with M = min(m, p). The last rank waits for its first F.
+// After its last B the gradient takes (p-1) b to reach rank 0, which M - 1 remaining W's fill as far as possible.
 inline double bubble_formula(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages,
                              int64_t num_microbatches, double forward, double backward_input, double backward_weight) {
   const auto p = static_cast<double>(pipeline_parallel);
