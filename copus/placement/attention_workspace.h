@@ -1,5 +1,5 @@
-// Limits what attention's backward pass on a GPU needs for a while: the gradient of every score, of a few sequences at
-// a time, where the kernel that repeats bitwise writes it to memory (model/kernels_cudnn.cpp).
+// Limits the temporary memory of attention's backward pass on a GPU. The kernel that repeats bitwise writes the
+// gradient of every score to memory, for a few sequences at a time (model/kernels_cudnn.cpp).
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace copus {
 
 inline constexpr int64_t attention_workspace_limit = int64_t{1} << 30;  // bytes
 
-// The scores of one head, as cuDNN keeps their gradients in bfloat16: rows and columns are filled up to whole tiles.
+// The scores of one head, as cuDNN keeps their gradients in bf16: rows and columns are padded to whole tiles.
 struct ScoreTiles {
   int64_t rows, columns;
 
@@ -19,10 +19,10 @@ struct ScoreTiles {
 };
 
 // Returns for how many of `batch` sequences at a time the gradients of a rank's `heads` heads fit into the limit: the
-// most that divide the batch, so that all calls are alike; 0 where not even one sequence does.
+// largest such divisor of the batch, so that all calls have the same size; 0 if not even one sequence fits.
 constexpr int64_t sequences_of_attention_backward(int64_t batch, int64_t heads, int64_t sequence) {
   const ScoreTiles tiles(sequence);
-  // One division after the other, since the product may be too large for its type.
+  // Successive divisions, since the product might overflow.
   const int64_t most = attention_workspace_limit / ScoreTiles::bytes / heads / tiles.rows / tiles.columns;
   for (int64_t count = std::min(most, batch); count > 0; --count) {
     if (batch % count == 0) return count;

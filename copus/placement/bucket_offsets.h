@@ -1,5 +1,6 @@
-// The arrangement of a rank's parameters in flat buckets: one for each decoder layer, one each for embedding, final
-// norm with head, and the tied copy of the head. Optimizer, norms, reductions and re-layouts run over these.
+// The arrangement of a rank's parameters in flat buckets: one for each decoder layer, one each for the embedding, for
+// the final norm with the head, and for the tied copy of the head. Optimizer, norms, reductions and re-layouts work on
+// buckets.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace copus {
 
-// The alignment of parameters: each starts on a multiple of this many elements, so that shards and norms can be cut
-// there. The parameters of linear layers that read the same input (query, key and value; gate and up) are the
-// exception: they lie back to back.
+// The alignment of parameters: each starts at a multiple of this many elements, so that shards and norms can be split
+// there. Linear layers that read the same input (query, key and value; gate and up) are the exception: their parameters
+// are stored back to back.
 inline constexpr int64_t bucket_alignment = 64;
 
 // A range of a bucket's elements, begin .. end.
@@ -32,24 +33,24 @@ struct BucketOffsets {
   // Elements, padded to a multiple of bucket_alignment; with ZeRO to a multiple of bucket_alignment * zero_shards(), so
   // that all shares are equal.
   int64_t size = 0;
-  // The elements that this rank updates: all, with ZeRO its share, and none where the bucket has only a gradient.
+  // The elements that this rank updates: all, with ZeRO its share, and none if the bucket has only a gradient.
   int64_t shard_begin = 0, shard_end = 0;
-  // The elements of compute weights and gradients that this rank keeps from step to step: all; its share of gradients
-  // from ZeRO-2 on, and of weights with ZeRO-3.
+  // The elements of compute weights and gradients that this rank keeps between steps: all, but only its share of
+  // gradients from ZeRO-2 on, and of weights with ZeRO-3.
   Stretch kept_weights, kept_gradients;
-  // A tied copy of the head beside its embedding has a gradient of its own and nothing else.
+  // A tied copy of the head on the same rank as its embedding has only a gradient.
   bool gradient_only = false;
 };
 
-// Arranges the buckets of the rank of `placement`; `parameters` = list_local_parameters(model, placement).
+// Arranges the buckets of the rank at `placement`; `parameters` = list_local_parameters(model, placement).
 std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& parameters, const Placement& placement);
 
-// Returns the stretches of a bucket that belong to no parameter, in order. They must be zero in every buffer, since
-// norms and updates run over them.
+// Returns the ranges of a bucket that belong to no parameter, in order. They must be zero in every buffer, since norms
+// and updates include them.
 std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketOffsets& bucket);
 
-// Returns the number of elements in each share of a bucket that ZeRO cuts over `shards` ranks: as even as cuts at
-// multiples of the alignment allow, in the order of the ranks.
+// Returns the number of elements in each share of a bucket that ZeRO splits over `shards` ranks, in the order of the
+// ranks. The shares are as even as boundaries at multiples of the alignment allow.
 std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t shards);
 
 }  // namespace copus

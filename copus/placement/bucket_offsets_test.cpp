@@ -139,7 +139,7 @@ TEST(BucketOffsets, ShardsOfTheDataParallelRanksFollowEachOther) {
   }
 }
 
-// Buckets of one size cut into shares of several, so that NCCL has equal ones.
+// Buckets are padded to equal shares, since NCCL is faster with equal ones.
 TEST(BucketOffsets, SharesAreEqualBecauseBucketsArePadded) {
   for (const int64_t stage : {1, 2, 3}) {
     for (const int64_t data : {2, 3, 5, 8}) {

@@ -11,11 +11,11 @@ namespace copus {
 
 namespace {
 
-// Data-parallel ranks that a shard of the state is cut over; those that many apart hold the same shard.
+// Number of data-parallel ranks over which one copy of the state is sharded; ranks this far apart hold the same shard.
 int64_t shards_of(const ParallelStrategy& strategy) { return strategy.cuts_optimizer() ? strategy.zero_shards() : 1; }
 
-// As many members as are asked for, at most `most` of each machine: machine by machine, in the order in which they
-// first occur, and the last ones left out. Empty where there are not so many.
+// Chooses `count` members, at most `most` on each machine: machine by machine in the order of their first occurrence,
+// dropping the last ones. Empty if there are too few.
 std::vector<int64_t> members_by_machine(const std::vector<int64_t>& machines, int64_t count, int64_t most) {
   std::vector<int64_t> order, members;
   for (const int64_t machine : machines) {
@@ -44,7 +44,7 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
   for (int64_t rank = 0; rank < strategy.world_size(); ++rank) {
     const MeshCoordinates here = mesh.coordinates(rank);
     if (here.data >= shards) continue;
-    // Data-parallel ranks that are a number of shards apart hold the same one.
+    // Data-parallel ranks that are a multiple of `shards` apart hold the same shard.
     bool is_elsewhere = false;
     for (int64_t data = here.data + shards; data < strategy.data_parallel; data += shards) {
       const int64_t other = mesh.rank({.data = data, .tensor = here.tensor, .pipeline = here.pipeline});
@@ -55,9 +55,9 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
   return true;
 }
 
-// Ranks that hold the same state are a group. With g groups of n ranks, members that are dealt to the groups in turn,
-// machine by machine, give a group only members of one machine if more than n - g of them are on it; and then no other
-// way to deal them does better.
+// Ranks that hold the same state form a group. With g groups of n ranks, deal the members to the groups in turn,
+// machine by machine. A group then has only members of one machine if that machine has more than n - g of them, and in
+// that case no other assignment is better.
 std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const ParallelStrategy& strategy,
                                                                      const std::vector<int64_t>& machines) {
   const int64_t ranks = strategy.world_size();

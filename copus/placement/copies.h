@@ -1,4 +1,4 @@
-// Whether a layout's training state outlives the machines that its ranks are on.
+// Whether a layout's training state survives the loss of a machine.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,15 @@
 
 namespace copus {
 
-// Whether every part of the state (weights, master weights, moments) is on two machines at least, so that it outlives
-// any one of them. `machines`: by rank, the machine that it is on; ranks behind those of the layout do not count. What
-// several tensor-parallel ranks or a tied head hold beside that is not counted as a copy.
+// Whether every part of the state (weights, master weights, moments) is on at least two machines, so that it survives
+// the loss of any one. `machines`: the machine of each rank; ranks beyond those of the layout are ignored. What several
+// tensor-parallel ranks or a tied head hold does not count as a copy.
 bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<int64_t>& machines);
 
-// The members of a job that become the layout's ranks, by rank, such that its state outlives any machine: the first
-// ones where that is so, else others or in another order, the first of which is the first member all the same. Those of
-// a copy stay together on a machine as far as they can. `machines`: by member. Empty where no choice of them does it.
+// Chooses the members of a job that become the layout's ranks, by rank, such that the state survives the loss of any
+// machine. These are the first members if possible, otherwise other members or another order, but always with the first
+// member first. Ranks of one copy stay on one machine as far as possible. `machines`: by member. Empty if no choice
+// works.
 std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const ParallelStrategy& strategy,
                                                                      const std::vector<int64_t>& machines);
 

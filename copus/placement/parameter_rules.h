@@ -1,5 +1,5 @@
-// How each kind of parameter is sharded over tensor-parallel ranks, and which parameters lie back to back in a bucket.
-// No other file of this room goes by the names of modules. Only this room's sources include this header.
+// How each kind of parameter is sharded over tensor-parallel ranks, and which parameters are stored back to back in a
+// bucket. No other file of this room depends on the names of modules. Only this room's sources include this header.
 #pragma once
 
 #include <algorithm>
@@ -15,20 +15,21 @@ namespace copus {
 
 struct ParameterRule {
   std::string_view module;
-  int64_t dimension = 0;  // the one that is sharded
-  // The number of heads, rows or columns that the dimension consists of, which is the largest number of parts. Null:
-  // the parameter is never sharded.
+  int64_t dimension = 0;  // the sharded one
+  // The number of heads, rows or columns in the dimension, which is the largest number of parts. Null: the parameter is
+  // never sharded.
   int64_t ModelDescription::* units = nullptr;
-  // Linear layers with the same name here read the same input: their weights lie back to back, and so do their biases.
+  // Linear layers with the same name here read the same input: their weights are stored back to back, and so are their
+  // biases.
   std::string_view input = {};
-  // The parameter is used on each rank's own heads alone, so that its gradients differ between tensor-parallel ranks.
+  // Each rank uses the parameter only on its own heads, so its gradients differ between tensor-parallel ranks.
   bool by_head = false;
 
-  // Tells whether `model` has the parameter for each of the units: a norm of every head by itself has it once for all.
+  // Whether `model` has the parameter for each of the units. A norm of single heads has one parameter for all heads.
   bool is_sharded(const ModelDescription& model) const {
     return units != nullptr && !(by_head && model.qk_norm == QkNorm::head);
   }
-  // Returns the number of parts on `ranks` tensor-parallel ranks. Each part lies on ranks / parts neighbours.
+  // Returns the number of parts on `ranks` tensor-parallel ranks. Each part is on ranks / parts neighbouring ranks.
   int64_t parts(const ModelDescription& model, int64_t ranks) const {
     return !is_sharded(model) ? 1 : std::min(ranks, model.*units);
   }
@@ -48,8 +49,8 @@ inline constexpr std::array<ParameterRule, 11> parameter_rules = {{
     {.module = "k_norm", .units = &ModelDescription::num_kv_heads, .by_head = true},
 }};
 
-// Returns the rule of a parameter. Throws InternalError for an unknown module. The bias of a linear layer whose weight
-// is sharded between columns belongs to the sum of the ranks' terms, and is never sharded.
+// Returns the rule of a parameter. Throws InternalError for an unknown module. If the weight of a linear layer is
+// sharded by columns, its bias is added to the sum of the ranks' terms, and is never sharded.
 inline ParameterRule rule_of(const ParameterInfo& parameter) {
   // The module is "q_proj" of "model.layers.3.self_attn.q_proj.weight".
   const std::string_view name = parameter.name, path = name.substr(0, name.rfind('.'));
@@ -64,10 +65,10 @@ inline ParameterRule rule_of(const ParameterInfo& parameter) {
   return {};
 }
 
-// Tells whether tensor-parallel ranks that hold the same part of a parameter compute different gradients of it. A
-// norm's differ where each rank sees its own rows (sequence parallelism) or its own heads, those of sharded parameters
-// because each sees its own query heads. All ranks see every row of the gradients that biases without shards and
-// positions sum up.
+// Whether tensor-parallel ranks that hold the same part of a parameter compute different gradients for it. Those of
+// norms differ if each rank sees its own rows (sequence parallelism) or its own heads. Those of sharded parameters
+// differ because each rank sees its own query heads. The gradients of unsharded biases and of positions do not: all
+// ranks see every row.
 inline bool replicas_differ(const ParameterInfo& parameter, const ParallelStrategy& strategy) {
   const ParameterRule rule = rule_of(parameter);
   const bool is_of_norm = parameter.kind == ParameterKind::norm || parameter.kind == ParameterKind::norm_bias;
@@ -75,7 +76,7 @@ inline bool replicas_differ(const ParameterInfo& parameter, const ParallelStrate
   return rule.units != nullptr;
 }
 
-// Tells whether two parameters that follow each other in a bucket lie back to back.
+// Whether two consecutive parameters of a bucket are stored back to back.
 inline bool are_joined(const ParameterInfo& one, const ParameterInfo& other) {
   if (one.kind != other.kind) return false;
   const std::string_view input = rule_of(one).input;

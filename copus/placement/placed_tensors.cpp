@@ -28,7 +28,8 @@ class StatePlacer {
       add_bucket({parameters.begin() + begin, parameters.begin() + end}, /*tied_copy=*/false);
     }
     if (model_.tie_word_embeddings) {
-      // Of learned positions too: so both copies are buckets of one shape, and reduce and move alike.
+      // Includes learned positions, so that both copies are buckets with the same shape, and reduce and move in the
+      // same way.
       std::vector<ParameterInfo> embeddings;
       std::ranges::copy_if(parameters, std::back_inserter(embeddings),
                            [](const ParameterInfo& parameter) { return parameter.kind == ParameterKind::embedding; });
@@ -54,7 +55,7 @@ class StatePlacer {
     return holder - stages_.begin();
   }
 
-  // Moves parameters up behind the first one that they are joined with. The others keep their order.
+  // Moves joined parameters to the position after the first of them. The others keep their order.
   static std::vector<ParameterInfo> in_bucket_order(std::vector<ParameterInfo> rest) {
     std::vector<ParameterInfo> ordered;
     while (!rest.empty()) {
@@ -101,7 +102,7 @@ class StatePlacer {
     return placement;
   }
 
-  // Adds `tensor` once for each role that its parameter has: weight, gradient, and the slots of the optimizer.
+  // Adds `tensor` once for each role of its parameter: weight, gradient, and the optimizer's slots.
   void add_roles(const PlacedTensor& tensor) {
     const bool has_gradient_alone = tensor.tied_copy && strategy_.pipeline_parallel == 1;
     if (!has_gradient_alone) add(tensor, TensorRole::weight, {.name = "", .dtype = recipe_.weight});
@@ -150,7 +151,7 @@ Stretch part_of(const Segment& segment, const AxisPlacement& placement, int64_t 
           segment.begin + part_begin(length, segment.parts, part + 1)};
 }
 
-// Tells whether a boundary between flat shares, at `position` of the tensor's boxes, lies between two units.
+// Whether a boundary between flat shares, at `position` of the tensor's boxes, is between two units.
 bool lies_between_units(const std::vector<Box>& boxes, int64_t position, CutUnit unit) {
   for (const Box& box : boxes) {
     const int64_t elements = box.num_elements();
@@ -161,7 +162,7 @@ bool lies_between_units(const std::vector<Box>& boxes, int64_t position, CutUnit
   return true;
 }
 
-// Tells whether some boundary between flat shares cuts the tensor below its unit, on any tensor-parallel rank.
+// Whether a boundary between flat shares splits the tensor below its unit, on any tensor-parallel rank.
 bool flat_shares_cut_unit(const PlacedState& state, const PlacedTensor& tensor) {
   const int64_t shards = tensor.along(MeshAxis::data).flat_shards;
   const std::vector<int64_t>& sizes = state.buckets[tensor.bucket].sizes;
@@ -176,7 +177,7 @@ bool flat_shares_cut_unit(const PlacedState& state, const PlacedTensor& tensor) 
   return false;
 }
 
-// Says what cuts the first tensor that is cut below its unit.
+// Describes what splits the first tensor that is split below its unit.
 std::optional<std::string> find_cut_below_unit(const PlacedState& state) {
   for (const PlacedTensor& tensor : state.tensors) {
     if (tensor.unit == CutUnit::element) continue;
@@ -285,7 +286,7 @@ std::optional<std::string> cut_below_unit(const ModelDescription& model, const P
 }
 
 std::vector<HeldTensor> list_held(const PlacedState& state, const MeshCoordinates& at) {
-  std::vector<int64_t> own_index;  // by bucket: its index among the rank's own, -1 where it lies elsewhere
+  std::vector<int64_t> own_index;  // by bucket: its index among the rank's own, -1 if it is elsewhere
   int64_t num_own = 0;
   for (const PlacedBucket& bucket : state.buckets) {
     own_index.push_back(bucket.stage % state.strategy.pipeline_parallel == at.pipeline ? num_own++ : -1);

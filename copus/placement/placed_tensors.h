@@ -1,5 +1,5 @@
-// The training state as a list of tensors. Each tensor says what it is for, how the axes of the mesh spread it, where
-// it lies in its bucket, and how finely it may be cut. The list determines what each rank holds.
+// The training state as a list of tensors. Each tensor states its role, how it is placed along the axes of the mesh,
+// where it is in its bucket, and how finely it may be split. The list determines what each rank holds.
 #pragma once
 
 #include <array>
@@ -29,54 +29,56 @@ template <>
 inline constexpr auto named_values<CutUnit> = std::to_array<NamedValue<CutUnit>>(
     {{CutUnit::element, "elements"}, {CutUnit::row, "rows"}, {CutUnit::matrix, "matrices"}});
 
-// The name that master weights have beside the optimizer's slots.
+// The name of the master weights among the optimizer's slots.
 inline constexpr std::string_view master_slot = "master";
 
-// A tensor that the optimizer keeps for every parameter, of the parameter's shape.
+// A tensor that the optimizer keeps for every parameter, with the parameter's shape.
 struct OptimizerSlot {
   std::string name;
   DType dtype = DType::f32;
   CutUnit unit = CutUnit::element;
 };
 
-// Tells whether the unit of every slot is the element.
+// Whether the unit of every slot is the element.
 bool may_cut_anywhere(const std::vector<OptimizerSlot>& slots);
 
 // The tensors that training keeps for every parameter.
 struct StateRecipe {
   DType weight = DType::f32;    // what forward and backward read
   DType gradient = DType::f32;  // the sum over micro-batches
-  bool keeps_master = false;    // fp32 master weights, of which `weight` is the rounding
+  bool keeps_master = false;    // fp32 master weights; `weight` is their rounding
   std::vector<OptimizerSlot> slots;
 };
 
-// Lists what an optimizer keeps of every parameter beside its master weights, in the order in which it reads them:
+// Lists what an optimizer keeps for every parameter in addition to its master weights, in the order in which it reads
+// them:
 // - adamw: exp_avg and exp_avg_sq, the moving averages of the gradient and of its square,
 // - signum: momentum, the moving average of the gradient.
 std::vector<OptimizerSlot> optimizer_slots(OptimizerKind kind);
 
-// Returns the bytes of all slots of one parameter.
+// Returns the bytes of all slots for one parameter element.
 int64_t slot_bytes(OptimizerKind kind);
 
 // Returns the training state with this optimizer, with fp32 master weights unless `weight` is fp32 itself.
 StateRecipe state_recipe(OptimizerKind kind, DType weight);
 
-// A range of a tensor along the dimension that an axis shards. A fused projection has one for each of its projections.
+// A range of a tensor along the dimension that an axis shards. A fused projection has one segment for each of its
+// projections.
 struct Segment {
   int64_t begin = 0, end = 0;
-  int64_t parts = 1;  // as even as possible; each lies on ranks / parts neighbours
+  int64_t parts = 1;  // as even as possible; each is on ranks / parts neighbouring ranks
 };
 
 // How the ranks along one axis of the mesh hold a tensor.
 struct AxisPlacement {
   MeshAxis axis = MeshAxis::data;
   int64_t ranks = 1;
-  // Each segment is sharded along `dimension` by itself. Without segments every rank holds the whole dimension.
+  // Each segment is sharded separately along `dimension`. Without segments every rank holds the whole dimension.
   int64_t dimension = 0;
   std::vector<Segment> segments = {};
   // Sharded flat (ZeRO): rank i holds share i mod flat_shards of the tensor's bucket.
   int64_t flat_shards = 1;
-  // Ranks compute summands. The ranks that hold the same part add them up.
+  // Ranks compute summands, which the ranks that hold the same part add up.
   bool partial = false;
 };
 
@@ -94,17 +96,18 @@ struct PlacedTensor {
 
   // Returns the placement along an axis that is in `axes`.
   const AxisPlacement& along(MeshAxis axis) const;
-  // Returns the number of tensor-parallel neighbours that hold the same elements. The tensor has one segment at most.
+  // Returns the number of neighbouring tensor-parallel ranks that hold the same elements. The tensor has at most one
+  // segment.
   int64_t tensor_replicas() const;
   // Returns the number of elements of boxes().
   int64_t num_elements(int64_t tensor_rank) const;
-  // Returns the parts of the logical tensor that lie in the bucket of a tensor-parallel rank, one behind another: one
-  // for each segment.
+  // Returns the parts of the logical tensor that are in a tensor-parallel rank's bucket, one after another: one for
+  // each segment.
   std::vector<Box> boxes(int64_t tensor_rank) const;
 };
 
 // The parameters of a decoder layer, the embedding, the final norm with the head, or the tied copy of the head. Their
-// tensors lie in one flat buffer for each role and slot. A rank's buckets have the order of this list.
+// tensors are in one flat buffer for each role and slot. A rank's buckets have the order of this list.
 struct PlacedBucket {
   int64_t stage = 0;
   std::vector<int64_t> sizes;  // by tensor-parallel rank: elements with padding, as in BucketOffsets::size
@@ -113,21 +116,21 @@ struct PlacedBucket {
 struct PlacedState {
   ParallelStrategy strategy;
   std::vector<PlacedBucket> buckets;
-  // Sorted by bucket, then by offset, then by role and slot. A tied copy on the pipeline rank of its embedding has a
-  // gradient and nothing else.
+  // Sorted by bucket, then by offset, then by role and slot. A tied copy on the pipeline rank of its embedding has only
+  // a gradient.
   std::vector<PlacedTensor> tensors;
 
-  // Returns the elements of the tensor's bucket that a rank's buffer of its role and slot holds.
+  // Returns the elements of the tensor's bucket that a rank's buffer for its role and slot holds.
   Stretch share(const PlacedTensor& tensor, const MeshCoordinates& at) const;
 };
 
 // Places the state of a model on the stages of a strategy (strategy.num_stages() ranges, which may be empty). Throws
-// UserError where the strategy cuts a tensor below its unit: "parallel.tensor_parallel 2 cuts ...; the nearest is 1".
+// UserError if the strategy splits a tensor below its unit: "parallel.tensor_parallel 2 cuts ...; the nearest is 1".
 PlacedState place_state(const ModelDescription& model, const ParallelStrategy& strategy,
                         const std::vector<LayerRange>& stages, const StateRecipe& recipe);
 
-// Says which tensor a strategy cuts below the unit of an optimizer with these slots, as place_state() does; empty if it
-// cuts none.
+// Describes, as place_state() does, which tensor a strategy splits below the unit of an optimizer with these slots;
+// empty if none.
 std::optional<std::string> cut_below_unit(const ModelDescription& model, const ParallelStrategy& strategy,
                                           int64_t sequence_length, const std::vector<OptimizerSlot>& slots);
 
@@ -135,12 +138,12 @@ std::optional<std::string> cut_below_unit(const ModelDescription& model, const P
 struct HeldTensor {
   const PlacedTensor* tensor = nullptr;
   int64_t bucket = 0;      // index among the rank's own buckets
-  int64_t offset = 0;      // of the boxes' first element in the bucket
-  std::vector<Box> boxes;  // what lies in the bucket before ZeRO shards it
-  Stretch kept;            // the boxes' elements, numbered through, that the rank keeps; empty where it keeps none
+  int64_t offset = 0;      // of the first element of the boxes, in the bucket
+  std::vector<Box> boxes;  // what is in the bucket before ZeRO shards it
+  Stretch kept;            // the elements that the rank keeps, counted over all boxes; empty if it keeps none
 };
 
-// Lists what the rank at these coordinates holds, in the order of the state's tensors. Refers to `state`.
+// Lists what the rank at these coordinates holds, in the order of the state's tensors. Keeps pointers into `state`.
 std::vector<HeldTensor> list_held(const PlacedState& state, const MeshCoordinates& at);
 
 }  // namespace copus

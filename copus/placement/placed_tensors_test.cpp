@@ -25,7 +25,7 @@ PlacedState place_on(const ModelDescription& model, const ParallelStrategy& stra
   return place_state(model, strategy, balance_stages(model, sequence_length, strategy.num_stages()), recipe);
 }
 
-// ---- The list and the descriptions of one rank say the same ----
+// ---- The list agrees with the descriptions of one rank ----
 
 std::vector<int64_t> numbers_of(const Box& box) {
   std::vector<int64_t> numbers = box.begin;
@@ -57,7 +57,7 @@ std::vector<Fact> facts_of_list(const PlacedState& state, const MeshCoordinates&
 
 struct Buffer {
   std::string role;
-  Stretch stretch;  // of its bucket
+  Stretch stretch;  // of the tensor's bucket
   DType dtype;
 };
 
@@ -127,7 +127,7 @@ Owners owners_of_parts(const ModelDescription& model, const Placement& placement
   return owners;
 }
 
-// Compares how each parameter is sharded, partial and tied, and on which stage it lies.
+// Compares how each parameter is sharded, partial and tied, and its stage.
 void expect_same_shardings(const ModelDescription& model, const Placement& placement, const PlacedState& state) {
   const ParallelStrategy& strategy = placement.strategy;
   std::set<std::string> seen, tied;
@@ -167,7 +167,7 @@ void expect_agreement(const ModelDescription& model, const ParallelStrategy& str
   ASSERT_EQ(owners, owners_of_parts(model, placement));
 }
 
-// The model of the layout matrix in copus/train, with a vocabulary that neither two nor four ranks can share evenly.
+// The model of the layout matrix in copus/train, with a vocabulary that cannot be split evenly over two or four ranks.
 ModelDescription matrix_model(int64_t kv_heads, bool tied, bool biases) {
   ModelDescription model;
   model.vocab_size = 257;
@@ -188,8 +188,8 @@ struct MatrixEntry {
   DType weight;
 };
 
-// Lists every layout of at most 16 ranks out of the degrees that the layout matrix has (d, t, p and virtual stages),
-// with every stage of ZeRO. The rest takes turns from entry to entry, with different periods.
+// Lists every layout of at most 16 ranks with degrees (d, t, p and virtual stages) from the layout matrix, and with
+// every ZeRO stage. The other settings alternate between entries, with different periods.
 std::vector<MatrixEntry> layout_matrix() {
   std::vector<MatrixEntry> matrix;
   size_t layouts = 0;
@@ -221,7 +221,7 @@ std::vector<MatrixEntry> layout_matrix() {
 }
 
 TEST(PlacedTensors, AgreeWithTheDescriptionsOfOneRankOverTheLayoutMatrix) {
-  // The combinations that the matrix has met, of settings that depend on each other. It must meet all of them.
+  // The combinations of interdependent settings that occurred. All of them must occur.
   std::set<std::tuple<int64_t, int64_t, int64_t, bool>> along_pipeline;
   std::set<std::tuple<int64_t, int64_t, bool>> along_tensor;
   std::set<std::tuple<int64_t, int64_t, int64_t>> along_data;
@@ -252,10 +252,10 @@ TEST(PlacedTensorsProperty, AgreeWithTheDescriptionsOfOneRankInRandomLayouts) {
   }
 }
 
-// ---- What the descriptions of one rank cannot say ----
+// ---- What the descriptions of one rank cannot express ----
 
 TEST(PlacedTensors, AFusedProjectionIsShardedSegmentBySegment) {
-  // Queries of 4 heads, keys and values of 2 heads each, of 3 rows a head, on 4 ranks.
+  // Queries of 4 heads, and keys and values of 2 heads each, with 3 rows per head, on 4 ranks.
   PlacedTensor fused{.parameter = {"qkv_proj.weight", {24, 5}, ParameterKind::linear, 0}};
   fused.axes.push_back({.axis = MeshAxis::tensor, .ranks = 4, .segments = {{0, 12, 4}, {12, 18, 2}, {18, 24, 2}}});
   std::vector<std::vector<int64_t>> first_rows;
@@ -284,9 +284,9 @@ TEST(PlacedTensors, MasterWeightsComeBeforeTheSlotsWhereWeightsAreRounded) {
   EXPECT_THAT(slot_names(DType::bf16), ElementsAre("master", "exp_avg", "exp_avg_sq"));
 }
 
-// ---- The unit in which a tensor may be cut ----
+// ---- The unit in which a tensor may be split ----
 
-// Returns the message of the refusal, or "no UserError", for an optimizer whose one slot has this unit.
+// Returns the error message, or "no UserError", for an optimizer whose only slot has this unit.
 std::string refusal(const ModelDescription& model, const ParallelStrategy& strategy, CutUnit unit) {
   const StateRecipe recipe{.slots = {{"momentum", DType::f32, unit}}};
   return user_error([&] { place_on(model, strategy, recipe); });
@@ -306,9 +306,9 @@ TEST(PlacedTensors, APlacementThatCutsBelowTheUnitIsRefusedByName) {
 }
 
 TEST(PlacedTensors, FlatSharesMayEndBetweenRows) {
-  // Shares are multiples of 64 elements. A row has 64 elements too, except in down_proj, where it has 96. down_proj
-  // lies at elements 24576 .. 30720 of a layer's bucket. Over 2 and 4 ranks shares have 15424 and 7744 elements, and
-  // none ends inside down_proj. Over 8 ranks they have 3904, and the seventh ends 2752 = 28 * 96 + 64 elements into it.
+  // Shares are multiples of 64 elements. A row also has 64 elements, except in down_proj, where it has 96. down_proj is
+  // at elements 24576 .. 30720 of a layer's bucket. Over 2 and 4 ranks shares have 15424 and 7744 elements, and none
+  // ends within down_proj. Over 8 ranks they have 3904, and the seventh ends 2752 = 28 * 96 + 64 elements into it.
   const ModelDescription model = matrix_model(2, false, false);
   for (const int64_t d : {2, 4}) {
     EXPECT_EQ(refusal(model, {.data_parallel = d, .zero_stage = 1}, CutUnit::row), "no UserError");
@@ -319,7 +319,7 @@ TEST(PlacedTensors, FlatSharesMayEndBetweenRows) {
   EXPECT_EQ(refusal(model, {.data_parallel = 8, .zero_stage = 1, .zero_replicas = 8}, CutUnit::matrix), "no UserError");
 }
 
-// Finds the parameters of which some rank's optimizer holds a part of a unit: rows or whole matrices.
+// Finds the parameters for which some rank's optimizer holds a part of a unit: rows or whole matrices.
 std::set<std::string> find_cut_parameters(const ModelDescription& model, const ParallelStrategy& strategy,
                                           CutUnit unit) {
   std::set<std::string> cut;

@@ -1,5 +1,5 @@
-// Finds what each buffer of a new layout needs of the old one, and which ranks of the old one hold it (only this room's
-// sources include this header).
+// Finds what each buffer of a new layout needs from the old one, and which ranks of the old one hold it (only this
+// room's sources include this header).
 #pragma once
 
 #include <cstddef>
@@ -12,30 +12,30 @@
 
 namespace copus::relayout {
 
-// Elements of a buffer that have the same holders in the old layout: `replicas` neighbouring tensor-parallel ranks.
+// Elements of a buffer with the same holders in the old layout: `replicas` neighbouring tensor-parallel ranks.
 struct Need {
   struct Member {
     size_t entry;  // index into the entries of the bucket's shape
-    Stretch part;  // of the old box's elements, row-major: those that the need is about
+    Stretch part;  // the needed elements of the old box, row-major
   };
   int64_t first_tensor = 0, replicas = 1;
   int64_t elements = 0;
   std::vector<Member> members;
-  // The shares of the old layout that hold elements and how many each holds, for every replica; only where old buffers
-  // are cut.
+  // The shares of the old layout that hold the elements, with the number in each, for every replica. Only if old
+  // buffers are sharded.
   std::vector<std::map<int64_t, int64_t>> shares;
 };
 
-// Finds which elements of a new buffer lie in which old boxes. The answer is the same for every layer, and for kinds of
-// state with equal cuts, and is remembered.
+// Finds which elements of a new buffer are in which old boxes. The result is the same for every layer, and for kinds of
+// state that are sharded equally, and is cached.
 class Needs {
  public:
-  // `one_share`: whether a need lies in one share of every replica, so that each share can come from another copy.
+  // `one_share`: whether a need must be in one share of every replica, so that each share can come from another copy.
   Needs(const StatePlacement& from, const StatePlacement& to, bool one_share)
       : from_(from), to_(to), one_share_(one_share) {}
 
-  // Returns the needs of a buffer, those with the fewest holders first: those with many holders can then be served by
-  // ranks that send to this buffer anyway.
+  // Returns the needs of a buffer, those with the fewest holders first. Needs with many holders can then be served by
+  // ranks that already send to this buffer.
   const std::vector<Need>& of(StateKind kind, ContentKind content, const MeshCoordinates& receiver);
 
  private:
@@ -47,7 +47,7 @@ class Needs {
   const StatePlacement& from_;
   const StatePlacement& to_;
   bool one_share_;
-  // The key: whether old and new buffers are cut, content, tensor- and data-parallel rank of the receiver.
+  // The key: whether old and new buffers are sharded; content; tensor- and data-parallel rank of the receiver.
   std::map<std::tuple<bool, bool, ContentKind, int64_t, int64_t>, std::vector<Need>> remembered_;
 };
 

@@ -1,6 +1,6 @@
-// Decides in which order contents move, and which of them share a round, so that no process holds much more than it
-// holds before or after (only this room's sources include this header). `live` are the state bytes that each process
-// holds before the first move.
+// Decides the order in which contents move, and which of them share a round, so that no process holds much more than
+// before or after the move (only this room's sources include this header). `live` are the state bytes of each process
+// before the first move.
 #pragma once
 
 #include <cstddef>
@@ -22,18 +22,17 @@ struct Move {
 
 using Rounds = std::vector<std::vector<size_t>>;  // indices of moves
 
-// Orders moves greedily. The next move is the one whose allocations leave the lowest level on the fullest of the
-// processes that allocate for it; among equals the one that relieves the fullest process, then the one that frees most.
-// Returns indices of moves.
+// Orders moves greedily. The next move is the one after which the fullest of its allocating processes holds least. Ties
+// are broken by the move that relieves the fullest process, then by the one that frees most. Returns indices of moves.
 std::vector<size_t> fill_lowest_first(const std::vector<Move>& moves, std::vector<int64_t> live);
 
 Rounds one_a_round(const std::vector<size_t>& order);
 
-// Puts neighbours in the order into one round while no process holds more than `limit` bytes.
+// Puts consecutive moves into one round as long as no process holds more than `limit` bytes.
 Rounds share_rounds(const std::vector<Move>& moves, const std::vector<size_t>& order, std::vector<int64_t> live,
                     int64_t limit);
 
-// Returns the most bytes that each process ever holds.
+// Returns the maximum number of bytes that each process holds at any time.
 std::vector<int64_t> find_peaks(const std::vector<Move>& moves, const Rounds& rounds, std::vector<int64_t> live);
 
 // Returns the bytes of the process that holds most.

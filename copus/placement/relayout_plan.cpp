@@ -1,5 +1,5 @@
-// Plans a re-layout: Planner decides which contents move in which round and who sends; the public functions turn its
-// decisions into one process's plan, and into seconds.
+// Plans a re-layout. Planner decides which contents move in which round, and who sends. The public functions derive
+// from its decisions one process's plan, and its seconds.
 #include "copus/placement/relayout_plan.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::vector<StateKind> state_kinds(size_t num_slots) {
 
 namespace {
 
-// Says which ranks processes are. In the old layout a process is the rank of its number.
+// Maps processes to ranks. In the old layout a process is the rank of its number.
 class Processes {
  public:
   explicit Processes(const RelayoutRequest& request) : num_old_(request.from.world_size()) {
@@ -97,12 +97,12 @@ class Planner {
   int64_t content_of(size_t move) const { return moves_[move].content; }
   void report_memory(RelayoutPlan& plan) const;
 
-  // Tells whether a process's buffers of the content are the same in both layouts.
+  // Whether a process's buffers of the content are the same in both layouts.
   bool keeps(int64_t process, int64_t content) const {
     return old_place(process, content) != nullptr && new_place(process, content) != nullptr &&
            kept_[process][from_.kind_of(content)];
   }
-  // Find a content on a process; null where it does not hold it.
+  // Find a content on a process; null if the process does not hold it.
   const Place* old_place(int64_t process, int64_t content) const {
     return processes_.is_old(process) ? from_.find_place(content, before(process).pipeline) : nullptr;
   }
@@ -110,8 +110,8 @@ class Planner {
     return processes_.is_new(process) ? to_.find_place(content, after(process).pipeline) : nullptr;
   }
 
-  // Visits the deliveries in a fixed order, on which the choice of the least loaded sender depends. `miss` is told each
-  // content that is needed and that nobody is left to give, perhaps several times.
+  // Visits the deliveries in a fixed order, which affects the choice of the least loaded sender. Calls `miss`, perhaps
+  // several times, with each needed content that no remaining process has.
   template <class Visit, class Miss>
   void for_deliveries(Visit visit, Miss miss) const;
 
@@ -124,7 +124,7 @@ class Planner {
   MeshCoordinates before(int64_t process) const { return from_.mesh.coordinates(process); }
   MeshCoordinates after(int64_t process) const { return to_.mesh.coordinates(processes_.new_rank(process)); }
   int64_t node_of(int64_t process) const { return request_.ranks_per_node > 0 ? process / request_.ranks_per_node : 0; }
-  // These two tell whether anybody is left who has what is needed.
+  // Both return whether any remaining process has what is needed.
   template <class Give>
   bool choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
   template <class Give>
@@ -179,7 +179,7 @@ void Planner::find_moves() {
 }
 
 void Planner::find_rounds() {
-  // The way back, from the new layout to the old one, has the same peaks, so its greedy order, read backwards, is
+  // The way back, from the new layout to the old one, has the same peaks. Its greedy order in reverse is therefore
   // another candidate.
   std::vector<Move> back = moves_;
   for (Move& move : back) std::swap(move.allocated, move.released);
@@ -190,8 +190,8 @@ void Planner::find_rounds() {
     peak = other_peak;
     order = std::move(other);
   }
-  // The limit leaves room for as few buckets beside the state as the order needs. Every round costs a barrier, however,
-  // so small buckets may share a round as long as they are together an eighth of the state.
+  // The limit allows as few buckets in addition to the state as the order needs. But every round costs a barrier, so
+  // small buckets may share a round as long as together they are at most an eighth of the state.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
   const int64_t cheap = std::min(processes_.count(), at_rest / 8 / largest_bucket_bytes_);
@@ -207,14 +207,15 @@ void Planner::report_memory(RelayoutPlan& plan) const {
   plan.peak_bound_bytes = peak_bound_bytes_;
 }
 
-// The state on which the choice of senders depends.
+// The state that affects the choice of senders.
 struct Planner::Choice {
   std::vector<int64_t> load;     // elements that each process has to send
   std::vector<int64_t> senders;  // senders to the buffer that is being filled
 };
 
-// Chooses one sender that has every needed element: the receiver itself, else one on the same node; there and elsewhere
-// one that sends to this buffer anyway, then the least loaded. The lost ones are asked last, in the same order.
+// Chooses one sender that has every needed element: the receiver itself, otherwise a process on the same node,
+// otherwise another one. Among them it prefers one that already sends to this buffer, then the least loaded. Lost
+// processes come last, in the same order.
 template <class Give>
 bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
   if (old_place(receiver, content) != nullptr && before(receiver).tensor >= need.first_tensor &&
@@ -225,7 +226,7 @@ bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   using Preference = std::tuple<bool, int64_t, int64_t>;
   constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
   Preference best{true, nobody, nobody};
-  // Searches the processes begin .. end - 1, which are ranks of the old layout.
+  // Searches processes begin .. end - 1, which are ranks of the old layout.
   const auto look_among = [&](bool are_lost, int64_t begin, int64_t end) {
     for (const Place& place : from_.places(content)) {
       for (int64_t tensor = need.first_tensor; tensor < need.first_tensor + need.replicas; ++tensor) {
@@ -253,9 +254,9 @@ bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   return true;
 }
 
-// Chooses between the replicas and copies, each of which is shared out over data-parallel ranks: the one with most on
-// the receiver, then least on lost processes, then most on the receiver's node, then the one whose busiest sender has
-// the least load. One with a share on a process that is gone is of no use.
+// Chooses among the replicas and copies, each of which is sharded over data-parallel ranks: the one with most on the
+// receiver, then with least on lost processes, then with most on the receiver's node, then with the least loaded
+// busiest sender. A copy with a share on a gone process cannot be used.
 template <class Give>
 bool Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {
@@ -371,7 +372,7 @@ void add_request(const RelayoutRequest& request, const Processes& processes, Fin
     hash.add(slot.name.size(), slot.dtype, slot.unit);
     for (const char letter : slot.name) hash.add(letter);
   }
-  // The rest is left out where it says nothing, as it is in a change of layout of the same processes.
+  // Omits the rest if it is trivial, as in a change of layout of the same processes.
   if (!processes.keep_their_rank()) {
     for (int64_t process = 0; process < processes.count(); ++process) {
       hash.add(process, processes.is_new(process) ? processes.new_rank(process) : -1);

@@ -1,4 +1,4 @@
-// Gathers the copies that deliver what a buffer needs, by process and round (only this room's sources include this
+// Collects the copies that deliver what a buffer needs, by process and round (only this room's sources include this
 // header).
 #pragma once
 
@@ -24,10 +24,10 @@ struct Delivery {
   int64_t elements;
   const Need* need;
   int64_t sender_tensor, receiver_tensor;  // tensor-parallel ranks, in the old layout and in the new one
-  Stretch from_stretch, to_stretch;        // stretches of the buckets that the two buffers hold
+  Stretch from_stretch, to_stretch;        // ranges of the buckets that the two buffers hold
 };
 
-// Gathers a process's receives or sends of one round, by peer, buckets and kind.
+// Collects a process's receives or sends of one round, by peer, buckets and kind.
 class Transfers {
  public:
   Transfers(const StatePlacement& from, const StatePlacement& to) : from_(&from), to_(&to) {}

@@ -1,5 +1,5 @@
-// The position of each parameter on the mesh. There is one descriptor per parameter; gradient reduction, norms,
-// checkpoints, re-layout and memory accounting are derived from it, and none has a list of special cases of its own.
+// The position of each parameter on the mesh. There is one descriptor per parameter. Gradient reduction, norms,
+// checkpoints, re-layout and memory accounting are derived from it, without lists of special cases of their own.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,18 @@
 
 namespace copus {
 
-// The cut of a parameter along tensor parallelism: into `parts` along dimension `axis`, each of which is held by
-// `replicas` = tensor_parallel / parts neighbouring ranks: rank tp holds part tp / replicas.
+// How tensor parallelism splits a parameter: into `parts` along dimension `axis`. Each part is on `replicas` =
+// tensor_parallel / parts neighbouring ranks: rank tp holds part tp / replicas.
 struct Sharding {
   int64_t axis = 0;
   int64_t parts = 1;     // 1: every tensor-parallel rank holds the whole parameter
   int64_t replicas = 1;  // number of ranks that hold the same part
-  // Tells whether the replicas' gradients differ and have to be added: each replica has seen only its share of the
-  // tokens (with sequence parallelism) or of the query heads (where kv heads < t). Otherwise the replicas compute equal
-  // gradients.
+  // Whether the replicas' gradients differ and must be added: each replica has seen only its share of the tokens (with
+  // sequence parallelism) or of the query heads (if kv heads < t). Otherwise the replicas compute equal gradients.
   bool partial = false;
-  // The stage that holds the parameter. A tied embedding also lies on the last stage as the head, even where that is
-  // the same stage: the two gradients are kept in two buffers and added last. Learned positions go with it, so that
-  // both buckets are alike; the head has no use for them.
+  // The stage that holds the parameter. A tied embedding is also on the last stage as the head, even if that is the
+  // same stage: the two gradients have separate buffers and are added last. Learned positions are copied with it, so
+  // that both buckets are equal; the head does not use them.
   int64_t stage = 0;
   bool tied = false;
 
@@ -43,8 +42,8 @@ struct Box {
 };
 
 // Walks over the elements from .. to of a part `box` of a tensor of shape `whole` (one or two dimensions), both
-// row-major: calls visit(position, index, count) for each stretch of `count` elements that begins at `position` of the
-// part and at `index` of the whole and is contiguous in both, in order.
+// row-major. Calls visit(position, index, count), in order, for each range of `count` elements that is contiguous in
+// both, and begins at `position` of the part and at `index` of the whole.
 template <class Visit>
 void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t from, int64_t to, Visit visit) {
   const int64_t row_stride = whole.back();
@@ -59,7 +58,7 @@ void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t fr
   }
 }
 
-// The position of a rank and its layout, from which a rank derives what it holds.
+// A rank's position and layout, which determine what the rank holds.
 struct Placement {
   ParallelStrategy strategy;
   MeshCoordinates here;
@@ -71,8 +70,8 @@ Placement whole_model(const ModelDescription& model);
 // Returns the placement on a rank of the world, with balanced stages.
 Placement place(const ModelDescription& model, const ParallelStrategy& strategy, int64_t sequence_length, int64_t rank);
 
-// Returns the first row of part `part` when `total` rows are cut into `parts` as evenly as possible: total * part /
-// parts (rounded down). Only the vocabulary may come out uneven; infeasible_reason refuses the rest.
+// Returns the first row of part `part` if `total` rows are split into `parts` as evenly as possible: total * part /
+// parts (rounded down). Only the vocabulary may be split unevenly; infeasible_reason refuses other cases.
 int64_t part_begin(int64_t total, int64_t parts, int64_t part);
 
 Sharding shard(const ModelDescription& model, const Placement& placement, const ParameterInfo& parameter);
@@ -89,7 +88,7 @@ struct LocalParameter {
   bool tied_copy;  // the head's copy of a tied embedding; listed last, in the last stage's chunk
 };
 
-// Lists the parameters of the rank of `placement`: chunk by chunk, in canonical order within a chunk.
+// Lists the parameters of the rank at `placement`: chunk by chunk, in canonical order within a chunk.
 std::vector<LocalParameter> list_local_parameters(const ModelDescription& model, const Placement& placement);
 
 }  // namespace copus

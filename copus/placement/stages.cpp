@@ -8,7 +8,7 @@
 namespace copus {
 namespace {
 
-// Returns how many layers each stage gets if the last one gets `last`: the others share the rest as evenly as can be,
+// Returns how many layers each stage gets if the last one gets `last`. The others share the rest as evenly as possible,
 // and the earliest of them get the remainder.
 std::vector<int64_t> share_layers(int64_t num_layers, int64_t num_stages, int64_t last) {
   std::vector<int64_t> sizes;
@@ -34,8 +34,8 @@ std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t se
   COPUS_CHECK(num_stages >= 1 && num_stages <= model.num_layers, num_stages, " stages, ", model.num_layers, " layers");
 
   const TrainingFlops flops = training_flops(model, sequence_length);
-  // Every layer costs the same, so the number of layers in the last stage, the only one that differs, decides the rest:
-  // trying each number is exact.
+  // Every layer costs the same, so the number of layers in the last stage, the only one that differs, determines the
+  // rest. Trying every number is exact.
   std::vector<int64_t> best_sizes;
   std::vector<double> best_costs;
   const int64_t most = model.num_layers - (num_stages - 1);

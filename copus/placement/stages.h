@@ -1,4 +1,4 @@
-// Divides the decoder layers among the stages of the pipeline, and counts what stages compute.
+// Divides the decoder layers among the stages of the pipeline, and counts the operations of stages.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,19 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-// Floating-point operations of training on one token, as training_flops_per_token counts them. Layers are alike.
+// Floating-point operations of training on one token, as training_flops_per_token counts them. All layers have the same
+// number.
 struct TrainingFlops {
   double layer = 0;
   double head = 0;
 };
 TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_length);
 
-// Cuts the layers into `num_stages` consecutive ranges, each with at least one layer, such that the slowest stage is as
-// fast as can be. Stages are compared by their floating-point operations: the first one also holds the embedding (which
-// computes next to nothing), the last one final norm and head. Among equals the second slowest stage is as fast as can
-// be, and so on (a large head leaves the other stages a choice, and an even one needs the least memory); then the
-// earliest stages are largest. num_stages <= num_layers (InternalError otherwise).
+// Splits the layers into `num_stages` consecutive ranges, each with at least one layer, such that the slowest stage is
+// as fast as possible. Stages are compared by their floating-point operations. The first one also holds the embedding
+// (which computes almost nothing), the last one the final norm and the head. Ties are broken by the second slowest
+// stage, and so on: with a large head the other stages have a choice, and an even split needs the least memory.
+// Remaining ties make the earliest stages largest. Requires num_stages <= num_layers (InternalError otherwise).
 std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t sequence_length, int64_t num_stages);
 
 }  // namespace copus

@@ -31,8 +31,7 @@ std::vector<int64_t> sizes_of(const std::vector<LayerRange>& stages) {
   return sizes;
 }
 
-// Returns the costs of the stages, slowest first, from the published formula and not from how balance_stages takes it
-// apart.
+// Returns the costs of the stages, slowest first, from the published formula, independently of balance_stages.
 std::vector<double> costs_of(const ModelDescription& model, int64_t sequence_length,
                              const std::vector<int64_t>& sizes) {
   std::vector<double> costs;
@@ -85,14 +84,15 @@ TEST(Stages, TheEarliestStagesGetWhatIsOver) {
   EXPECT_THAT(sizes_of(balance_stages(model_of(11, 1), 64, 4)), ElementsAre(3, 3, 3, 2));
 }
 
-// One layer costs 6 * 2304 + 12 * 16 * 64 = 26112 operations a token at sequences of 64, as much as the head of this
+// One layer costs 6 * 2304 + 12 * 16 * 64 = 26112 operations per token at sequences of 64, as much as the head of this
 // vocabulary.
 constexpr int64_t vocabulary_of_a_layer = 272;
 
 TEST(Stages, TheHeadCountsAsLayers) {
   EXPECT_THAT(sizes_of(balance_stages(model_of(7, vocabulary_of_a_layer), 64, 2)), ElementsAre(4, 3));
   EXPECT_THAT(sizes_of(balance_stages(model_of(7, 3 * vocabulary_of_a_layer), 64, 2)), ElementsAre(5, 2));
-  // The sizes 2, 2, 2 would be as slow because of the head; among equals the early stages are the larger ones.
+  // The sizes 2, 2, 2 would be as slow because of the head. Of equally fast choices the one with larger early stages
+  // wins.
   EXPECT_THAT(sizes_of(balance_stages(model_of(6, vocabulary_of_a_layer), 64, 3)), ElementsAre(3, 2, 1));
 }
 

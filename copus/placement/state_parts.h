@@ -1,5 +1,5 @@
-// Which ranks hold which elements of every parameter's master weights and moments, as whoever reads the whole state of
-// a layout asks for it.
+// Which ranks hold which elements of every parameter's master weights and moments, for code that reads the whole state
+// of a layout.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@ namespace copus {
 // Elements of one parameter and the ranks that hold them.
 struct StatePart {
   Box box;                     // the part of the logical tensor that these ranks hold in their buckets
-  int64_t begin = 0, end = 0;  // the box's elements, row-major, that are in their shares: all of them without ZeRO
+  int64_t begin = 0, end = 0;  // the box's elements, row-major, in the shares of these ranks: all of them without ZeRO
   std::vector<int64_t> ranks;  // world ranks, ascending; each has the same elements
 };
 
 // Lists the parts of every parameter in canonical order. Each element of a parameter is in exactly one of them. A tied
-// copy of the head counts for nothing, and of tensor-parallel replicas the first. `placement` is that of any rank.
+// copy of the head is ignored, and of tensor-parallel replicas only the first counts. `placement` may be that of any
+// rank.
 std::vector<std::vector<StatePart>> find_state_parts(const ModelDescription& model, const Placement& placement);
 
 }  // namespace copus

@@ -94,7 +94,7 @@ int64_t StatePlacement::state_bytes(ContentKind content, const MeshCoordinates& 
 
 void StatePlacement::find_places(const RelayoutRequest& request) {
   places_.resize(request.model.num_layers + 2);
-  // Which buckets a rank has does not depend on what the optimizer keeps of them.
+  // A rank's buckets do not depend on the optimizer's slots.
   const PlacedState state =
       place_state(request.model, strategy_,
                   balance_stages(request.model, request.sequence_length, strategy_.num_stages()), {.slots = {}});
@@ -105,7 +105,7 @@ void StatePlacement::find_places(const RelayoutRequest& request) {
     previous = tensor.bucket;
     const int64_t pipeline = state.buckets[tensor.bucket].stage % strategy_.pipeline_parallel;
     const int64_t bucket = num_buckets[pipeline]++;
-    if (tensor.role != TensorRole::weight) continue;  // a bucket without weights has a gradient alone
+    if (tensor.role != TensorRole::weight) continue;  // a bucket without weights has only a gradient
     const ParameterInfo& info = tensor.parameter;
     const auto content = info.layer >= 0                         ? info.layer + 1
                          : info.kind == ParameterKind::embedding ? 0
@@ -114,8 +114,8 @@ void StatePlacement::find_places(const RelayoutRequest& request) {
   }
 }
 
-// Shapes depend on tensor parallelism and the number of shares alone, so they are taken from a model with one layer,
-// without a pipeline.
+// Shapes depend only on tensor parallelism and the number of shares, so a model with one layer and without a pipeline
+// gives them.
 void StatePlacement::find_shapes(ModelDescription model, const StateRecipe& recipe) {
   model.num_layers = 1;
   const ParallelStrategy strategy{.data_parallel = strategy_.data_parallel,

@@ -1,6 +1,6 @@
-// The position of the training state under one strategy, as planning a re-layout asks for it: what each bucket is
-// filled with, which pipeline ranks hold it, and which of its elements each rank's buffers hold (only this room's
-// sources include this header).
+// The position of the training state under one strategy, for planning a re-layout: the content of each bucket, which
+// pipeline ranks hold it, and which of its elements each rank's buffers hold (only this room's sources include this
+// header).
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 
 namespace copus::relayout {
 
-inline constexpr int64_t bytes_per_element = 4;  // masters and moments are fp32
+inline constexpr int64_t bytes_per_element = 4;  // master weights and moments are fp32
 
-// A rectangle of a logical tensor, in its coordinates; a tensor of one dimension is one row.
+// A rectangle of a logical tensor, in the tensor's coordinates. A tensor with one dimension is one row.
 struct Rectangle {
   int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
   int64_t rows() const { return row_end - row_begin; }
@@ -44,7 +44,7 @@ inline Rectangle intersect(const Rectangle& a, const Rectangle& b) {
 
 inline int64_t num_elements(const Rectangle& one) { return one.rows() * one.columns(); }
 
-// The region that a stretch of a row-major rectangle covers: the rest of a row, whole rows, the beginning of a row.
+// The region that a range of a row-major rectangle covers: the rest of a row, whole rows, the beginning of a row.
 struct Region {
   std::array<Rectangle, 3> parts;
   size_t count = 0;
@@ -56,7 +56,7 @@ struct Region {
   const Rectangle* end() const { return parts.data() + count; }
 };
 
-// Calls visit(rectangle) for each rectangle that lies in both regions.
+// Calls visit(rectangle) for each rectangle that is in both regions.
 template <class Visit>
 void for_overlaps(const Region& a, const Region& b, Visit visit) {
   for (const Rectangle& one : a) {
@@ -67,7 +67,7 @@ void for_overlaps(const Region& a, const Region& b, Visit visit) {
   }
 }
 
-// The place of a parameter in a bucket: `box` row-major from `offset` on.
+// The place of a parameter in a bucket: `box`, row-major, from `offset` on.
 struct Entry {
   std::string name;
   int64_t parts = 1;     // over the tensor-parallel ranks
@@ -79,12 +79,12 @@ struct Entry {
     return offset + (row - box.row_begin) * box.columns() + column - box.column_begin;
   }
 
-  // Returns the part of the box that lies in this stretch of the bucket.
+  // Returns the part of the box that is in this range of the bucket.
   Region inside(const Stretch& stretch) const;
 };
 
-// Contents of buckets: the embedding, each decoder layer, final norm and head. A tied copy of the head has the
-// embedding's content. Layers are alike.
+// Contents of buckets: the embedding, each decoder layer, and the final norm with the head. A tied copy of the head has
+// the embedding's content. All layers have the same shape.
 enum ContentKind { embedding_content, layer_content, head_content, num_content_kinds };
 
 // The arrangement of a content in the bucket of one tensor-parallel rank.
@@ -95,7 +95,7 @@ struct BucketShape {
 
 bool equal(const BucketShape& a, const BucketShape& b);
 
-// A flat buffer that every bucket has.
+// A flat buffer of every bucket.
 struct StateBuffer {
   StateKind kind = StateKind::weights;
   int64_t bytes_per_element = 0;
@@ -103,7 +103,7 @@ struct StateBuffer {
   bool moves = false;   // otherwise it is derived from the others after the move
 };
 
-// A pipeline rank that holds a content, and the bucket's index there.
+// A pipeline rank that holds a content, and the index of its bucket there.
 struct Place {
   int64_t pipeline = 0;
   int64_t bucket = 0;
@@ -121,17 +121,17 @@ class StatePlacement {
     return content + 1 < num_contents() ? layer_content : head_content;
   }
   const std::vector<Place>& places(int64_t content) const { return places_[content]; }
-  // Finds a content on a pipeline rank; null where that rank does not hold it.
+  // Finds a content on a pipeline rank; null if that rank does not hold it.
   const Place* find_place(int64_t content, int64_t pipeline) const;
   const BucketShape& shape(ContentKind content, int64_t tensor) const { return shapes_[content][tensor]; }
   int64_t data_parallel() const { return strategy_.data_parallel; }
-  // Copies of the state that ZeRO cuts; share s of copy c lies on data-parallel rank c * zero_shards() + s.
+  // Copies of the state that ZeRO shards. Share s of copy c is on data-parallel rank c * zero_shards() + s.
   int64_t zero_replicas() const { return strategy_.zero_replicas; }
   int64_t zero_shards() const { return strategy_.zero_shards(); }
   int64_t tensor_parallel() const { return strategy_.tensor_parallel; }
 
   const std::vector<StateBuffer>& buffers() const { return buffers_; }
-  // Tells whether each data-parallel rank's buffer of that kind is only its share.
+  // Whether each data-parallel rank's buffer of that kind is only its share.
   bool is_cut(StateKind kind) const;
   // Returns the elements of the bucket that the buffer holds.
   Stretch stretch(StateKind kind, ContentKind content, const MeshCoordinates& at) const;
@@ -139,7 +139,7 @@ class StatePlacement {
   // Returns the index of the share that contains an element.
   int64_t share_of(ContentKind content, int64_t tensor, int64_t element) const;
 
-  // Returns the bytes of the buffers of one bucket that move.
+  // Returns the bytes of one bucket's buffers that move.
   int64_t state_bytes(ContentKind content, const MeshCoordinates& at) const;
 
  private:
@@ -151,7 +151,7 @@ class StatePlacement {
   ParallelStrategy strategy_;
   std::vector<StateBuffer> buffers_;
   std::vector<std::vector<Place>> places_;  // by content
-  // Indexed by tensor-parallel rank: shapes, and the bounds of the shares.
+  // Indexed by tensor-parallel rank: shapes, and the boundaries of the shares.
   std::array<std::vector<BucketShape>, num_content_kinds> shapes_;
   std::array<std::vector<std::vector<int64_t>>, num_content_kinds> cuts_;
 };
