@@ -1,5 +1,5 @@
-// Training programs other than Copus, as far as they decide a step's time and memory: those that a plan can be made
-// for, and what others are built from.
+// Training programs other than Copus, as far as they determine a step's time and memory: those that a plan can be made
+// for, and what their descriptions are built from.
 #pragma once
 
 #include "copus/base/units.h"
@@ -7,14 +7,14 @@
 
 namespace copus {
 
-// Bytes of a logit where PyTorch's cross entropy works on all of them: bf16, fp32, the fp32 log-softmax, its fp32
-// gradient, and that in bf16.
+// Bytes of a logit if PyTorch's cross entropy processes all logits at once: the bf16 logit, its fp32 copy, the fp32
+// log-softmax, its fp32 gradient, and the bf16 gradient.
 inline constexpr double eager_logit_bytes = 2 + 4 + 4 + 4 + 2;
 
-// A CUDA context and NCCL's buffers take about this much of a device.
+// Approximate device memory of a CUDA context and NCCL's buffers.
 inline constexpr double cuda_bytes = gibibyte;
 
-// PyTorch's FSDP rounds the shares of the fp32 weights as it gathers them, and keeps no shares of rounded ones.
+// PyTorch's FSDP rounds the shares of the fp32 weights as it gathers them, and keeps no rounded shares.
 inline constexpr double fsdp_optimizer_bytes = 12 - 2;
 
 // PyTorch without a compiler. Its memory is not described.
@@ -25,7 +25,7 @@ TrainingSystem megatron();
 // nanotron 0.5.
 TrainingSystem nanotron();
 
-// torchtitan 0.2.2 and 0.3.0 with FSDP2, their layers compiled. No time of it was compared with a prediction: passes,
+// torchtitan 0.2.2 and 0.3.0 with FSDP2 and compiled layers. Its time has not been compared with predictions: passes,
 // launches and communication are those of Copus.
 enum class TorchtitanVersion { v0_2, v0_3 };
 TrainingSystem torchtitan(TorchtitanVersion version);

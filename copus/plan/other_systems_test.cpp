@@ -1,4 +1,4 @@
-// Tests the memory of other trainers against what their own layers kept.
+// Compares the predicted memory of other trainers with what their own layers kept.
 #include "copus/plan/other_systems.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 namespace copus {
 namespace {
 
-// A layer 512 wide, with 16 heads of 32, 8 key-value heads and a feed-forward of 1792, as bench/trainers measures those
-// of other trainers on sequences of 256.
+// A layer 512 wide, with 16 heads of 32, 8 key-value heads and a feed-forward of 1792. bench/trainers measures other
+// trainers' layers of this size, on sequences of 256.
 ModelDescription measured_layer() {
   ModelDescription model = grouped_query_model();
   model.hidden_size = 512;
@@ -27,7 +27,7 @@ ModelDescription measured_layer() {
 }
 
 // Bytes that each trainer's own layer kept from its forward to its backward pass under a fake process group of t ranks
-// (bench/trainers), those of torchtitan compiled.
+// (bench/trainers); torchtitan's layers were compiled.
 TEST(OtherSystems, TrainersKeepWhatTheirOwnLayersKept) {
   using Measured = std::map<int64_t, double>;  // by t
   const std::vector<std::pair<TrainingSystem, Measured>> trainers = {
@@ -45,7 +45,7 @@ TEST(OtherSystems, TrainersKeepWhatTheirOwnLayersKept) {
   }
 }
 
-// With norms of query and key heads (--qk-layernorm). With one key-value head to a rank the layer keeps less than is
+// With norms of query and key heads (--qk-layernorm). With one key-value head per rank the layer keeps less than is
 // counted.
 TEST(OtherSystems, MegatronKeepsWhatItsNormsOfHeadsKept) {
   ModelDescription model = measured_layer();
@@ -58,8 +58,8 @@ TEST(OtherSystems, MegatronKeepsWhatItsNormsOfHeadsKept) {
   }
 }
 
-// Selective recompute of compiled layers: what the layers kept on a CPU, and attention's result, which only a GPU's
-// kernels make them keep, without 5,056 bytes of random state.
+// Selective recompute of compiled layers: what the layers kept on a CPU, plus attention's result, which they keep only
+// with a GPU's kernels, minus 5,056 bytes of random state.
 TEST(OtherSystems, TorchtitansSelectiveRecomputeKeepsWhatItsLayersKept) {
   ParallelStrategy strategy;
   strategy.recompute = Recompute::attention;
@@ -71,14 +71,14 @@ TEST(OtherSystems, TorchtitansSelectiveRecomputeKeepsWhatItsLayersKept) {
   }
 }
 
-// bf16 logits, and one fp32 tensor that is logits, softmax and gradient in turn.
+// bf16 logits, and one fp32 tensor for logits, softmax and gradient in turn.
 TEST(OtherSystems, MegatronsLogitsTakeSixBytes) {
   const ModelDescription model = grouped_query_model();
   EXPECT_EQ(parts_of(batches_of({}, 2, 1), megatron(), model).logits, 256.0 * 1024 * 6);
   EXPECT_EQ(parts_of(batches_of({.tensor_parallel = 4}, 2, 1), megatron(), model).logits, 256.0 * 1024 * 6 / 4);
 }
 
-// The head of 0.3 works on eighths of a micro-batch; sequence-parallel ranks gather its input whole.
+// The head of 0.3 processes eighths of a micro-batch; sequence-parallel ranks gather its whole input.
 TEST(OtherSystems, TorchtitansHeadWorksOnPiecesSinceVersion3) {
   const ModelDescription model = grouped_query_model();
   const auto head = [&](TorchtitanVersion version, int64_t t) {

@@ -1,5 +1,5 @@
-// Names of flags and keys were read in the code that planned_system.cpp names, and in torchtitan 0.3.0. torchtitan's
-// main branch of 21 August 2026 (b5bcd76c) counts batches in tokens, under other names, which are not written.
+// Names of flags and keys come from the code that planned_system.cpp lists, and from torchtitan 0.3.0. torchtitan's
+// main branch of 21 August 2026 (b5bcd76c) counts batches in tokens under other names, which are not supported here.
 #include "copus/plan/paste_text.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::string toml_value(Enum value) {
   return in_quotes(to_string(value));
 }
 
-// Every key stands in its section's table, at its default or not, since a run's file may have had another value.
+// Writes every key of a section, also at its default, since a run's file may have contained another value.
 std::vector<PasteText> for_copus(const PlanQuestion& question, const Configuration& configuration) {
   std::string parallel = "[parallel]\n";
   std::string train = concat("[train]\nsequence_length = ", question.sequence_length,
@@ -39,7 +39,7 @@ std::vector<PasteText> for_copus(const PlanQuestion& question, const Configurati
   return {{"a run's TOML file", concat(parallel, "\n", train)}};
 }
 
-// Nodes are full but for the last one, as the plan places groups.
+// All nodes except the last one are full, as the plan places groups.
 std::string torchrun(const PlanQuestion& question, const ParallelStrategy& strategy) {
   const int64_t ranks = strategy.world_size(), on_node = question.cluster.ranks_per_node;
   if (ranks <= on_node) return concat("torchrun --nproc-per-node ", ranks);
@@ -47,29 +47,29 @@ std::string torchrun(const PlanQuestion& question, const ParallelStrategy& strat
                 " --rdzv-backend c10d --rdzv-endpoint \"$HEAD_NODE:29500\"");
 }
 
-// "16 GPUs", and what a last node that is not full runs instead.
+// "16 GPUs", with a note if the last node is not full and needs another number.
 std::string gpus_in_words(const PlanQuestion& question, const ParallelStrategy& strategy) {
   const int64_t ranks = strategy.world_size(), left = ranks % question.cluster.ranks_per_node;
   if (ranks < question.cluster.ranks_per_node || left == 0) return concat(ranks, " GPUs");
   return concat(ranks, " GPUs (on the last node, which has ", left, ", with --nproc-per-node ", left, ")");
 }
 
-// Megatron-LM and nanotron overlap tensor-parallel communication by the order of launches, before Blackwell.
+// Before Blackwell, Megatron-LM and nanotron overlap tensor-parallel communication by the order of launches.
 std::string one_connection(const ParallelStrategy& strategy) {
   return strategy.tensor_parallel > 1 ? "CUDA_DEVICE_MAX_CONNECTIONS=1 " : "";
 }
 
 std::string number(double value) { return format_number("%.10g", value); }
 
-// An interval where it divides the layers, as Megatron-LM asks of one, else the list of layers: 1 has no rotary
-// embeddings.
+// An interval if it divides the layers, as Megatron-LM requires; otherwise the list of layers, in which 1 means no
+// rotary embeddings.
 std::string layers_without_rope(const ModelDescription& model) {
   const int64_t interval = model.no_rope_interval, rest = model.num_layers % interval;
   if (rest == 0) return concat(interval);
   return concat("\"([0]*", interval - 1, "+[1])*", model.num_layers / interval, "+[0]*", rest, "\"");
 }
 
-// The model and what goes with it: memory and time are those of this model, without dropout.
+// The flags of the model and of related settings: memory and time are predicted for this model, without dropout.
 std::vector<std::string> megatron_model_flags(const ModelDescription& model) {
   std::vector<std::string> flags = {
       concat("--num-layers ", model.num_layers, " --hidden-size ", model.hidden_size, " --ffn-hidden-size ",
@@ -126,8 +126,8 @@ std::vector<PasteText> for_megatron(const PlanQuestion& question, const Configur
            join(flags, " \\\n") + "\n"}};
 }
 
-// What nanotron's configuration needs beside the plan's: made-up data, and steps and rate as Megatron-LM's command has
-// them.
+// What nanotron's configuration needs in addition to the plan: dummy data, and steps and learning rate as in
+// Megatron-LM's command.
 constexpr std::string_view nanotron_needs =
     "general:\n  project: planned\n"
     "tokenizer:\n  tokenizer_name_or_path: null\n"
@@ -140,8 +140,8 @@ constexpr std::string_view nanotron_optimizer =
     "  learning_rate_scheduler:\n    learning_rate: 0.0001\n    lr_warmup_steps: 2\n    lr_warmup_style: linear\n"
     "    lr_decay_style: cosine\n    lr_decay_steps: 98\n    min_decay_lr: 1.0e-05\n";
 
-// Every row-parallel product of some of its models refuses asynchronous communication with all-reduces. A model of
-// Mistral's form is Llama's to it.
+// In some of nanotron's models every row-parallel product refuses asynchronous communication with all-reduces. It
+// treats models of Mistral's form as Llama.
 std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   const ModelDescription& model = question.model;
@@ -182,9 +182,9 @@ std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configur
            concat(one_connection(strategy), torchrun(question, strategy), " run_train.py --config-file RUN.yaml\n")}};
 }
 
-constexpr double torchtitan_norm_eps = 1e-5;  // where nothing else is said
+constexpr double torchtitan_norm_eps = 1e-5;  // default
 
-// The sizes that torchtitan's llama3 comes in.
+// The sizes of torchtitan's llama3.
 struct Flavor {
   std::string_view name;
   int64_t num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads;
@@ -195,7 +195,7 @@ constexpr std::array flavors = {Flavor{"1B", 16, 2048, 8192, 32, 8, true}, Flavo
                                 Flavor{"70B", 80, 8192, 28672, 64, 8, false},
                                 Flavor{"405B", 126, 16384, 53248, 128, 8, false}};
 
-// Returns nothing where the model has none of these sizes, or another rotation than they all have.
+// Returns nothing if the model has none of these sizes, or another rotation than all of them have.
 std::optional<std::string_view> flavor_of(const ModelDescription& model) {
   constexpr int64_t vocabulary = 128256;
   const bool has_rotation = model.rope_theta == 500000 && model.rope_scaling == RopeScaling{};
@@ -210,15 +210,15 @@ std::optional<std::string_view> flavor_of(const ModelDescription& model) {
   return std::nullopt;
 }
 
-// As keyword arguments of both versions. A factor of 1 scales nothing.
+// As keyword arguments of both versions. A factor of 1 disables scaling.
 std::string torchtitan_scaling(const RopeScaling& scaling) {
   return concat("scaling_factor=", number(scaling.factor), ", low_freq_factor=", number(scaling.low_frequency_factor),
                 ", high_freq_factor=", number(scaling.high_frequency_factor),
                 ", original_max_position_embeddings=", scaling.original_max_position_embeddings);
 }
 
-// Says how 0.2 comes to know a model of a size of its own. Its feed-forward is as wide as the multiple that it is
-// rounded up to, of anything smaller. It scales positions where nothing else is said.
+// Defines a model with its own size for 0.2. The feed-forward width is rounded up to multiple_of, so multiple_of alone
+// determines it. Positions are scaled by default.
 std::string torchtitan_arguments(const ModelDescription& model) {
   return concat("TransformerModelArgs(dim=", model.hidden_size, ", n_layers=", model.num_layers,
                 ", n_heads=", model.num_heads, ", n_kv_heads=", model.num_kv_heads, ", vocab_size=", model.vocab_size,
@@ -228,7 +228,7 @@ std::string torchtitan_arguments(const ModelDescription& model) {
                 torchtitan_scaling(model.rope_scaling.value_or(RopeScaling{.factor = 1})), "))");
 }
 
-// The lines of a configuration function of 0.3 that make a model of a size of its own.
+// The lines of a configuration function for 0.3 that define a model with its own size.
 std::string torchtitan_model(const ModelDescription& model) {
   const bool tied = model.tie_word_embeddings;
   std::string lines = concat(
@@ -264,15 +264,15 @@ std::string_view torchtitan_schedule(PipelineSchedule schedule) {
     case PipelineSchedule::one_f_one_b:
       return "1F1B";
     case PipelineSchedule::interleaved_1f1b:
-      return "Interleaved1F1B";  // which has two stages on each rank, where nothing else is said
+      return "Interleaved1F1B";  // has two stages on each rank by default
     case PipelineSchedule::zb_h1:
       break;
   }
   fail_check("a schedule that torchtitan knows", __FILE__, __LINE__, std::string(to_string(schedule)));
 }
 
-// With a pipeline the local batch is a rank's whole one, cut into micro-batches; without, it is a micro-batch, of which
-// as many follow each other as the global batch needs.
+// With a pipeline the local batch is a rank's whole batch, which is split into micro-batches. Without one it is a
+// micro-batch, repeated as often as the global batch requires.
 std::vector<PasteText> for_torchtitan(const PlanQuestion& question, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   using Settings = std::vector<std::pair<std::string, std::string>>;

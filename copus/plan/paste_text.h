@@ -1,4 +1,4 @@
-// A configuration in the words of the program that is to train in it: flags, or lines of its configuration file.
+// A configuration in the notation of the program that will train in it: flags, or lines of its configuration file.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 namespace copus {
 
 struct PasteText {
-  std::string where;  // what it goes into: "nanotron's YAML file"
-  std::string text;   // lines, the last one with its end
+  std::string where;  // the file or command that it belongs to: "nanotron's YAML file"
+  std::string text;   // lines, each with its line end
 };
 
-// Writes how the layout, its schedule and its batches are told to the question's program, for each form that it reads.
-// The configuration must be one that the program can run (unable_reason).
+// Writes the layout, its schedule and its batches for the question's program, in each form that the program reads. The
+// program must be able to run the configuration (unable_reason).
 std::vector<PasteText> paste_texts(const PlanQuestion& question, const Configuration& configuration);
 
 }  // namespace copus

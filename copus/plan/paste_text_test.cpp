@@ -1,4 +1,4 @@
-// How layouts are told to each program.
+// How layouts are written for each program.
 #include "copus/plan/paste_text.h"
 
 #include <gmock/gmock.h>
@@ -93,7 +93,7 @@ TEST(PasteText, MegatronIsToldOfNormedHeadsAndOfLayersWithoutRope) {
               HasSubstr("--no-rope-freq \"([0]*2+[1])*6+[0]*2\" "));
 }
 
-// 22 layers, of which embedding and loss are one each, are 2 in each of 11 stages; 21 are 3 in each of 7.
+// With embedding and loss the 20 layers make 11 stages of 2; with the loss only they make 7 stages of 3.
 TEST(PasteText, MegatronCountsTheEndsThatMakeItsStagesEven) {
   const auto text = [](const ParallelStrategy& strategy) {
     return texts(PlannedSystem::megatron, {strategy, 77, 1}).front();
@@ -214,7 +214,7 @@ TEST(PasteText, TorchtitanHasItsOwnNamesForItsOwnSizes) {
   EXPECT_THAT(paste_texts(question, configuration).front().text, HasSubstr("model_registry(\"8B\")\n"));
 }
 
-// Llama 3 has the sizes of 3.1 without its scaling, which both versions apply where nothing else is said.
+// Llama 3 has the sizes of 3.1 without its scaling, which both versions apply by default.
 TEST(PasteText, TorchtitanIsToldHowPositionsAreScaled) {
   const Configuration configuration = {{.data_parallel = 8, .zero_stage = 3}, 64, 1};
   const auto text = [&](PlannedSystem program, const std::optional<RopeScaling>& scaling) {
@@ -231,7 +231,7 @@ TEST(PasteText, TorchtitanIsToldHowPositionsAreScaled) {
   EXPECT_THAT(text(PlannedSystem::nanotron, std::nullopt), Not(HasSubstr("not applied")));
 }
 
-// Ranks of a layout are placed on full nodes; only the last one has fewer.
+// Ranks of a layout are placed on full nodes; only the last one may have fewer.
 TEST(PasteText, ALastNodeThatIsNotFullIsToldHowManyItRuns) {
   PlanQuestion question = question_for(PlannedSystem::megatron);
   const auto text = [&](int64_t data_parallel) {
@@ -252,7 +252,7 @@ TEST(PasteText, CopusTakesEveryKey) {
                   "precision = \"bf16\"\nrecompute = \"none\"\nglobal_batch = 64\nmicro_batch = 4\n"));
 }
 
-// Whatever a plan proposes can be written down.
+// Every configuration that a plan can propose has a text.
 TEST(PasteText, EveryConfigurationOfEverySpaceHasAText) {
   for (const PlannedSystem program : all_values<PlannedSystem>()) {
     const PlanQuestion question = question_for(program);

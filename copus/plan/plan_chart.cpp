@@ -23,15 +23,15 @@ namespace {
 constexpr double width = 820;
 constexpr double height = 440;
 constexpr double left = 72;
-constexpr double right = 650;  // end of the plot, beside which names stand
+constexpr double right = 650;  // end of the plot; names are written to the right of it
 constexpr double top_edge = 84;
 constexpr double bottom = 384;
 constexpr double least_label_distance = 17;
-constexpr double digit_width = 8;  // ample for the style's font
-constexpr size_t most_lines = 6;   // as many as there are colours
+constexpr double digit_width = 8;  // large enough for the style's font
+constexpr size_t most_lines = 6;   // the number of colours
 
-// The colours are those that most colour-blind people tell apart (Okabe & Ito 2008), darker on white and lighter on
-// black. Each line has a shape of its own too.
+// Colours that most colour-blind people can distinguish (Okabe & Ito 2008), darker on white and lighter on black. Each
+// line also has its own shape.
 constexpr const char* style = R"(<style>
 .copus-plan { --paper: #ffffff; --ink: #1a1d23; --quiet: #5b6472; --grid: #e4e7ec;
   --c0: #0072b2; --c1: #d55e00; --c2: #008763; --c3: #b5568c; --c4: #8a6d00; --c5: #3d6fd0;
@@ -50,7 +50,7 @@ constexpr const char* style = R"(<style>
 </style>
 )";
 
-// One shape for each colour, of about unit size.
+// One shape for each colour, approximately of unit size.
 constexpr const char* shapes[most_lines] = {"M-1 0a1 1 0 1 0 2 0a1 1 0 1 0 -2 0z",
                                             "M-.9 -.9h1.8v1.8h-1.8z",
                                             "M0 -1.15L1.1 .85H-1.1z",
@@ -66,7 +66,7 @@ struct Line {
   std::map<int64_t, double> speeds;
 };
 
-// The layouts that are the fastest somewhere, in that order, then those that come nearest to it.
+// The layouts that are the fastest somewhere, in this order, then those that come nearest to the fastest.
 std::vector<Line> lines_of(const Plan& plan) {
   std::vector<ParallelStrategy> chosen;
   const auto choose = [&](const ParallelStrategy& layout) {
@@ -74,7 +74,7 @@ std::vector<Line> lines_of(const Plan& plan) {
       chosen.push_back(layout);
     }
   };
-  // The largest share of the fastest one's throughput that each layout reaches.
+  // The largest fraction of the fastest layout's throughput that each layout reaches.
   std::map<ParallelStrategy, double> shares;
   for (const BatchPlan& batch : plan.batches) {
     if (!batch.layouts.empty()) choose(batch.layouts.front().layout());
@@ -100,8 +100,8 @@ std::vector<Line> lines_of(const Plan& plan) {
   return lines;
 }
 
-// Finds where two layouts' lines cross between two batches, or halfway where one of them has no line there. The place
-// is the logarithm of a batch.
+// Finds where two layouts' lines cross between two batches; halfway if one of them has no line there. The result is the
+// logarithm of a batch.
 double place_of(const Crossover& change, const std::vector<Line>& lines) {
   const double low = std::log2(change.last_batch);
   const double high = std::log2(change.first_batch);
@@ -118,7 +118,7 @@ double place_of(const Crossover& change, const std::vector<Line>& lines) {
   return low + (high - low) * (ahead + behind > 0 ? ahead / (ahead + behind) : 0.5);
 }
 
-// Chooses 1, 2 or 5 times a power of ten, so that about `wanted` of them make up `range`.
+// Chooses 1, 2 or 5 times a power of ten, so that about `wanted` of them fit into `range`.
 double tick_distance(double range, int wanted) {
   const double rough = range / wanted;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -174,12 +174,12 @@ class Chart {
         fixed(y2), "\"/>");
   }
   void add_marker(size_t line, double at_x, double at_y, double size, bool best) {
-    // Scaling the shape leaves its outline as wide.
+    // The outline keeps its width when the shape is scaled.
     add("<path", best ? " class=\"best\"" : "", " d=\"", shapes[line], "\" transform=\"translate(", fixed(at_x), " ",
         fixed(at_y), ") scale(", size, ")\" vector-effect=\"non-scaling-stroke\" style=\"fill: var(--c", line, ")\"/>");
   }
 
-  // Shows as many decimals as tell one tick from the next.
+  // Shows enough decimals to distinguish adjacent ticks.
   std::string tick_text(double value) const {
     if (tick_ >= 1) return with_commas(value);
     const int decimals = static_cast<int>(std::ceil(-std::log10(tick_)));
@@ -238,7 +238,7 @@ class Chart {
     draw_markers(true);  // last, so that they cover the others
   }
 
-  // Marks the layouts that are the fastest at their batch, or the others.
+  // Draws the markers of the layouts that are the fastest at their batch, or those of the others.
   void draw_markers(bool of_best) {
     for (size_t i = 0; i < lines_.size(); ++i) {
       for (const BatchPlan& batch : plan_.batches) {
@@ -250,7 +250,7 @@ class Chart {
     }
   }
 
-  // Writes names beside the plot, each near the end of its line and none upon another.
+  // Writes names to the right of the plot, each near the end of its line, without overlaps.
   void draw_names() {
     std::vector<std::pair<double, size_t>> places;
     for (size_t i = 0; i < lines_.size(); ++i) places.emplace_back(y(lines_[i].speeds.rbegin()->second), i);
@@ -276,9 +276,10 @@ class Chart {
   std::string text_;
 };
 
-// What plan_page.js draws: {"batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches",
-// "speeds", "low", "high"}, "changes": batches}. Speeds are in tokens per second and GPU; low and high are one standard
-// deviation off, since what is common to all layouts would look like doubt about their order if each had a bar.
+// The input of plan_page.js: {"batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches", "speeds",
+// "low", "high"}, "changes": batches}. Speeds are in tokens per second and GPU. low and high are one standard deviation
+// away, only for the fastest: errors are mostly common to all layouts, so bars for each would suggest doubt about their
+// order.
 nlohmann::json data_of(const Plan& plan) {
   using nlohmann::json;
   const std::vector<Line> lines = lines_of(plan);

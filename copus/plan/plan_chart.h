@@ -1,4 +1,4 @@
-// Draws a plan over several global batches: how fast the best few layouts are, and where the fastest changes.
+// Draws a plan over several global batches: how fast the best few layouts are, and where the fastest one changes.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace copus {
 
-// Makes a self-contained SVG image for a file of its own or within a page. Its colours are light or dark as the viewer
-// prefers.
+// Makes a self-contained SVG image, for a separate file or within a page. Its colours are light or dark according to
+// the viewer's preference.
 std::string to_svg(const PlanQuestion& question, const Plan& plan);
 
 // Makes a self-contained HTML page: the chart, then the tables of the `top` fastest layouts of every batch.

@@ -1,4 +1,4 @@
-// The chart of a plan: what is drawn, and that it stands by itself.
+// The chart of a plan: its content, and that it is self-contained.
 #include "copus/plan/plan_chart.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ TEST(PlanChart, DrawsALineForEachLayoutAndMarksTheFastest) {
   EXPECT_THAT(svg, AllOf(HasSubstr("small on 8 x GPU"), HasSubstr("prefers-color-scheme: dark")));
 }
 
-// Speeds at 16 are 2048 and 1638, at 64 2730 and 2482: the lines cross at 0.623 of the way, which is 450.1 on the axis
+// Speeds at 16 are 2048 and 1638, at 64 2730 and 2482. The lines cross at 0.623 of the way, which is 450.1 on the axis
 // from 72 to 650 with three doublings.
 TEST(PlanChart, TheChangeIsWhereTheLinesCross) {
   const std::string svg = to_svg(small_question({16, 32, 64, 128}), written_down_plan());
@@ -43,7 +43,7 @@ TEST(PlanChart, TheChangeIsWhereTheLinesCross) {
 
 TEST(PlanChart, ALineIsInterruptedWhereItsLayoutDoesNotFit) {
   Plan plan = written_down_plan();
-  plan.batches[1].layouts = {written_down(8, 1, 1, 32, 1.6)};  // d=2,t=4,p=1 at 16 and 64 alone
+  plan.batches[1].layouts = {written_down(8, 1, 1, 32, 1.6)};  // d=2,t=4,p=1 only at 16 and 64
   const std::string svg = to_svg(small_question({16, 32, 64, 128}), plan);
   const size_t line = svg.find("class=\"line\"");
   const std::string path = svg.substr(line, svg.find("/>", line) - line);
@@ -61,7 +61,7 @@ TEST(PlanChart, ShowsNoMoreLinesThanThereAreColours) {
   EXPECT_EQ(count(to_svg(small_question({16, 32, 64, 128}), plan), "class=\"line\""), 6);
 }
 
-// Of one layout at one batch there is no range of speeds; slow ones need decimals to be told apart.
+// With one layout at one batch there is no range of speeds; low speeds need decimals to be distinguished.
 TEST(PlanChart, EqualAndSlowSpeedsHaveAnAxis) {
   Plan plan = written_down_plan();
   plan.batches = {{16, {written_down(8, 1, 1, 16, 1)}}, {32, {}}};
@@ -82,7 +82,7 @@ TEST(PlanChart, LabelsOfBatchesLeaveEachOtherRoom) {
   }
   const std::string svg = to_svg(small_question({1, 2}), plan);
   EXPECT_THAT(svg, HasSubstr(">16</text>"));
-  // 578 units wide, and seven digits are more than two of the 24 distances.
+  // The axis is 578 units wide, and seven digits are wider than two of the 24 distances.
   EXPECT_FALSE(svg.find(">1048576</text>") != svg.npos && svg.find(">2097152</text>") != svg.npos);
   EXPECT_FALSE(svg.find(">2097152</text>") != svg.npos && svg.find(">4194304</text>") != svg.npos);
 }

@@ -13,7 +13,7 @@ namespace copus {
 
 namespace {
 
-// Completes what was named with the plainest choice of the rest.
+// Completes the named parts with the simplest choice of the rest.
 Configuration completed(const PlanQuestion& question, const ConfigurationChange& asked, int64_t global_batch) {
   Configuration configuration = apply(asked, {});
   take_what_is_usual(question.program, asked, configuration.strategy);
@@ -31,7 +31,7 @@ std::optional<std::string> why_impossible(const PlanQuestion& question, const Co
   return unable_reason(question.program, question.model, configuration, question.sequence_length);
 }
 
-// All configurations that the one asked for may be, whatever the plan's own options leave out.
+// All configurations that match the request, including those that the plan's own options exclude.
 std::vector<Configuration> candidates(const PlanQuestion& question, const ConfigurationChange& asked,
                                       const Configuration& plain) {
   SearchSpace space = question.whole_space();
@@ -43,14 +43,14 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   std::erase_if(found, [&](const Configuration& candidate) {
     return layout_of(candidate.strategy) != layout_of(plain.strategy) || !matches(asked, candidate);
   });
-  // Options that make no difference, such as ZeRO with d = 1, are enumerated in one form, which may not be the one
-  // named.
+  // Options without an effect, such as ZeRO with d = 1, are enumerated in one form, which may differ from the named
+  // one.
   if (found.empty() && !why_impossible(question, plain)) found.push_back(plain);
   return found;
 }
 
-// The parts of a step that take longer, the largest difference first, without those that do not matter: "bubble +120
-// ms, data communication +35 ms".
+// The parts of a step that take longer, the largest difference first, without insignificant ones: "bubble +120 ms, data
+// communication +35 ms".
 std::string why_slower(const PlannedConfiguration& here, const PlannedConfiguration& best) {
   const StepTimeParts& a = here.parts;
   const StepTimeParts& b = best.parts;
@@ -69,7 +69,7 @@ std::string why_slower(const PlannedConfiguration& here, const PlannedConfigurat
   return text;
 }
 
-// The configurations that the plan looks at within its options, sorted.
+// The configurations that the plan considers within its options, sorted.
 std::vector<Configuration> configurations_of_the_plan(const PlanQuestion& question, int64_t global_batch) {
   SearchSpace space = question.space;
   space.global_batches = {global_batch};
@@ -87,7 +87,7 @@ std::string why_left_out(const PlanQuestion& question, const Configuration& conf
   return "its options do not allow it, or something simpler does the same";
 }
 
-// Where the plan has the configuration's layout, "rank 3 of 12 layouts"; and how the layout is faster, if it is.
+// If the plan has the configuration's layout: "rank 3 of 12 layouts", and how the layout is faster, if it is.
 std::string place_of(const BatchPlan& batch, const PlannedConfiguration& configuration) {
   const auto row = std::find_if(batch.layouts.begin(), batch.layouts.end(), [&](const PlannedConfiguration& other) {
     return other.layout() == configuration.layout();
@@ -142,7 +142,7 @@ Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const 
   const std::vector<Configuration> plans_own = configurations_of_the_plan(question, batch.global_batch);
   StepTimeModel time(question.model, question.sequence_length, question.cluster, question.system);
   MemoryModel memory(question.model, question.sequence_length, question.system);
-  // The fastest is one that the plan looks at, if any of these fits.
+  // If any configuration that the plan considers fits, the fastest of those.
   std::optional<TableCell> fastest;
   std::optional<TableCell> smallest;
   bool of_the_plan = false;

@@ -1,4 +1,4 @@
-// `copus plan --explain d=8,t=1,p=1`: why a configuration is not the one to take.
+// `copus plan --explain d=8,t=1,p=1`: why a configuration is not the best choice.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct Explanation {
   enum class Verdict {
     fits,
     too_large,   // it needs more memory than there is
-    impossible,  // the numbers do not go together
+    impossible,  // its numbers are inconsistent
   };
   Verdict verdict = Verdict::impossible;
   std::string text;                                   // in sentences
-  std::optional<PlannedConfiguration> configuration;  // the fastest that fits, or the one that needs least memory
+  std::optional<PlannedConfiguration> configuration;  // the fastest one that fits, or the one that needs least memory
 };
 
 template <>
@@ -28,8 +28,8 @@ inline constexpr auto named_values<Explanation::Verdict> =
                                                      {Explanation::Verdict::too_large, "too large"},
                                                      {Explanation::Verdict::impossible, "impossible"}});
 
-// Explains what `asked` names, at one of the plan's batches. d, t and p are 1 where they are not named. What else is
-// not named is as it is fastest among what the plan looks at, and beyond that only where nothing of it fits.
+// Explains the configuration that `asked` names, at one of the plan's batches. d, t and p default to 1. Other unnamed
+// parts take their fastest values among those that the plan considers, and beyond these only if none of them fits.
 Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const ConfigurationChange& asked);
 
 }  // namespace copus

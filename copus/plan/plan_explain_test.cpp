@@ -1,4 +1,4 @@
-// What --explain says.
+// The output of --explain.
 #include "copus/plan/plan_explain.h"
 
 #include <gmock/gmock.h>
@@ -63,7 +63,7 @@ TEST_F(PlanExplainSmall, ImpossibleSaysWhy) {
   EXPECT_THAT(explain("t=8,schedule=interleaved").text, HasSubstr("virtual_stages"));
 }
 
-// What is printed of a plan can be asked about.
+// Every configuration that a plan prints can be explained.
 TEST_F(PlanExplainSmall, EveryRowIsUnderstood) {
   for (const PlannedConfiguration& row : plan_.batches.front().layouts) {
     const Explanation explanation = explain(to_string(row.configuration));
@@ -84,7 +84,7 @@ TEST_F(PlanExplainSmall, WhatMakesNoDifferenceIsNoContradiction) {
   EXPECT_EQ(explain("t=4,p=2,zero=1").verdict, Verdict::fits) << "ZeRO with d = 1";
 }
 
-// A plan looks within nodes for tensor parallelism; who asks for more is told about it.
+// A plan considers tensor parallelism only within nodes; a request for more is explained all the same.
 TEST_F(PlanExplainSmall, LooksBeyondThePlan) {
   const Explanation explanation = explain("t=8");
   EXPECT_EQ(explanation.verdict, Verdict::fits);
@@ -92,7 +92,7 @@ TEST_F(PlanExplainSmall, LooksBeyondThePlan) {
   EXPECT_THAT(explain("d=8,b=4").text, testing::Not(HasSubstr("leaves out")));
 }
 
-// What an option leaves out is compared only if it is asked for by name, and then it may be faster than the plan.
+// Values that an option excludes are compared only if they are requested by name, and may then be faster than the plan.
 TEST_F(PlanExplainSmall, KeepsToTheOptionsOfThePlan) {
   PlanQuestion restricted = question_;
   restricted.space.recomputes = {Recompute::full};

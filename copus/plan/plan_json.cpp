@@ -63,7 +63,7 @@ Json to_json(const PlanQuestion& question, const PlannedConfiguration& planned) 
   return json;
 }
 
-// What a reader of the figures has to know about them, for people and in numbers.
+// What a reader of the numbers must know about their uncertainty, in words and numbers.
 Json uncertainty_json(const PlanQuestion& question) {
   Json slowdown;
   if (const auto found = published_slowdown(question.program, question.device_name())) {
@@ -127,7 +127,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
          {"text", explanation.text},
          {"configuration", explanation.configuration ? to_json(question, *explanation.configuration) : Json()}});
   }
-  // Names come from paths, which may hold bytes that are no UTF-8.
+  // Names come from paths, which may contain bytes that are not UTF-8.
   return json_text(json);
 }
 

@@ -1,4 +1,4 @@
-// plan_page.js, which draws the page of a plan, built into the program.
+// The text of plan_page.js, which draws the page of a plan, compiled into the program.
 #pragma once
 
 namespace copus {

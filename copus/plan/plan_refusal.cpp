@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// More GPUs than this are not looked for.
+// The largest number of GPUs to suggest.
 constexpr int64_t most_gpus = allowed_degrees.high;
 
 template <class Value>
@@ -20,7 +20,7 @@ bool leaves_out(const std::vector<Value>& some, const std::vector<Value>& all) {
                      [&](const Value& value) { return std::find(some.begin(), some.end(), value) == some.end(); });
 }
 
-// The options that left something out: "--schedule and --micro-batch".
+// The options that excluded something: "--schedule and --micro-batch".
 std::string restricting_options(const PlanQuestion& question) {
   const SearchSpace& space = question.space;
   const SearchSpace all = question.whole_space();
@@ -54,7 +54,7 @@ bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
   });
 }
 
-// Of options that differ in nothing but memory and time, those that save most memory.
+// Among options that affect only memory and time, keeps those that save most memory.
 SearchSpace thriftiest(SearchSpace space) {
   if (std::find(space.recomputes.begin(), space.recomputes.end(), Recompute::full) != space.recomputes.end()) {
     space.recomputes = {Recompute::full};
@@ -64,8 +64,8 @@ SearchSpace thriftiest(SearchSpace space) {
   return space;
 }
 
-// The fewest GPUs on which something fits, in whole nodes beyond the first, of all that there can be; 0 where more than
-// so many nodes would be needed.
+// The smallest number of GPUs on which any possible configuration fits, in whole nodes beyond the first; 0 if it would
+// take more than most_nodes nodes.
 int64_t enough_gpus(const PlanQuestion& question) {
   constexpr int64_t most_nodes = 1024;
   const int64_t node = question.cluster.ranks_per_node;
@@ -80,7 +80,7 @@ int64_t enough_gpus(const PlanQuestion& question) {
   return 0;
 }
 
-// Says that sequences are what does not fit, where the smallest configuration's rest would.
+// If only the sequences are too long for the smallest configuration, and the rest would fit, says so.
 std::string about_long_sequences(const PlanQuestion& question, const TableCell& smallest) {
   const MemoryParts& parts = smallest.memory.parts;
   const double of_sequence = parts.activations + parts.logits + parts.workspace - question.system.memory.fixed_bytes;
@@ -92,7 +92,7 @@ std::string about_long_sequences(const PlanQuestion& question, const TableCell& 
                 "shorter sequences (--sequence-length) help too");
 }
 
-// With one decimal, and never less than the number is: "595.4".
+// With one decimal, never below the number: "595.4".
 std::string rounded_up(double number) { return format_number("%.1f", std::ceil(10 * number) / 10); }
 
 }  // namespace
@@ -114,7 +114,7 @@ std::string why_nothing_is_possible(const PlanQuestion& question) {
   });
   if (!counts.empty()) changes.push_back(concat("take ", joined_by_or(counts), " GPUs"));
 
-  // Of as many batches in a row as there are GPUs, one is divided by their number.
+  // Among as many consecutive batches as there are GPUs, one is divisible by their number.
   const int64_t smallest = question.space.global_batches.front(), largest = question.space.global_batches.back();
   const Range<int64_t> looked_at{std::max<int64_t>(1, smallest - asked), largest + asked};
   const std::vector<int64_t> batches = nearest_that_work(smallest - 1, largest + 1, looked_at, [&](int64_t batch) {

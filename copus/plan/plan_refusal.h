@@ -1,4 +1,4 @@
-// Why there is no plan: what stands in the way at every batch, and the smallest changes that would help.
+// Why there is no plan: the obstacle at every batch, and the smallest changes that would help.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace copus {
 
-// For numbers that divide in no way: names the nearest numbers of GPUs and batches that do, and options to leave out.
+// For numbers that cannot be divided: names the nearest numbers of GPUs and batches that can, and the options that
+// exclude solutions.
 std::string why_nothing_is_possible(const PlanQuestion& question);
 
 // For a question whose every possible configuration needs more memory than there is. `table` has no cells, and holds
-// the smallest of those that were too large.
+// the smallest configuration that was too large.
 std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTable& table);
 
 }  // namespace copus

@@ -17,7 +17,7 @@ namespace copus {
 
 namespace {
 
-// Shows three digits at least.
+// Shows at least three digits.
 std::string three_digits(double number) {
   return number >= 99.95 ? with_commas(number) : format_number("%#.3g", number);
 }
@@ -72,7 +72,7 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
   return text;
 }
 
-// Whether the layout may not fit: it would not if its prediction were too low by the median error of published runs.
+// Whether the layout might not fit: it would not if its prediction were too low by the median error of published runs.
 bool may_not_fit(const PlanQuestion& question, const PlannedConfiguration& row) {
   const double available = question.cluster.device.memory_bytes;
   return available > 0 && row.memory.parts.total() * (1 + published_memory_error.median) > available;
@@ -111,7 +111,8 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
                 tight == 0 ? "" : concat("; with such an error ", tight, " of these layouts would not fit"), "\n");
 }
 
-// How long the whole training takes: in the first layouts of one batch, or in the fastest of each of several.
+// The duration of the whole training: for the fastest layouts of one batch, or for the fastest one of each of several
+// batches.
 std::string training_time_text(const PlanQuestion& question, const Plan& plan, int64_t top) {
   const bool one_batch = plan.batches.size() == 1;
   TextTable table({"B", "layout", "steps", "days", "+-", "GPU-hours"});

@@ -1,4 +1,4 @@
-// Ranking, crossovers, and what is said where nothing fits.
+// Ranking, crossovers, and the message if nothing fits.
 #include "copus/plan/plan.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ TEST(Plan, PartsAddUpToTheStep) {
   }
 }
 
-// What is measured of one configuration changes its own row, and what is learned of all stretches the others.
+// A measurement of one configuration changes its own row, and what is learned from it scales the others.
 TEST(Plan, IsCorrectedByWhatWasMeasured) {
   PlanQuestion question = small_question({64});
   const PlannedConfiguration before = make_plan(question).batches.front().layouts.front();
@@ -99,12 +99,12 @@ TEST(Plan, WhereNothingFitsItSaysWhatWould) {
   EXPECT_THAT(message,
               AllOf(HasSubstr("no configuration of small fits on 8 x GPU with a global batch of 64"),
                     HasSubstr("GiB on pipeline rank"), HasSubstr("GPUs instead of 8"), HasSubstr("take GPUs with")));
-  // No more than the cluster has, which a plan would refuse.
+  // At most as many as the cluster has, since a plan would refuse more.
   question.cluster.num_ranks = 8;
   EXPECT_THAT(user_error([&] { make_plan(question); }), Not(HasSubstr("GPUs instead of")));
 }
 
-// Of numbers of GPUs that are no doubling of those asked for too.
+// Including numbers of GPUs that are not the requested number times a power of two.
 TEST(Plan, AllNumbersOfGpusAreTried) {
   PlanQuestion question = small_question({63});
   question.cluster.num_ranks = 0;
@@ -121,7 +121,7 @@ TEST(Plan, AllNumbersOfGpusAreTried) {
   EXPECT_EQ(user_error([&] { make_plan(question); }), "no UserError");
 }
 
-// Both changes that it names help, and the next smaller one does not.
+// Both named changes help, and the next smaller ones do not.
 TEST(Plan, TheChangesThatItNamesAreTheSmallest) {
   PlanQuestion question = small_question({48});
   question.cluster.num_ranks = 0;
@@ -168,11 +168,11 @@ TEST(Plan, WhereOptionsLeaveNothingTheyAreNamed) {
 
 TEST(Plan, WhereTheNumbersDoNotDivideItNamesTheNearest) {
   PlanQuestion question = small_question({3});
-  question.space.world_size = 23;  // neither of layers nor of heads
+  question.space.world_size = 23;  // divides neither layers nor heads
   const std::string message = user_error([&] { make_plan(question); });
   EXPECT_THAT(message, AllOf(HasSubstr("no layout of 23 GPUs can train small with a global batch of 3"),
                              HasSubstr("take 22 or 24 GPUs"), HasSubstr("take a global batch of 23")));
-  // The nearest batch may be a smaller one.
+  // The nearest batch may be smaller.
   question = small_question({64});
   question.space.micro_batches = {3};
   EXPECT_THAT(user_error([&] { make_plan(question); }),

@@ -1,4 +1,4 @@
-// What the programs accept was read in their code: Megatron-LM of August 2026 (megatron/training/arguments.py and
+// What the programs accept comes from their code: Megatron-LM of August 2026 (megatron/training/arguments.py and
 // megatron/core/transformer/transformer_config.py at d98e8a64), nanotron of April 2026 (config/, models/ and
 // parallel/pipeline_parallel/engine.py at 2411b022) and torchtitan 0.2.2 (models/llama3/infra/parallelize.py and
 // distributed/), whose pipelines are those of torch.distributed.pipelining.
@@ -26,7 +26,7 @@ Reason unknown(PlannedSystem system, const char* part, Value value, const std::v
                 " (it does with ", join(names, ", "), ")");
 }
 
-// Looks at each part only where it makes a difference.
+// Checks each part only if it makes a difference.
 Reason unknown_value(PlannedSystem system, const ParallelStrategy& strategy) {
   const SearchSpace known = abilities(system);
   Reason reason = unknown(system, "recompute", strategy.recompute, known.recomputes);
@@ -67,7 +67,7 @@ Reason misfit_in_nanotron(const ModelDescription& model, const Configuration& co
                   configuration.num_microbatches());
   }
   const std::vector<LayerRange> stages = cut_stages(describe(PlannedSystem::nanotron), model, sequence_length, p);
-  for (int64_t stage = 0; stage < p - 1; ++stage) {  // the last stage may have the head alone
+  for (int64_t stage = 0; stage < p - 1; ++stage) {  // the last stage may have only the head
     if (stages[stage].end == stages[stage].begin) {
       return concat("nanotron, which cuts by operations, leaves stage ", stage, " of ", p, " without a layer");
     }
@@ -223,7 +223,7 @@ std::string_view demands(PlannedSystem system) {
   return "";
 }
 
-// Programs whose attention is as wide as the stream have no size of a head of its own.
+// In programs whose attention is as wide as the stream, the head size cannot be set separately.
 std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model, int64_t sequence_length) {
   const auto lacks = [&](const std::string& what) { return concat(full_name(system), " has no ", what); };
   const bool has_wide_attention = model.num_heads * model.head_dim != model.hidden_size;
@@ -290,7 +290,7 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
   return std::nullopt;
 }
 
-// Megatron-LM's stages divide the layers with none, one or both of the ends.
+// Megatron-LM's stages divide the layers together with none, one or both of the ends.
 std::vector<int64_t> possible_virtual_stages(PlannedSystem system, const ModelDescription& model) {
   std::vector<int64_t> stages = abilities(system).virtual_stages;
   if (system != PlannedSystem::megatron) return stages;

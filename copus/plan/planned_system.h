@@ -1,4 +1,4 @@
-// The training programs that a plan can be made for, by the names of `copus plan --system`, and what each can do.
+// The training programs that a plan can be made for, by the names of `copus plan --system`, and the abilities of each.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace copus {
 
-// torchtitan: its version 0.2.
+// torchtitan is version 0.2.
 enum class PlannedSystem { copus, megatron, nanotron, torchtitan, torchtitan_0_3 };
 
 template <>
@@ -24,33 +24,33 @@ inline constexpr auto named_values<PlannedSystem> =
                                               {PlannedSystem::torchtitan, "torchtitan"},
                                               {PlannedSystem::torchtitan_0_3, "torchtitan-0.3"}});
 
-// What a program calls itself: "Megatron-LM".
+// The program's own name: "Megatron-LM".
 std::string full_name(PlannedSystem system);
 
-// Returns what decides time and memory of the program in bf16.
+// Returns the properties that determine time and memory of the program in bf16.
 TrainingSystem describe(PlannedSystem system);
 
-// Says what a plan for another program than Copus rests on, in one sentence. Empty for Copus.
+// Describes in one sentence what a plan for a program other than Copus is based on. Empty for Copus.
 std::string what_it_rests_on(PlannedSystem system);
 
-// Lists the values of each part of a configuration that the program knows, as far as it is described.
+// Lists the values that the program supports for each part of a configuration, as far as its description goes.
 SearchSpace abilities(PlannedSystem system);
 
-// Says why the program cannot run the configuration, which the model allows: it does not know a value, or refuses such
-// numbers for this model. Empty where it can.
+// Explains why the program cannot run a configuration that the model allows: it does not support a value, or refuses
+// these numbers for this model. Empty if it can.
 std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescription& model,
                                          const Configuration& configuration, int64_t sequence_length);
 
-// Says why the program does not have the model, or not this version of it. Empty where it has.
+// Explains why the program does not have the model, or not this version of it. Empty if it does.
 std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model, int64_t sequence_length);
 
-// Virtual stages that the program may cut this model into, beside the usual ones; empty: any.
+// Virtual stages into which the program may split this model, in addition to the usual ones; empty: any.
 std::vector<int64_t> possible_virtual_stages(PlannedSystem system, const ModelDescription& model);
 
-// Says in a sentence's part what the program asks of every configuration. Empty for Copus, and where it asks nothing.
+// Describes in a clause what the program requires of every configuration. Empty for Copus, and if it requires nothing.
 std::string_view demands(PlannedSystem system);
 
-// Gives the parts that `asked` does not name the values that the program takes where it has no choice.
+// Sets the parts that `asked` does not name to the values that the program uses if it leaves no choice.
 void take_what_is_usual(PlannedSystem system, const ConfigurationChange& asked, ParallelStrategy& strategy);
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// What each program can run.
+// The configurations that each program can run.
 #include "copus/plan/planned_system.h"
 
 #include <gmock/gmock.h>
@@ -68,7 +68,7 @@ TEST(PlannedSystem, NanotronCutsHeadsWholeAndFillsItsPipeline) {
   EXPECT_THAT(unable(nanotron, {{.pipeline_parallel = 4}, 2, 1}), HasSubstr("needs 3 micro-batches"));
   EXPECT_EQ(unable(nanotron, {{.pipeline_parallel = 4, .schedule = PipelineSchedule::gpipe}, 2, 1}), "able");
   EXPECT_THAT(unable(nanotron, {interleaved({.pipeline_parallel = 4}, 2), 64, 1}), HasSubstr("schedule interleaved"));
-  // A head that costs as much as many layers has the last stages for itself.
+  // A head that costs as much as many layers gets the last stages for itself.
   EXPECT_THAT(
       unable(nanotron, {{.pipeline_parallel = 8}, 64, 1}, [](ModelDescription& model) { model.vocab_size = 1000000; }),
       HasSubstr("without a layer"));
@@ -93,7 +93,7 @@ TEST(PlannedSystem, TorchtitanSharesByFsdp) {
   EXPECT_THAT(unable(torchtitan, {interleaved(pipeline, 5), 64, 1}), HasSubstr("virtual stages 5 (it does with 2)"));
 }
 
-// Six micro-batches in four stages are one round to PyTorch; Megatron-LM takes multiples of four.
+// PyTorch treats six micro-batches in four stages as one round; Megatron-LM requires multiples of four.
 TEST(PlannedSystem, TorchtitanInterleavesInEqualRounds) {
   PlanQuestion question = small_question({12});  // d=2,p=4,b=1: six micro-batches
   const auto interleaves = [&](PlannedSystem system) {
@@ -193,7 +193,7 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   EXPECT_THROW(make_plan(question), UserError);
 }
 
-// What a plan shows of another program, that program can run; and Copus has more to choose from.
+// Another program can run every configuration that a plan shows for it. Copus has a larger choice.
 TEST(PlannedSystem, APlanHoldsWhatTheProgramCanRun) {
   const PlanQuestion ours = small_question({64});
   const int64_t all = make_plan(ours).configurations + make_plan(ours).too_large;

@@ -8,8 +8,8 @@ namespace copus {
 
 namespace {
 
-// docs/performance-model.md names every figure. Sets are those of `copus bench model`: of every program and generation
-// the first, third, ... was fitted, the second, fourth, ... judged.
+// docs/performance-model.md names every number. The sets are those of `copus bench model`: for every program and
+// generation, the odd ones were fitted and the even ones judged.
 constexpr std::array slowdowns = {
     std::pair{PlannedSystem::copus, PublishedSlowdown{.generation = "H200",
                                                       .fitted_on = "Copus' own steps on one H200",
