@@ -1,5 +1,5 @@
-// The commands of this room (as cli/commands.h): they measure and test Copus and the machine that it runs on. A command
-// that measures with several ranks adds to `jobs` what each of them does.
+// The commands of this room (see also cli/commands.h): they measure and test Copus and its machine. A command that
+// measures with several ranks adds their work to `jobs`.
 #pragma once
 
 #include "copus/cli/commands.h"
@@ -9,13 +9,13 @@ namespace copus {
 
 void add_profile(CLI::App& program, CommandAction& action, RankJobs& jobs);
 void add_doctor(CLI::App& program, CommandAction& action);
-// The hidden command of copus-torch that does doctor's checks of libtorch and GPUs. Nothing without libtorch.
+// The hidden command of copus-torch for doctor's checks of libtorch and GPUs. Adds nothing without libtorch.
 void add_doctor_of_trainer(CLI::App& program, CommandAction& action);
 void add_selftest(CLI::App& program, CommandAction& action, RankJobs& jobs);
 // The hidden command that run_ranks starts, which does one of the jobs.
 void add_run_rank(CLI::App& program, CommandAction& action, RankJobs jobs);
 
-// Under `copus bench`, by the names of its commands.
+// Commands under `copus bench`, by name.
 void add_step_bench(CLI::App& bench, CommandAction& action);
 void add_probe_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs);  // copus bench gns
 void add_comm_bench(CLI::App& bench, CommandAction& action, RankJobs& jobs);

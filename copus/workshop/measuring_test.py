@@ -1,4 +1,4 @@
-"""Tests the commands of `copus` that measure as processes: their rows and fields, and what they say about mistakes.
+"""Tests the measuring commands of `copus` as processes: their rows and fields, and their messages about mistakes.
 
 Usage: measuring_test.py PATH_TO_COPUS [unittest options]. A build without libtorch (environment COPUS_WITH_TORCH=0) is
 tested for what it says about that, one without MPI (COPUS_WITH_MPI=0) for measuring only its own communication.
@@ -21,7 +21,7 @@ from program_test_support import TIMEOUT, WITH_TORCH, ProgramTest, run_with_term
 WITH_MPI = os.environ.get("COPUS_WITH_MPI", "1") == "1"
 
 
-@unittest.mock.patch.dict(os.environ, ASAN_OPTIONS="detect_leaks=0")  # those of the MPI library are not ours
+@unittest.mock.patch.dict(os.environ, ASAN_OPTIONS="detect_leaks=0")  # ignores leaks of the MPI library
 class BenchComm(ProgramTest):
     def test_rows(self):
         result = self.assert_done("bench", "comm", "--json", "--ranks", "2", "3", "--largest", "4096", "--rounds", "1")
@@ -52,7 +52,7 @@ class BenchComm(ProgramTest):
 
 
 class RunRanks(ProgramTest):
-    """How commands that start ranks end when these do not do their work."""
+    """How commands that start ranks end if the ranks fail."""
 
     def test_is_for_ranks_alone(self):
         self.assert_refused("run-rank", "collectives", "request", "result", says=["run-rank", "starts as its ranks"])
@@ -76,7 +76,7 @@ class RunRanks(ProgramTest):
         self.assertRegex(errors, "^copus: error: rank 1 .*killed by signal 9")
 
     def wait_for_ranks(self, process, count):
-        """The process ids of the ranks that it has started, in their order."""
+        """Returns the process ids of the ranks that the process has started, in order."""
         children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
@@ -255,7 +255,7 @@ class BenchModel(ProgramTest):
     )
 
     def published(self, *runs):
-        """Runs of one model on 8 GPUs: (set, dp, tp, tokens per second and GPU)."""
+        """Writes runs of one model on 8 GPUs: (set, dp, tp, tokens per second and GPU)."""
         rows = [
             f"{i},{name},g,s,Megatron-LM,A100-80GB,8,8,,,16,2048,16,16,8192,1,32000,2048,bf16,{dp},{tp},1,1,1,0,0,1,"
             f"{256 // dp},256,none,{throughput},"
@@ -335,7 +335,7 @@ class NoiseScale(ProgramTest):
         self.assertEqual(table.stderr, "")
 
     def test_the_samples_are_those_that_the_run_would_take_next(self):
-        """|G|^2 + tr(Sigma)/B is the mean of the batches' squared norms: those of steps that do not move the weights."""
+        """|G|^2 + tr(Sigma)/B is the mean of the batches' squared norms, in steps that leave the weights unchanged."""
         self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=24", "--set",
                          "optimizer.lr=1e-30")
         squared_norms = [float(self.losses("r")[step][1]) ** 2 for step in range(21, 25)]

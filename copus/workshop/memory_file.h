@@ -1,5 +1,5 @@
-// A text that one process of this program shows to others without a file on disk: it is gone with the process that made
-// it, however that ends.
+// A text that one process of this program shows to others without a file on disk. It disappears with the process that
+// made it, however that ends.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class MemoryFile {
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
 
-  // By which other processes of the user on this machine read and write it as long as this object lives.
+  // The path by which other processes of the user on this machine read and write it while this object exists.
   std::string path() const;
 
  private:

@@ -1,5 +1,4 @@
-// Request and result travel as JSON in files in memory, whose paths are arguments of the hidden command `copus
-// run-rank`.
+// Request and result are JSON in memory files, whose paths are arguments of the hidden command `copus run-rank`.
 #include "copus/workshop/run_ranks.h"
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// How a command of this room measures with several ranks: it starts them as processes of this program, each does the
-// job that the command names, and the command gets what rank 0 has found out. README.md says how a job is added.
+// How a command of this room measures with several ranks. It starts them as processes of this program, each rank does
+// the job that the command names, and the command gets rank 0's result. README.md explains how to add a job.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace copus {
 
-// What a rank does, given the request of the command that started it, which is the same for all ranks. The result is
-// that of rank 0; the others' are dropped.
+// The work of a rank, given the request of the command that started it, which is the same for all ranks. Rank 0's
+// result counts; the others' are dropped.
 using RankJob = nlohmann::json (*)(const nlohmann::json& request, const RankEnvironment& environment);
 using RankJobs = std::map<std::string, RankJob>;  // by name
 
-// Starts `count` processes of this program with these arguments and returns the exit code of them all.
+// Starts `count` processes of this program with these arguments, and returns their common exit code.
 using RankStarter = std::function<int(int64_t count, const std::vector<std::string>& arguments)>;
 
-// Ranks that have ended with another exit code than 0, and have told the user why. This program ends with it too.
+// Ranks have ended with an exit code other than 0, and have told the user why. This program ends with the same code.
 class RanksFailed : public std::runtime_error {
  public:
   explicit RanksFailed(int exit_code);

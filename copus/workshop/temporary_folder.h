@@ -1,4 +1,4 @@
-// A folder of our own, which is removed with this object unless it is to be kept.
+// A new temporary folder, which is removed with this object unless keep() was called.
 #pragma once
 
 #include <stdlib.h>  // mkdtemp, which <cstdlib> need not declare
@@ -13,7 +13,7 @@ namespace copus {
 
 class TemporaryFolder {
  public:
-  // Throws UserError where nothing can be made in `parent`.
+  // Throws UserError if no folder can be made in `parent`.
   explicit TemporaryFolder(const std::filesystem::path& parent) {
     std::string pattern = (parent / "copus-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) throw UserError(concat("cannot make a folder in ", parent.string()));

@@ -1,5 +1,5 @@
-// `copus bench agreement`: what the agreement of all ranks costs once a step, up to numbers of ranks that nobody starts
-// for a test. Simulated, with stated costs of a message.
+// `copus bench agreement`: the cost of all ranks' agreement once a step, for numbers of ranks that cannot be started in
+// a test. Simulated, with given costs of a message.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -23,7 +23,7 @@ struct AgreementCommandOptions {
   bool json = false;
 };
 
-// Of messages over TCP in a fast network.
+// For messages over TCP in a fast network.
 constexpr MessageCosts stated_costs{.latency_seconds = 25e-6, .seconds_per_message = 5e-6, .bytes_per_second = 1e9};
 
 nlohmann::json to_json(const AgreementCost& cost) {

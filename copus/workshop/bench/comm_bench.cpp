@@ -23,8 +23,8 @@ constexpr int64_t most_calls_per_turn = 2000;
 
 constexpr OperationKind kinds[] = {OperationKind::all_reduce, OperationKind::reduce_scatter, OperationKind::all_gather};
 
-// Powers of four, and the largest. Vectors that are cut into parts have an element for every rank: otherwise not all of
-// them would have to wait for one another.
+// Powers of four, and the largest size. Vectors that are split into parts have at least one element per rank; otherwise
+// not all ranks would have to wait for one another.
 std::vector<int64_t> vector_sizes(OperationKind kind, int64_t ranks, int64_t largest) {
   const int64_t elements = kind == OperationKind::all_reduce ? 1 : ranks;
   const int64_t least = elements * static_cast<int64_t>(sizeof(float));
@@ -113,11 +113,11 @@ class CommBench {
     return std::clamp(static_cast<int64_t>(seconds_per_turn / seconds), int64_t{1}, most_calls_per_turn);
   }
 
-  // Seconds of one call, of the rank that takes longest: the same number on every rank.
+  // Seconds of one call on the slowest rank: the same number on every rank.
   double time_turn(const std::function<void()>& call, int64_t calls) {
     world_.everyone().barrier();
     if (mpi_) mpi_->barrier();
-    call();  // the caches and the other ranks are as in the midst of calls like it
+    call();  // puts the caches and the other ranks into their steady state
     const double begin = monotonic_seconds();
     for (int64_t i = 0; i < calls; ++i) call();
     double seconds = (monotonic_seconds() - begin) / static_cast<double>(calls);

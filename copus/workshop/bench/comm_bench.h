@@ -1,5 +1,5 @@
-// What a rank of `copus bench comm` does: it times our collectives over shared memory beside those of the MPI library.
-// Each rank is in both worlds, and the two take turns, so that what else the machine does hits both.
+// The work of a rank of `copus bench comm`: it times our collectives over shared memory and those of the MPI library.
+// Each rank is in both worlds, and the two take turns, so that other load on the machine affects both.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,9 +8,9 @@
 
 namespace copus {
 
-// A job of run_ranks, whose ranks mpirun starts where this build has MPI. Request: "largest" (bytes, a multiple of 4)
-// and "rounds". Result: the rows of `copus bench comm --json` (docs/benches.md), the same on every rank. A wrong result
-// of a collective is an InternalError.
+// A job of run_ranks, whose ranks mpirun starts if this build has MPI. Request: "largest" (bytes, a multiple of 4) and
+// "rounds". Result: the rows of `copus bench comm --json` (docs/benches.md), the same on every rank. A wrong result of
+// a collective is an InternalError.
 nlohmann::json measure_collectives(const nlohmann::json& request, const RankEnvironment& environment);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// `copus bench comm`: our collectives over shared memory beside those of the MPI library, on the same cores in one run.
-// Its ranks run under mpirun where this build has MPI.
+// `copus bench comm`: our collectives over shared memory compared with those of the MPI library, on the same cores in
+// one run. Its ranks run under mpirun if this build has MPI.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ struct CommCommandOptions {
   bool json = false;
 };
 
-// Runs a program, found in PATH, to its end; returns its exit code.
+// Runs a program, found in PATH, to its end, and returns its exit code.
 int run_program_to_end(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   for (const std::string& part : command) arguments.push_back(const_cast<char*>(part.c_str()));
@@ -52,14 +52,14 @@ int run_program_to_end(const std::vector<std::string>& command) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
     throw UserError(concat(command[0], " was not found; install Open MPI (Debian: apt-get install openmpi-bin)"));
   }
-  // mpirun has codes of its own, such as for a rank that a signal ended. They are failures like any other.
+  // mpirun has its own exit codes, for example for a rank that a signal ended. They count as failures.
   const int exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : failure;
   return exit_code == 0 || exit_code == users_mistake ? exit_code : failure;
 }
 
 int start_with_mpirun(int64_t ranks, const std::vector<std::string>& arguments) {
   std::vector<std::string> command{"mpirun", "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none"};
-  // What Open MPI wants to be told when ranks share cores.
+  // Open MPI needs this option if ranks share cores.
   if (ranks > usable_cores()) command.insert(command.end(), {"--mca", "mpi_yield_when_idle", "1"});
   if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
   command.push_back(std::filesystem::read_symlink("/proc/self/exe"));

@@ -1,6 +1,5 @@
-// `copus bench decide`: what predicting and choosing cost: the table of a small cluster, that of a large one, one
-// decision among all configurations of a table, and what the controller of a run takes beside each of its steps, on one
-// core.
+// `copus bench decide`: the cost of predictions and decisions on one core: the table of a small and of a large cluster,
+// one decision among all configurations of a table, and the controller's time in each step of a run.
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -31,7 +30,7 @@ struct DecideCommandOptions {
 constexpr int64_t decisions_per_round = 20;
 constexpr int64_t steps_per_round = 300;
 
-// What a table is made of.
+// The inputs of a table.
 struct Job {
   std::string model_name;
   int64_t sequence_length;
@@ -109,8 +108,8 @@ size_t count_candidates(const RunConfig& config) {
   return candidates_of(table, {.configuration = configuration_of(config), .step_seconds = 1}, config).size();
 }
 
-// Of a decision with all that it is made from: candidates corrected by what was measured last, ranked by Goodput,
-// and the hash of its inputs. Nothing moves, so that one is due after every step.
+// Seconds of one complete decision: candidates corrected by the latest measurements, ranking by Goodput, and the hash
+// of the inputs. Nothing moves, so a decision is due after every step.
 Quartiles measure_decision(RunConfig config, int64_t rounds) {
   config.adapt.advise = true;
   config.adapt.interval_samples = 1;
@@ -138,7 +137,7 @@ struct StepCost {
   double step_seconds = 0;  // of the run's steps themselves, on average
 };
 
-// Of a run that decides and moves as it is configured, with the report of each switch and what it brought.
+// The cost in a run that decides and moves as it is configured, including the report of each switch and its outcome.
 StepCost measure_steps(const RunConfig& config, int64_t rounds) {
   StepCost cost;
   std::vector<double> seconds;

@@ -1,5 +1,5 @@
-// `copus bench model`: how well the models of time and memory agree with runs that others have published. Constants of
-// each program and cluster are fitted on half of their sets of runs; both halves are reported.
+// `copus bench model`: how well the models of time and memory agree with published runs. Constants of each program and
+// cluster are fitted on half of their sets of runs; both halves are reported.
 #include <algorithm>
 #include <cmath>
 #include <iostream>

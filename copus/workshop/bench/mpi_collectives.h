@@ -1,4 +1,4 @@
-// The MPI library's own collectives over all ranks, which `copus bench comm` compares ours with.
+// The MPI library's own collectives over all ranks, with which `copus bench comm` compares ours.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace copus {
 
-// Blocking; all fp32 sums. The end of its life ends MPI.
+// Blocking; all are fp32 sums. The destructor ends MPI.
 class MpiCollectives {
  public:
-  // Starts MPI in a process that mpirun has started. Null where the build has no MPI.
+  // Starts MPI in a process that mpirun has started. Null if the build has no MPI.
   static std::unique_ptr<MpiCollectives> join();
   virtual ~MpiCollectives() = default;
 

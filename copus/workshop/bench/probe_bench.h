@@ -1,4 +1,4 @@
-// What it costs a training step to measure the gradient noise scale: what `copus bench gns` prints.
+// What measuring the gradient noise scale costs a training step: the measurement of `copus bench gns`.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ struct ProbeBenchOptions {
   ModelDescription model;
   int64_t sequence_length = 0;
   int64_t micro_batch = 0;    // sequences
-  int64_t micro_batches = 0;  // of each rank: at least two on one rank, of which the first is measured
-  std::string corpus;         // a text to train on, of one sequence at least
+  int64_t micro_batches = 0;  // of each rank: at least two if there is one rank; the first is measured
+  std::string corpus;         // a text to train on, of at least one sequence
   int64_t steps = 0;  // to measure, half of them with the probe: a multiple of 4; 0: as many as fit in half a minute
 };
 
 struct ProbeBenchResult {
   int64_t steps = 0;                       // measured
-  double seconds_off = 0, seconds_on = 0;  // of a step without and with the probe: medians
-  Quartiles overhead{};                    // of a step with the probe over its neighbour without it, less 1
-  // The probe's own computing, as a share of the steps with it, on the rank where it is largest: less noisy, but
-  // without what it adds to the messages and takes from the caches.
+  double seconds_off = 0, seconds_on = 0;  // medians of a step without and with the probe
+  Quartiles overhead{};                    // of a step with the probe relative to its neighbour without it, minus 1
+  // The probe's own computation as a fraction of the steps with it, on the rank where it is largest. Less noisy, but
+  // without its effects on messages and caches.
   double probe_fraction = 0;
 };
 
-// Trains with one thread a rank and data parallelism over all ranks of `world`, whose gradients are measured; steps
-// with and without the probe taking turns: on, off, off, on, so that a machine that grows slower or faster is so for
-// both. Every rank calls it; the result is that of rank 0's clock.
+// Trains with one thread per rank and data parallelism over all ranks of `world`, whose gradients are measured. Steps
+// with and without the probe alternate (on, off, off, on), so that a machine whose speed drifts affects both equally.
+// Every rank calls it; the result is from rank 0's clock.
 ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world);
 
 }  // namespace copus

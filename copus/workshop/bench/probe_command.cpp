@@ -1,5 +1,5 @@
-// `copus bench gns`: the share of a step that measuring the gradient noise scale takes, by the gradients of two
-// data-parallel ranks and by that of one rank's first micro-batch. Ranks are started once for each shape and source.
+// `copus bench gns`: the fraction of a step that measuring the gradient noise scale takes, from the gradients of two
+// data-parallel ranks and from one rank's first micro-batch. Ranks are started once for each shape and source.
 #include <algorithm>
 #include <iostream>
 #include <iterator>
@@ -22,7 +22,7 @@
 namespace copus {
 namespace {
 
-// How much of each model's text a rank takes at once.
+// The size of a rank's micro-batch for each model.
 struct Case {
   const char* model;
   int64_t sequence_length, micro_batch;
@@ -35,7 +35,7 @@ struct ProbeCommandOptions {
   bool json = false;
 };
 
-// What each rank does. Request: "shape", "micro_batches", "steps" and "corpus", a path. Result: a row of --json.
+// The work of each rank. Request: "shape", "micro_batches", "steps" and "corpus", a path. Result: a row of --json.
 nlohmann::json measure_probe_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
   const auto shape = request.at("shape").get<std::string>();
   const auto* const found = std::ranges::find(cases, shape, &Case::model);
@@ -89,7 +89,7 @@ int run_gns_bench(const ProbeCommandOptions& options) {
   if (!options.json) print_probe_header();
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& shape : options.shapes) {
-    // Two ranks with a micro-batch each, and one rank with two.
+    // Two ranks with one micro-batch each, and one rank with two.
     for (const int64_t ranks : {2, 1}) {
       rows.push_back(run_ranks(
           ranks, "probe",

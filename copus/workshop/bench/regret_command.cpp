@@ -1,5 +1,5 @@
-// `copus bench regret`: how much rules of decision gain and lose over many simulated runs whose truth is known, against
-// the best single configuration of hindsight and a clairvoyant.
+// `copus bench regret`: how much decision rules gain and lose over many simulated runs whose truth is known, compared
+// with the best single configuration in hindsight and with a clairvoyant.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -35,13 +35,13 @@ struct RegretCommandOptions {
   bool json = false;
 };
 
-// One rule and what it came to.
+// One rule and its results.
 struct JudgedRule {
   std::string policy;
   std::vector<RegretOutcome> outcomes;
 };
 
-// Gives the scenario's run the rule: a policy and settings, as a run's configuration would have them.
+// Gives the scenario's run the rule: a policy and settings, as in a run's configuration.
 RunConfig with_rule(const Scenario& scenario, const std::string& policy, const RegretCommandOptions& options) {
   std::vector<std::string> overrides;
   for (const std::string& setting : options.settings) {
@@ -145,7 +145,7 @@ nlohmann::json to_json(const RegretOutcome& outcome) {
 
 using Families = std::map<std::string, std::vector<RegretOutcome>>;
 
-// The outcomes by family: of the worth, of the noise scale's growth, and by job.
+// The outcomes by family: by worth, by growth of the noise scale, and by job.
 std::map<std::string, Families> by_family(const std::vector<RegretOutcome>& outcomes) {
   std::map<std::string, Families> families;
   for (const RegretOutcome& outcome : outcomes) {

@@ -8,7 +8,7 @@ namespace copus {
 
 namespace {
 
-// What a job is made of; its global batches are the powers of two between these, and `more_batches`.
+// The inputs of a job. Its global batches are the powers of two between the given limits, and `more_batches`.
 struct JobParts {
   std::string name;
   ModelDescription model;
@@ -38,7 +38,7 @@ ClusterDescription with_links_between_nodes(ClusterDescription cluster, double b
 SimulatedJob job_of(const JobParts& parts, bool is_on_gpus) {
   RunConfig config;
   config.model = parts.model;
-  config.data.train = {{.path = "simulated.txt"}};  // which nobody opens
+  config.data.train = {{.path = "simulated.txt"}};  // never opened
   config.cluster.clock = ClockKind::wall;
   config.cluster.description = parts.cluster;
   config.cluster.description.num_ranks = parts.ranks;

@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// Four jobs from a laptop to 512 GPUs, on clusters and models that ship with the program.
+// Four jobs, from a laptop to 512 GPUs, on clusters and models that ship with the program.
 std::vector<SimulatedJob> regret_jobs();
 
 }  // namespace copus

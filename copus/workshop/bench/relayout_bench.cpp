@@ -31,13 +31,13 @@ RunConfig config_of(const RelayoutBenchOptions& options) {
   config.train.micro_batch = options.from.micro_batch;
   config.train.global_batch = options.from.global_batch;
   config.noise_scale.enabled = false;
-  config.adapt.policy = PolicyKind::script;  // none would leave the state in memory of each rank's own
+  config.adapt.policy = PolicyKind::script;  // without a policy the state would be in each rank's private memory
   return config;
 }
 
 struct RankOnDevice {
   at::Device device;
-  std::unique_ptr<World> world;  // which can reach the device's memory
+  std::unique_ptr<World> world;  // can reach the device's memory
 };
 
 RankOnDevice on_device(const RelayoutBenchOptions& options, std::unique_ptr<World> world) {
@@ -45,12 +45,12 @@ RankOnDevice on_device(const RelayoutBenchOptions& options, std::unique_ptr<Worl
   return {device, connect_devices(std::move(world), device, default_wait_seconds)};
 }
 
-// How fast all ranks at once move what a switch moves, but in one piece.
+// How fast all ranks at once move the bytes of a switch, but in one piece.
 class CopyRate {
  public:
   virtual ~CopyRate() = default;
 
-  // Every rank calls it. Bytes per second of all together.
+  // Every rank calls it. Returns bytes per second of all ranks together.
   double measure(World& world) {
     world.everyone().barrier();
     const double begin = monotonic_seconds();
@@ -60,7 +60,7 @@ class CopyRate {
     return static_cast<double>(world.size() * turns * bytes) / seconds;
   }
 
-  // Of the switch, those that took the same way.
+  // The switch's bytes that were moved in the same way.
   virtual int64_t bytes_of(const SwitchReport& report) const = 0;
 
  protected:
@@ -71,7 +71,7 @@ class CopyRate {
   virtual void copy() = 0;
 };
 
-// Out of the next rank's arena into this one's. Every slice is moved so, also of a rank's own.
+// Copies from the next rank's arena into this one's. A switch moves every slice in this way, also within a rank.
 class ArenaCopies final : public CopyRate {
  public:
   explicit ArenaCopies(World& world) : next_((world.rank() + 1) % world.size()), arena_(StateArena::join(world)) {
@@ -91,7 +91,8 @@ class ArenaCopies final : public CopyRate {
   std::unique_ptr<StateArena> arena_;
 };
 
-// Messages from device to device, to the next rank. What stays on its rank is far faster and does not count.
+// Sends messages from device to device, to the next rank. Bytes that stay on their rank are much faster and do not
+// count.
 class DeviceMessages final : public CopyRate {
  public:
   DeviceMessages(World& world, at::Device device)

@@ -1,5 +1,5 @@
-// How long training stands still for a change of layout, beside what it is measured against: the bytes it moves at the
-// speed of plain copies, and a checkpoint with a restart. What `copus bench relayout` prints.
+// How long training pauses for a change of layout, compared with the time of its bytes as plain copies, and with a
+// checkpoint and a restart: the measurement of `copus bench relayout`.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace copus {
 
 struct RelayoutBenchOptions {
   ModelDescription model;
-  Configuration from, to;  // they need the same number of ranks
-  int64_t rounds = 0;      // there and back
+  Configuration from, to;  // both have the same number of ranks
+  int64_t rounds = 0;      // of switches to `to` and back
   std::string corpus;      // a text to train on
   std::filesystem::path checkpoints;
   std::string device = "cpu";  // or "cuda": the ranks of a machine share its GPUs
@@ -27,10 +27,10 @@ struct RelayoutBenchOptions {
 
 struct MeasuredSwitch {
   SwitchReport report;
-  // Right after it, bytes/s of all ranks together, in one piece each: out of the next one's memory where ranks can read
-  // each other's, otherwise sent to it.
+  // Bytes/s of all ranks together, measured right after the switch, in one piece per rank: copied from the next rank's
+  // memory if ranks can read each other's, otherwise sent to it.
   double copy_rate = 0;
-  int64_t bound_bytes = 0;  // the switch's bytes that took this way: all of them, or those between ranks
+  int64_t bound_bytes = 0;  // the switch's bytes that are moved in this way: all of them, or those between ranks
 };
 
 struct RelayoutBenchResult {
@@ -39,11 +39,12 @@ struct RelayoutBenchResult {
   double decided_at = 0, written_at = 0;
 };
 
-// Trains in `from`, changes to `to` and back, round after round, and writes a checkpoint at last. Every rank calls it;
-// the result is that of rank 0. Throws InternalError where a switch is vetoed.
+// Trains in `from`, changes to `to` and back in every round, and finally writes a checkpoint. Every rank calls it; the
+// result is rank 0's. Throws InternalError if a switch is vetoed.
 RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
-// Loads the checkpoint in `to`, in new processes. Returns when all ranks were ready to step, on the same clock.
+// Loads the checkpoint in `to`, in new processes. Returns the time when all ranks were ready to step, on the same
+// clock.
 double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
 }  // namespace copus

@@ -1,6 +1,6 @@
-// `copus bench relayout`: for how long training stands still while its layout changes, beside the time that the bytes
-// it moves take as plain copies, and beside a checkpoint with a restart. Ranks are started twice for each change: once
-// to train and switch, once to be restarted.
+// `copus bench relayout`: how long training pauses while its layout changes, compared with the time of its bytes as
+// plain copies, and with a checkpoint and a restart. Ranks are started twice for each change: to train and switch, and
+// to be restarted.
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct Change {
   ConfigurationChange from, to;
 };
 
-// What --from and --to leave out.
+// Values for what --from and --to omit.
 constexpr Configuration otherwise{{}, 8, 1};
 
 Change usual_change(int64_t ranks) {
@@ -53,8 +53,8 @@ Change usual_change(int64_t ranks) {
   return ranks == 4 ? change("d=4", "t=2,p=2") : change("t=2,p=4", "d=4,t=2");
 }
 
-// Completes both configurations. Where nothing is said of ZeRO, it is on if all ranks' weights, gradients and moments,
-// of 16 bytes an element, would take over half of the machine's memory.
+// Completes both configurations. If ZeRO is not specified, it is on if the weights, gradients and moments of all ranks,
+// 16 bytes per element, would take more than half of the machine's memory.
 std::pair<Configuration, Configuration> complete(const Change& change, const ModelDescription& model) {
   const int64_t copies = std::max(apply(change.from, otherwise).strategy.data_parallel,
                                   apply(change.to, otherwise).strategy.data_parallel);
@@ -108,7 +108,7 @@ std::vector<Change> changes_of(const RelayoutCommandOptions& options) {
   return changes;
 }
 
-// The rows of both directions of one change of one model.
+// The rows for both directions of one change of one model.
 std::vector<nlohmann::json> measure_change(const std::string& parameters, const Change& change,
                                            const RelayoutCommandOptions& options, const std::string& corpus) {
   const ModelDescription model = bench_model(parameters);
@@ -135,7 +135,7 @@ std::vector<nlohmann::json> measure_change(const std::string& parameters, const 
     row["rounds"] = options.rounds;
     for (const char* const field :
          {"checkpoint_restart_seconds", "checkpoint_seconds", "checkpoint_restart_over_pause"}) {
-      row[field] = nullptr;  // measured in one direction alone
+      row[field] = nullptr;  // measured in one direction only
     }
   }
   const double decided_at = switches.at("decided_at").get<double>(), seconds = ready_at - decided_at;

@@ -18,7 +18,7 @@ namespace {
 constexpr double most_of_pause_over_bound = 1.5;
 constexpr double most_seconds_beyond = 0.02;
 
-// The fields of a row of the table that the switches in one direction give.
+// The fields of a table row for the switches in one direction.
 nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
   const auto all = [&](const auto& value) {
     std::vector<double> values;
@@ -44,7 +44,8 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
                      {"bytes_received", report.bytes_received},
                      {"copy_bytes_per_second", copy_rate},
                      {"bound_seconds", static_cast<double>(switches.front().bound_bytes) / copy_rate},
-                     // Each switch is compared with the copies right after it, so that a busy machine slows both.
+                     // Each switch is compared with the copies right after it, so that other load on the machine slows
+                     // both.
                      {"pause_over_limit", median([](const MeasuredSwitch& one) {
                         const double bound = static_cast<double>(one.bound_bytes) / one.copy_rate;
                         return one.report.pause_seconds / (most_of_pause_over_bound * bound + most_seconds_beyond);

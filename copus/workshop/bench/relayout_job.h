@@ -1,4 +1,4 @@
-// What the ranks of `copus bench relayout` do, as jobs of run_ranks.
+// The work of the ranks of `copus bench relayout`, as jobs of run_ranks.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,14 +7,14 @@
 
 namespace copus {
 
-// The request of both: "parameters" (a name of bench_model), "from" and "to" (configurations, whole), "rounds",
-// "device", "corpus" and "directory" (paths; checkpoints go to the latter).
+// The request of both: "parameters" (a name of bench_model), "from" and "to" (complete configurations), "rounds",
+// "device", "corpus" and "directory" (paths; checkpoints go into the latter).
 
 // Trains, switches and writes a checkpoint. Result: for "there" and "back" fields of `copus bench relayout --json`
 // (docs/benches.md); "decided_at" and "written_at", when the checkpoint was begun and durable, in monotonic_seconds.
 nlohmann::json measure_relayout_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
-// Goes on from that checkpoint. Result: when all ranks were ready to step, on the same clock.
+// Resumes from that checkpoint. Result: the time when all ranks were ready to step, on the same clock.
 nlohmann::json measure_restart_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
 }  // namespace copus

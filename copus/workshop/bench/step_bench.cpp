@@ -24,8 +24,8 @@
 namespace copus {
 namespace {
 
-// Bytes per second that a copy far larger than any cache reads and writes. On a GPU several, one after the other, lest
-// the wait for the last one count.
+// Bytes per second that a copy much larger than any cache reads and writes. On a GPU several copies in a row, so that
+// the wait for the last one hardly counts.
 double measure_bandwidth(at::Device device) {
   const int64_t elements = int64_t{1} << (device.is_cpu() ? 26 : 28);
   const int copies = device.is_cpu() ? 1 : 8;
@@ -46,8 +46,9 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  // Of inputs, forward: two in, two out; backward: three in, one out. Of outputs, a norm and a sum each way: one in,
-  // one out, then two in, one out; then two in, one out, twice. Of both: norms of outputs beside those of inputs.
+  // Norms of inputs: forward two in, two out; backward three in, one out. Norms of outputs: a norm and a sum; forward
+  // one in, one out, then two in, one out; backward two in, one out, twice. Both: norms of outputs in addition to those
+  // of inputs.
   const double norms = 2 *
                        (m.block_norm == BlockNorm::input    ? 4 + 4
                         : m.block_norm == BlockNorm::output ? 5 + 6
@@ -56,20 +57,21 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   const double multiplied = m.residual_multiplier != 1 ? 2 * 4 * hidden : 0;  // one in, one out, forward and backward
   // In place, forward and backward.
   const double rotary = 2 * 2 * static_cast<double>((m.num_heads + m.num_kv_heads) * m.rotary_dim());
-  // Forward and once more in the backward pass: one in, one out, values too; then two in, one out.
+  // Forward, and again in the backward pass: one in, one out, including values; then the gradient: two in, one out.
   const double values = static_cast<double>(m.num_kv_heads * m.head_dim);
   double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
   if (m.qk_norm == QkNorm::projection) normed_heads += 3 * rotated;  // squares: one in; their gradient: two in
   // Forward: gate and up in, one out; backward: three in, three out. Without a gate one less each.
   const double activation = static_cast<double>(3 * (1 + m.feed_forward_inputs())) * feed_forward;
-  // Embedding and its gradient, final norm (no residual comes back to it), loss; the first norm has nothing to add.
+  // Embedding and its gradient, final norm (it passes no gradient to a residual), loss; the first norm adds no
+  // residual.
   const double multiplied_ends = (m.embedding_multiplier != 1 ? 4 : 0) + (m.logits_scaling != 1 ? 4 : 0);
   const double ends = (2 + 2 + 4 + 3 - 2 + multiplied_ends) * hidden + 2 * static_cast<double>(m.vocab_size);
   return static_cast<double>(m.num_layers) * (norms + multiplied + normed_heads + rotary + activation) + ends;
 }
 
-// ParameterStore::initialize makes its numbers on the host, some seconds for billions, which programs that take turns
-// on a GPU would spend in every turn. What is measured needs only random ones.
+// ParameterStore::initialize computes its numbers on the host, which takes some seconds for billions. Programs that
+// take turns on a GPU would spend them in every turn. The measurement only needs random numbers.
 void fill_on_device(ParameterStore& store, double standard_deviation) {
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.tied_copy) continue;
@@ -144,7 +146,7 @@ StepBench::StepBench(const StepBenchOptions& options) {
 StepBench::~StepBench() {
   const at::Device device = implementation_->device;
   implementation_.reset();
-  // The allocator would keep the memory for tensors to come; programs that take turns on one GPU need it.
+  // The allocator would keep the memory for later tensors, but programs that take turns on one GPU need it.
   if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
 }
 
@@ -159,8 +161,8 @@ double StepBench::run(int64_t steps) {
 void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   const ModelDescription& model = options.model;
   const double trained_tokens = static_cast<double>(tokens_per_step());
-  // The attention term of training_flops_per_token counts the whole score matrix; the causal half of it is needed, and
-  // the backward pass forms the scores a second time: (2 + 5) / 6 of the convention's operations per visible score.
+  // The attention term of training_flops_per_token counts the whole score matrix. Only its causal half is needed, and
+  // the backward pass computes the scores again: (2 + 5) / 6 of the convention's operations per visible score.
   const double attention_convention = 24.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
                                       attended_tokens(model, options.sequence_length);
   const double peak = result.matmul_peak_gflops * 1e9;
@@ -170,8 +172,8 @@ void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   const double element = precision == Precision::bf16 ? 2 : 4;
   result.elementwise.floor_seconds =
       trained_tokens * elementwise_elements_per_token(model) * element / result.memory_bandwidth;
-  // AdamW reads weight, gradient and moments and writes all but the gradient; the norm and zeroing pass once more each;
-  // bf16 weights are rounded from the fp32 ones.
+  // AdamW reads weight, gradient and moments and writes all but the gradient. The norm and zeroing each need one more
+  // pass over the gradients. bf16 weights are rounded from the fp32 ones.
   const double optimizer_bytes = 4 * (7 + 2) + (precision == Precision::bf16 ? 4 + 2 : 0);
   result.optimizer.floor_seconds =
       static_cast<double>(count_parameters(model)) * optimizer_bytes / result.memory_bandwidth;
@@ -201,7 +203,7 @@ StepBenchResult StepBench::measure(int64_t steps) {
     result.other_seconds = total / n - result.matmul.seconds - result.attention.seconds - result.elementwise.seconds -
                            result.optimizer.seconds;
   }
-  if (!bench.device.is_cpu()) run_steps();  // without the events, which take time of their own
+  if (!bench.device.is_cpu()) run_steps();  // without the events, which take time themselves
   std::sort(seconds.begin(), seconds.end());
   result.steps = steps;
   result.seconds_per_step = seconds[seconds.size() / 2];

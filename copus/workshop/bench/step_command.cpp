@@ -22,7 +22,7 @@ struct StepCommandOptions {
   StepBenchOptions bench;
   std::string model;  // by name or path, instead of its sizes
   std::string cluster;
-  std::string layout;  // of which this is one rank
+  std::string layout;  // the layout of which this process is one rank
   int64_t steps = 10;
   bool json = false;
   bool serve = false;
@@ -104,9 +104,9 @@ int run_one_rank(const StepCommandOptions& options) {
   return 0;
 }
 
-// The protocol of bench/pytorch and bench/gpu: "run N" answers with the median seconds of N steps, "report N" with what
-// --json prints; "release" gives the memory back until the next of them, which begins anew with two steps that do not
-// count. Until "quit" or end of input.
+// The protocol of bench/pytorch and bench/gpu. "run N" returns the median seconds of N steps, "report N" the output of
+// --json. "release" frees the memory until the next command, which then begins again with two uncounted steps. Ends
+// with "quit" or at the end of input.
 void serve(const StepBenchOptions& options) {
   std::unique_ptr<StepBench> bench;
   const auto warm_up = [&] {

@@ -1,4 +1,4 @@
-// What stands in for mpi_collectives.cpp in builds without MPI.
+// Replaces mpi_collectives.cpp in builds without MPI.
 #include "copus/workshop/bench/mpi_collectives.h"
 
 namespace copus {

@@ -1,6 +1,6 @@
 // `copus doctor`: what this machine can do, within ten seconds. All checks run at the same time, each with a deadline,
-// since file systems, name servers and drivers can hang. Those of libtorch and GPUs run in copus-torch, which may end
-// or not start at all.
+// since file systems, name servers and drivers can hang. Those of libtorch and GPUs run in copus-torch, which may crash
+// or fail to start.
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -45,7 +45,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds most_of_a_check{3}, most_of_the_trainer{8};
 
-// A check that runs on a thread of its own. The thread is left alone when it does not end: so does the process.
+// A check that runs on its own thread. If the thread does not end, it is abandoned; the process ends anyway.
 class StartedCheck {
  public:
   StartedCheck(std::string subject, std::function<std::vector<Finding>()> check) : subject_(std::move(subject)) {
@@ -54,7 +54,7 @@ class StartedCheck {
     try {
       std::thread([work] { (*work)(); }).detach();
     } catch (const std::system_error&) {
-      (*work)();  // there may be no further thread, which one of the checks says
+      (*work)();  // no further thread can be started, which one of the checks reports
     }
   }
 
@@ -90,7 +90,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
   ~Trainer() { end(); }
 
-  // Its findings, and a bad one where it has not come to the end of its checks.
+  // Its findings, plus a bad one if it did not finish its checks.
   std::vector<Finding> wait(Clock::time_point deadline) {
     if (error_ != 0) return {bad(concat("copus-torch cannot be started: ", std::generic_category().message(error_)))};
     std::string text;
@@ -145,8 +145,8 @@ class Trainer {
     }
   }
 
-  // Ends the process, if it has not ended, and returns how it did. A process that hangs in a driver outlives SIGKILL
-  // and is left alone.
+  // Kills the process if it has not ended, and returns its exit status. A process that hangs in a driver survives
+  // SIGKILL and is abandoned.
   int end() {
     if (process_ <= 0 || error_ != 0) return 0;
     int status = 0;
@@ -172,7 +172,7 @@ int64_t most_open_files() {
 }
 
 std::vector<Finding> examine(const std::string& run_directory) {
-  // Forks, and so comes before threads.
+  // forks, so it must come before threads
   Finding peer_memory = check_peer_memory();
   const auto program = program_with_libtorch();
   std::optional<Trainer> trainer;

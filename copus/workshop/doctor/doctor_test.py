@@ -1,6 +1,6 @@
 """Tests `copus doctor` as a process: its lines, its exit code, and that a bad environment is reported as one.
 
-Usage: doctor_test.py PATH_TO_COPUS [unittest options]. What it judges is tested with stated values by the unit tests.
+Usage: doctor_test.py PATH_TO_COPUS [unittest options]. The unit tests cover its judgements, with given values.
 """
 
 import json
@@ -18,7 +18,7 @@ from program_test_support import COPUS, TIMEOUT, WITH_TORCH, ProgramTest
 
 class Doctor(ProgramTest):
     def examine(self, *arguments, program=COPUS, limits=None, **variables):
-        """Its exit code, and its findings by subject; a subject with several has the last."""
+        """Returns the exit code, and the findings by subject; for a subject with several findings the last one."""
         environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "RANK")}
         done = subprocess.run([program, "doctor", "--json", *arguments], cwd=self.folder, text=True, capture_output=True,
                               timeout=TIMEOUT, env={**environment, **variables}, preexec_fn=limits)
@@ -28,7 +28,7 @@ class Doctor(ProgramTest):
         return done.returncode, {finding["subject"]: finding for finding in report["findings"]}
 
     def beside(self, script):
-        """A copy of the program with a copus-torch of our own beside it."""
+        """Makes a copy of the program, with a copus-torch in the same folder that runs `script`."""
         program = self.folder / "bin" / "copus"
         program.parent.mkdir(exist_ok=True)
         shutil.copy2(COPUS, program)

@@ -1,4 +1,4 @@
-// What `copus doctor` has found out about one thing.
+// What `copus doctor` has found about one subject.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace copus {
 
 enum class Verdict {
   ok,
-  warning,  // a run works, but slower, or some kinds of run do not
+  warning,  // runs work, but more slowly, or some kinds of run do not
   bad,      // runs fail here
 };
 
@@ -22,7 +22,7 @@ struct Finding {
   Verdict verdict = Verdict::ok;
   std::string subject;      // "open files"
   std::string text;         // what is there: "a process may have 1024"
-  std::string remedy = {};  // what to do; empty where all is well
+  std::string remedy = {};  // what to do; empty if all is well
 };
 
 }  // namespace copus

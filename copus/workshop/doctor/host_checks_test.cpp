@@ -28,7 +28,7 @@ using testing::HasSubstr;
 constexpr int64_t gib = int64_t{1} << 30;
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 
-// Has the kernel refuse a system call to this process, as a container's seccomp profile does.
+// Makes the kernel refuse a system call to this process, as a container's seccomp profile does.
 void refuse_system_call(long number) {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -42,7 +42,7 @@ void refuse_system_call(long number) {
   }
 }
 
-// Prints the finding of a process that has made itself a bad environment.
+// Prints the finding of a process that has first made its own environment bad.
 [[noreturn]] void print_in(const std::function<void()>& worsen, const std::function<Finding()>& check) {
   worsen();
   const Finding finding = check();
@@ -119,7 +119,7 @@ TEST(Doctor, AFileSystemWithoutLocksIsAWarning) {
 TEST(Doctor, SharedMemoryThatIsMissingIsAWarning) {
   const TemporaryFolder folder;
   EXPECT_EQ(check_shared_memory(folder.path() / "shm").verdict, Verdict::warning);
-  EXPECT_EQ(check_shared_memory("/proc").verdict, Verdict::warning);  // without any space
+  EXPECT_EQ(check_shared_memory("/proc").verdict, Verdict::warning);  // has no space
   EXPECT_THAT(check_shared_memory("/proc").remedy, HasSubstr("--shm-size"));
 }
 
@@ -141,7 +141,7 @@ TEST(Doctor, AClockThatIsWrongOrOnItsOwnIsAWarning) {
   EXPECT_THAT(check_clock(in_1970, true).text, HasSubstr("1970-01-02 00:00:00 UTC is in the past"));
 }
 
-// Sets a variable for the life of this object.
+// Sets a variable for the lifetime of this object.
 class SetVariable {
  public:
   SetVariable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double wait_seconds = 2;
 
-// The first line of a small file; empty where it cannot be read, as the speed of an interface without one.
+// The first line of a small file; empty if it cannot be read, as for the speed of an interface that has none.
 std::string line_of(const std::filesystem::path& file) {
   std::string line;
   std::getline(std::ifstream(file), line);
@@ -104,7 +104,8 @@ KernelDevices kernel_devices(const std::filesystem::path& root) {
     if (is_numbered) ++devices.nvidia;
     if (name == "kfd") devices.has_amd = true;
   }
-  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...": the first word that is a number with a point.
+  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...": takes the first word that is a number with a
+  // point.
   std::ifstream text(root / "proc/driver/nvidia/version");
   for (std::string word; devices.driver.empty() && text >> word;) {
     const bool is_version =

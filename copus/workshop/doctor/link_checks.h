@@ -1,4 +1,4 @@
-// Checks of how ranks reach each other, and of the devices that the kernel shows without any library for them.
+// Checks of how ranks reach each other, and of the devices that the kernel reports without any library for them.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,26 @@
 
 namespace copus {
 
-// Listens at a free port of `address`, which is given by number, and connects to it.
+// Listens at a free port of `address`, a numeric address, and connects to it.
 Finding check_port(const std::string& address);
-// Whether the name that this machine has gives an address of it.
+// Whether this machine's name resolves to one of its addresses.
 Finding check_host_name(const std::string& name);
 std::string own_host_name();
 
 // Network interfaces that are up, with their speeds, and InfiniBand ports, in a folder such as /sys/class.
 Finding check_links(const std::filesystem::path& classes);
 
-// The GPUs that the kernel shows, whatever this program can use.
+// The GPUs that the kernel reports, independent of what this program can use.
 struct KernelDevices {
   int64_t nvidia = 0;       // device files
-  std::string driver = {};  // version of NVIDIA's kernel module; empty where it is not loaded
+  std::string driver = {};  // version of NVIDIA's kernel module; empty if it is not loaded
   bool has_amd = false;
 };
 KernelDevices kernel_devices(const std::filesystem::path& root = "/");
 
-// `platform`: that of this build (gpu_platform()); `visible`: the GPUs that it sees.
+// `platform`: that of this build (gpu_platform()); `visible`: the number of GPUs that it sees.
 Finding check_gpus(const std::string& platform, int64_t visible, const KernelDevices& devices);
-// `version`: of the NCCL that was found, 22703 for 2.27.3; nothing: none was, for the reason in `why_not`.
+// `version`: of the NCCL that was found, 22703 for 2.27.3; empty: none was found, for the reason in `why_not`.
 Finding check_nccl(std::optional<int64_t> version, const std::string& why_not, int64_t gpus);
 
 }  // namespace copus

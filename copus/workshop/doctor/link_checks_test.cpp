@@ -22,7 +22,7 @@ void write(const std::filesystem::path& file, const std::string& text) {
 
 TEST(Doctor, APortOfAnotherMachineCannotBeHad) {
   EXPECT_EQ(check_port("127.0.0.1").verdict, Verdict::ok);
-  EXPECT_EQ(check_port("192.0.2.1").verdict, Verdict::bad);  // kept for documentation: no machine has it
+  EXPECT_EQ(check_port("192.0.2.1").verdict, Verdict::bad);  // reserved for documentation: no machine has it
 }
 
 TEST(Doctor, AHostNameWithoutAnAddressIsAWarning) {

@@ -14,10 +14,10 @@ namespace copus {
 inline constexpr const char* doctor_of_trainer = "doctor-trainer";  // the hidden command of copus-torch
 
 nlohmann::json to_json(const Finding& finding);
-// Reads such a line; nothing where it is none.
+// Reads a line of JSON that holds a finding; empty if it holds none.
 std::optional<Finding> finding_of(std::string_view line);
 
-// A line for each finding, with what to do about it below, and a last line that counts.
+// One line for each finding with its remedy below, and a last line with counts.
 std::string doctor_text(const std::vector<Finding>& findings);
 nlohmann::json doctor_json(const std::vector<Finding>& findings);
 bool has_bad(const std::vector<Finding>& findings);

@@ -39,7 +39,7 @@ Finding check_libtorch() {
           "build the program again beside this libtorch, or install the version it was built for"};
 }
 
-// Computes a product and a normalization whose results are known: rows of equal numbers have norm 1.
+// Computes a product and a normalization with known results: rows of equal numbers have norm 1.
 Finding check_device(at::Device device) {
   const std::string subject = device.is_cpu() ? "CPU" : concat("GPU ", device.index());
   constexpr int64_t rows = 8, width = 64;

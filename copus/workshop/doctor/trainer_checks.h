@@ -1,4 +1,4 @@
-// Checks of libtorch and of the devices that it computes on, for the program with libtorch.
+// Checks of libtorch and its devices, for the program with libtorch.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// Gives each finding as soon as there is one, since a driver may hang or end the process in the next check.
+// Reports each finding at once, since a driver may hang or end the process in the next check.
 void check_trainer(const std::function<void(const Finding&)>& found);
 
 }  // namespace copus

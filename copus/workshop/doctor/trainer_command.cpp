@@ -1,4 +1,5 @@
-// The hidden command `copus-torch doctor-trainer`, which `copus doctor` starts: one line of JSON for each finding.
+// The hidden command `copus-torch doctor-trainer`, which `copus doctor` starts: prints one line of JSON for each
+// finding.
 #include <iostream>
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-// What `copus profile --config` has found out of each configuration, and how it prints that.
+// What `copus profile --config` has measured for each configuration, and how it prints the results.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,12 +11,12 @@
 
 namespace copus {
 
-// A configuration that is measured.
+// A configuration to measure.
 struct Cell {
   Configuration configuration;
-  std::vector<double> step_seconds = {};  // steps of all rounds
-  StepTimeParts parts = {};               // as the model of time predicts it
-  // Bytes of the rank that holds most: of tensors, as measured, and of all that the model of memory predicts.
+  std::vector<double> step_seconds = {};  // of all rounds
+  StepTimeParts parts = {};               // predicted by the time model
+  // Bytes of the rank that holds most: measured, of tensors, and predicted by the memory model, of everything.
   int64_t peak_bytes = 0;
   double predicted_bytes = 0;
   bool has_failed = false;
@@ -25,7 +25,7 @@ struct Cell {
 // The text that --cell reads as this cell in the same run.
 std::string name_of(const Cell& cell, const RunConfig& config);
 
-// What --json prints, given what was learned from some of the cells. `config` names the precision that was trained in.
+// The output of --json, given what was learned from some of the cells. `config` names the precision of training.
 nlohmann::json results_of(const std::vector<Cell>& cells, const Knowledge& knowledge, const RunConfig& config);
 void print_results(const nlohmann::json& results);
 

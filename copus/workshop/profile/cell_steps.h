@@ -1,4 +1,4 @@
-// The steps of a cell, in a process that is set up and whose ranks are connected.
+// Runs the steps of a cell, in a process that is set up and whose ranks are connected.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,5 +1,5 @@
-// `copus profile`: what this machine does, measured. With --machine it describes the machine as a cluster; with
-// --config it runs steps of some configurations and learns from them.
+// `copus profile`: measures this machine. With --machine it describes the machine as a cluster; with --config it runs
+// steps of some configurations and learns from them.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -41,7 +41,7 @@ constexpr const char* gpus_comment =
     "whole\n"
     "# memory were measured instead.\n\n";
 
-// What each rank does: "precision" and "device" to the text of the cluster file.
+// The work of each rank. Request: "precision" and "device". Result: the text of the cluster file.
 nlohmann::json measure_machine_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
   const auto precision = find_value<Precision>(request.at("precision").get<std::string>()).value();
   return to_toml(
@@ -53,7 +53,7 @@ nlohmann::json measure_machine_as_rank(const nlohmann::json& request, const Rank
 int profile_machine(const ProfileOptions& options) {
   check_can_be_written("--machine", options.machine);
   const std::string device = options.device.empty() ? usual_device() : options.device;
-  // One rank for each device; two at least, since links are measured too.
+  // One rank for each device, but at least two, since links are measured too.
   const int64_t ranks = std::max<int64_t>(2, devices_of_machine(device));
   const auto toml =
       run_ranks(ranks, "machine", {{"precision", to_string(options.precision)}, {"device", device}}).get<std::string>();

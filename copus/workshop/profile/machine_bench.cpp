@@ -29,14 +29,14 @@ namespace copus {
 
 namespace {
 
-// What is measured on a kind of device.
+// Parameters of the measurements on one kind of device.
 struct Sizes {
   int rounds;
-  double seconds_per_round;  // that are made of as many calls as it takes
+  double seconds_per_round;  // each round makes as many calls as this time allows
   double seconds_to_warm_up;
-  double seconds_of_work_before;       // each round
-  int64_t reference;                   // rows, columns and depth of the matrix product that others are compared to
-  std::span<const int64_t> lengths;    // of one of these dimensions, the others as there
+  double seconds_of_work_before;       // in each round
+  int64_t reference;                   // rows, columns and depth of the matrix product with which others are compared
+  std::span<const int64_t> lengths;    // of one of these dimensions, with the others as in the reference
   std::span<const int64_t> sequences;  // of attention
   int64_t attention_tokens, attention_heads, attention_head_dim;
   int64_t elementwise_rows, elementwise_width;
@@ -46,7 +46,7 @@ struct Sizes {
 constexpr int64_t cpu_lengths[] = {16, 32, 64, 128, 256, 512, 1024, 2048};
 constexpr int64_t cpu_sequences[] = {32, 64, 128, 256, 512, 1024};
 constexpr int64_t cpu_all_reduces[] = {8, 4 << 10, 64 << 10, 512 << 10, 4 << 20};
-// Activations of a micro-batch are 512 rows: they may stay in a cache, as those of small models do.
+// Activations of a micro-batch are 512 rows. They may stay in a cache, as in small models.
 constexpr Sizes cpu_sizes = {.rounds = 25,
                              .seconds_per_round = 0.006,
                              .seconds_to_warm_up = 0.3,
@@ -64,9 +64,9 @@ constexpr Sizes cpu_sizes = {.rounds = 25,
 constexpr int64_t gpu_lengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192};
 constexpr int64_t gpu_sequences[] = {512, 1024, 2048, 4096, 8192};
 constexpr int64_t gpu_all_reduces[] = {8, 64 << 10, 1 << 20, 16 << 20, 128 << 20};
-// Micro-batches of 8192 tokens of a model of some billions of parameters; its activations leave every cache. Training
-// keeps a GPU at the limit of its power, where its clock is lower than after a pause: on an H200 products are faster by
-// a tenth in the first second than within the steps of a run. So it works for a while before each round.
+// Micro-batches of 8192 tokens of a model with some billions of parameters; its activations do not fit into any cache.
+// Training keeps a GPU at its power limit, where its clock is lower than after a pause: on an H200 products are a tenth
+// faster in the first second than within the steps of a run. Each round therefore begins with some work.
 constexpr Sizes gpu_sizes = {.rounds = 7,
                              .seconds_per_round = 0.02,
                              .seconds_to_warm_up = 1,
@@ -91,7 +91,7 @@ double thread_seconds() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
 
 class MachineBench {
  public:
-  // `precision` is not automatic. `connection_bytes`: what World::communicator_bytes() was before any group opened.
+  // `precision` is not automatic. `connection_bytes`: World::communicator_bytes() before any group was opened.
   MachineBench(Precision precision, at::Device device, int64_t devices, int64_t connection_bytes, World& world)
       : precision_(precision),
         dtype_(compute_dtype(precision)),
@@ -147,7 +147,7 @@ class MachineBench {
       probe.store(median / static_cast<double>(probe.computes ? computing_ranks() : world_.size()));
     }
     const CommunicatorCosts costs = world_.communicator_costs();
-    if (costs.are_measured() && world_.size() <= devices_) {  // ranks that share a GPU see each other's memory
+    if (costs.are_measured() && world_.size() <= devices_) {  // ranks that share a GPU would count each other's memory
       result.communicators = costs;
       measure_context(result);
     }
@@ -155,17 +155,17 @@ class MachineBench {
   }
 
  private:
-  // One figure: what is called, and where the seconds of a call go. All are measured in turns, so that a machine that
-  // is slower for a while is so for all of them.
+  // One measurement: the function to call, and the destination of a call's seconds. All probes take turns, so that a
+  // temporary slowdown of the machine affects all of them.
   struct Probe {
-    bool computes;  // rather than communicates
+    bool computes;  // otherwise it communicates
     std::function<void()> call;
     std::function<void(double)> store;
-    int64_t calls = 1;  // of a round
+    int64_t calls = 1;  // per round
     std::vector<double> seconds = {};
   };
 
-  // Ranks beyond the GPUs only communicate; all share the cores.
+  // Ranks beyond the number of GPUs only communicate; on a CPU all ranks compute.
   int64_t computing_ranks() const { return device_.is_cpu() ? world_.size() : std::min(devices_, world_.size()); }
   bool computes_here() const { return world_.rank() < computing_ranks(); }
   bool is_active(const Probe& probe) const { return !probe.computes || computes_here(); }
@@ -177,9 +177,9 @@ class MachineBench {
     return static_cast<double>(devices_ * free_memory_bytes(device_));
   }
 
-  // A device's context takes what tensors, communicators and free memory do not account for. Predictions count that
-  // beside the communicators, so all of the GPU is what a job may fill. The connection that the communicators are split
-  // from counts as context: every rank has one, in any layout.
+  // The device's context takes the memory that tensors, communicators and free memory do not account for. Predictions
+  // count it in addition to the communicators, so the device's total memory is available to a job. The connection from
+  // which communicators are split counts as context, since every rank has one in any layout.
   void measure_context(MachineMeasurements& result) {
     const DeviceMemory memory = device_memory(device_);
     const int64_t communicators = world_.communicator_bytes() - connection_bytes_;
@@ -189,13 +189,13 @@ class MachineBench {
     result.memory_bytes = static_cast<double>(devices_ * memory.total_bytes);
   }
 
-  // Of ranks that do not compute, undefined, as all operands are.
+  // Undefined on ranks that do not compute, like all operands.
   at::Tensor zeros(at::IntArrayRef shape) const {
     return computes_here() ? kernels::zeros(shape, dtype_, device_) : at::Tensor();
   }
 
-  // A GPU's clock depends on how many bits its products flip, so that it is given values as training has them, from one
-  // tensor for the first operands and one for the second.
+  // A GPU's clock depends on how many bits its products flip, so operands have values as in training, from one tensor
+  // for the first operands and one for the second.
   enum class Operand { first, second };
   void fill_operands() {
     if (device_.is_cpu() || !computes_here()) return;
@@ -229,8 +229,8 @@ class MachineBench {
     }
   }
 
-  // Cores are timed by what the thread itself needs, so that others who share them count less. What a GPU was given is
-  // done when the host has waited for it.
+  // Cores are timed by the thread's own CPU time, so that other processes on them matter less. A GPU's work is done
+  // when the host has waited for it.
   double now(const Probe& probe) const {
     if (device_.is_cpu()) return probe.computes ? thread_seconds() : real_seconds();
     kernels::synchronize(device_);
@@ -248,7 +248,7 @@ class MachineBench {
     probe.calls = static_cast<int64_t>(std::clamp(sizes_.seconds_per_round / once, 1.0, 1e5));
   }
 
-  // Seconds of a call, while all ranks call it.
+  // Seconds of a call, while all ranks make it.
   double time(const Probe& probe) {
     world_.everyone().barrier();
     if (!is_active(probe)) return 0;
@@ -273,7 +273,7 @@ class MachineBench {
     const int64_t rows = shape.batch * sequence;
     const at::Tensor qkv = operand(Operand::first, rows, shape.row());
     const at::Tensor gradient = operand(Operand::second, rows, shape.heads * shape.head_dim);
-    // Two products forward and five backward (Dao 2023), of which causal attention needs half.
+    // Two products forward and five backward (Dao 2023); causal attention needs half of each.
     const double product = static_cast<double>(rows * sequence * shape.heads * shape.head_dim);
     attention.sequence = sequence;
     const kernels::AttentionResult result =
@@ -289,7 +289,7 @@ class MachineBench {
     const at::Tensor a = operand(Operand::first, sizes_.elementwise_rows, sizes_.elementwise_width);
     const at::Tensor b = operand(Operand::second, sizes_.elementwise_rows, sizes_.elementwise_width);
     const at::Tensor weight = zeros({sizes_.elementwise_width});
-    // Two operands, two results.
+    // two operands and two results
     const double bytes = 4 * static_cast<double>(sizes_.elementwise_rows * sizes_.elementwise_width) *
                          static_cast<double>(c10::elementSize(dtype_));
     add_computing([=] { kernels::add_norm(a, b, weight, {}, 1e-6); },
@@ -317,7 +317,7 @@ class MachineBench {
   const int64_t devices_;
   const int64_t connection_bytes_;
   World& world_;
-  std::array<at::Tensor, 2> operands_;  // of a GPU
+  std::array<at::Tensor, 2> operands_;  // on a GPU
   std::vector<Probe> probes_;
 };
 
@@ -333,8 +333,8 @@ MachineMeasurements measure_machine(Precision precision, const std::string& devi
   install_caching_allocator();
   configure_aten(1, world->size());
   const int64_t connection_bytes = world->communicator_bytes();
-  // Every kind of communicator is opened, so that what each takes is measured. Where messages cannot be had, for lack
-  // of hardware queues, pipelines cannot be trained either, and the rest is measured without them.
+  // Opens every kind of communicator in order to measure the cost of each. If messages are not available, for lack of
+  // hardware queues, pipelines cannot be trained either, and the rest is measured without them.
   GroupUse everyone{.ranks = world->everyone().ranks(),
                     .messages = GroupUse::Messages::line,
                     .exchanges = true,

@@ -1,4 +1,4 @@
-// `copus profile --config`: runs steps of some configurations, the program itself, and learns from them. Ranks are
+// `copus profile --config`: runs steps of some configurations with the program itself, and learns from them. Ranks are
 // started for every cell in every round.
 #include "copus/workshop/profile/profile_cells.h"
 
@@ -36,7 +36,7 @@ RunConfig with_configuration(RunConfig config, const Configuration& configuratio
 
 RunConfig read_config(const ProfileOptions& options) {
   std::vector<std::string> overrides = options.overrides;
-  std::optional<MemoryFile> cluster_file;  // it may be one that ships with the program
+  std::optional<MemoryFile> cluster_file;  // the cluster may be one that ships with the program
   if (!options.cluster.empty()) {
     cluster_file.emplace(to_toml(find_cluster(options.cluster)));
     overrides.push_back("cluster.config=" + cluster_file->path());
@@ -76,7 +76,7 @@ std::vector<Configuration> named_configurations(const std::vector<ConfigurationC
   return named;
 }
 
-// The bytes that a rank may fill; 0: not known.
+// The bytes that a rank may use; 0: unknown.
 double memory_of_rank(const ClusterDescription& cluster, int64_t ranks) {
   if (cluster.devices_per_node == 0) return cluster.device.memory_bytes;
   const double on_node = static_cast<double>(std::min(ranks, cluster.ranks_per_node));
@@ -105,7 +105,7 @@ std::vector<Configuration> most_teaching_configurations(const ProfileOptions& op
   return choose_cells(candidates, options.cells, options.seed);
 }
 
-// Those that are named, or those that teach most.
+// The cells that the user names, or those that teach most.
 std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<ConfigurationChange>& names,
                            const RunConfig& config) {
   std::vector<Cell> cells;
@@ -119,8 +119,8 @@ std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<Conf
   return cells;
 }
 
-// Runs every cell once in every round, so that a machine that grows slower or faster is so for all. Leaves in `config`
-// the precision that was trained in. Throws RanksFailed for the user's mistake and for the end that the user wanted.
+// Runs every cell once in every round, so that a machine whose speed drifts affects all of them. Stores the precision
+// of training in `config`. Throws RanksFailed for a user's mistake, and if the user stops it.
 void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>& cells) {
   CommandProgress progress("measurements", options.rounds * std::ssize(cells));
   int64_t done = 0;
@@ -145,7 +145,7 @@ void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>
   if (std::ranges::all_of(cells, &Cell::has_failed)) throw UserError("no configuration could be run (see above)");
 }
 
-// Predicts all cells, and learns from the first so many.
+// Predicts all cells, and learns from the first options.learn_from ones.
 Knowledge learn(const ProfileOptions& options, const RunConfig& config, std::vector<Cell>& cells) {
   const TrainingSystem system = training_system_of(config);
   StepTimeModel model(config.model, config.train.sequence_length, config.cluster.description, system);

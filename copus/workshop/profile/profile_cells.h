@@ -1,4 +1,4 @@
-// What `copus profile` is asked for, and what it does with --config: it measures configurations of a run ("cells").
+// The options of `copus profile`, and its work with --config: it measures configurations of a run ("cells").
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@ struct ProfileOptions {
   bool json = false;
 };
 
-// With --config: runs steps of configurations, learns from them, prints what it has learned and writes the profile.
-// Returns the exit code.
+// With --config: runs steps of configurations, learns from them, prints the results and writes the profile. Returns the
+// exit code.
 int profile_cells(const ProfileOptions& options);
-// A job of run_ranks: "config" (the text of a run configuration, whose layout has as many ranks) and "steps" to the
-// "precision" that was trained in, the "seconds" of each step and the "peak_bytes" of the rank that held most.
+// A job of run_ranks. Request: "config" (the text of a run configuration with as many ranks) and "steps". Result: the
+// "precision" of training, the "seconds" of each step, and the "peak_bytes" of the rank that held most.
 nlohmann::json measure_cell_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
 }  // namespace copus

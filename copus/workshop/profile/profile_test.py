@@ -1,4 +1,4 @@
-"""Tests `copus profile` as a process: what it writes, who reads it, and what it says to mistakes.
+"""Tests `copus profile` as a process: what it writes, which commands read it, and its messages about mistakes.
 
 Usage: profile_test.py PATH_TO_COPUS [unittest options].
 """
@@ -17,7 +17,7 @@ import unittest.mock
 from program_test_support import run_with_terminal
 
 COPUS = str(pathlib.Path(sys.argv[1]).resolve())
-TIMEOUT = 240  # seconds that no command here comes near
+TIMEOUT = 240  # seconds; no command here takes nearly as long
 MODEL = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 256, "hidden_size": 32,
     "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -37,7 +37,7 @@ max_steps = 1
 threads = 1
 precision = "fp32"
 """
-# Of which every figure makes a difference of its own.
+# A cluster in which every number affects the results.
 CLUSTER = """
 ranks_per_node = 2
 teraflops_per_rank = 0.001
@@ -88,7 +88,7 @@ class Profile(unittest.TestCase):
         for row in printed["cells"]:
             self.assertEqual(row["steps"], 2)
             self.assertTrue(row["learned"])
-            # The clock charges what the model of time predicts.
+            # The clock charges the seconds that the time model predicts.
             self.assertAlmostEqual(row["predicted_seconds"] / row["measured_seconds"], 1, delta=0.02)
             self.assertGreater(row["peak_bytes"], 0)
             self.assertGreater(row["predicted_bytes"], 0)
@@ -147,7 +147,7 @@ class Profile(unittest.TestCase):
         self.refuse(self.copus("profile", "--config", "none.toml", "--cluster", "cluster.toml"), "none.toml")
         self.refuse(self.copus("profile", "--config", "run.toml"), "--cluster is missing", "--machine")
         self.refuse(self.cells("--output", "nowhere/profile.json"), "--output", "no folder nowhere")
-        # What a file system will not take is refused before anything is measured.
+        # A file that cannot be written is refused before anything is measured.
         self.refuse(self.copus("profile", "--machine", "/proc/here.toml"), "/proc/here.toml")
 
 

@@ -13,7 +13,7 @@ TEST(Agreement, KendallsTauCountsPairs) {
   EXPECT_DOUBLE_EQ(kendall_tau(a, std::vector<double>{2, 4, 6, 9}), 1);
   EXPECT_DOUBLE_EQ(kendall_tau(a, std::vector<double>{9, 7, 5, 3}), -1);
   EXPECT_DOUBLE_EQ(kendall_tau(a, std::vector<double>{1, 3, 2, 4}), 4.0 / 6);
-  // One tie in b: 5 agreeing pairs of 6 and 5.
+  // With one tie in b: 5 agreeing pairs, of 6 in a and 5 in b.
   EXPECT_DOUBLE_EQ(kendall_tau(a, std::vector<double>{1, 2, 2, 4}), 5 / std::sqrt(30.0));
   EXPECT_TRUE(std::isnan(kendall_tau(a, std::vector<double>{1, 1, 1, 1})));
   EXPECT_TRUE(std::isnan(kendall_tau(std::vector<double>{1}, std::vector<double>{1})));
@@ -37,7 +37,7 @@ TEST(Agreement, TheFitFindsBothFactorsDespiteOutliers) {
 }
 
 TEST(Agreement, RunsThatWereMuchSlowerDoNotPullAtTheFactors) {
-  // Three of seven took longer for a reason of their own: the median of what they say would be 2.
+  // Four of the seven took longer for a reason of their own; the median of all seven is 2.
   std::vector<FitSample> samples;
   for (const double measured : {1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 3.0}) samples.push_back({{.compute = 1}, measured, 1});
   EXPECT_NEAR(fit_constants(samples).compute, 1, 0.001);

@@ -11,11 +11,11 @@ namespace copus {
 namespace {
 
 // The Megatron-like program of Hagemann et al. 2023 (arXiv 2311.05610), later published as Aleph Alpha's "scaling".
-// Facts from its code: bf16 weights and gradients; ZeRO-1 throughout; a buffer of 500 million bf16 gradients to reduce;
-// the head's logits gathered over the tensor-parallel ranks for PyTorch's cross entropy; layers cut equally; eager
-// RMSNorm. Tensors as wide as the stream: both streams, and of each eager norm its input and normalized input in fp32
-// and its result, 5 of bf16, make 12; fused norms keep their results, which makes 4. One more each was
-// fitted to which of the runs failed.
+// From its code: bf16 weights and gradients; always ZeRO-1; a buffer of 500 million bf16 gradients for reductions; the
+// head's logits gathered over the tensor-parallel ranks for PyTorch's cross entropy; layers split equally; eager
+// RMSNorm. Tensors as wide as the stream: both streams, and for each eager norm its fp32 input and fp32 normalized
+// input and its result, 5 in bf16 units, make 12. Fused norms keep their results, which makes 4. One more in each case
+// was fitted to the runs that failed.
 TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   TrainingSystem system;
   system.name = "aleph alpha";
@@ -27,13 +27,13 @@ TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   use.kept = {.hidden = fused_norm ? 5.0 : 13.0, .query = 3, .key_value = 2, .feed_forward = 4};
   use.working = {.gathered = 4, .feed_forward = 4};
   if (contains(run.notes, "kernel=torch") || contains(run.notes, "kernel=fused")) {
-    // PyTorch keeps scores in bf16, the mask and the fp32 softmax with its bf16 copy, Megatron's kernel scores and
-    // softmax in bf16; in the backward pass both hold fp32 gradients of each step besides, in blocks that nothing else
+    // PyTorch keeps bf16 scores, the mask, and the fp32 softmax with its bf16 copy; Megatron's kernel keeps scores and
+    // softmax in bf16. In the backward pass both also hold fp32 gradients of each step, in blocks that nothing else
     // fits into.
     use.kept.score_bytes = contains(run.notes, "kernel=torch") ? 8 : 4;
     use.working.score_bytes = 32;
   } else if (contains(run.notes, "flash_attentionv1")) {
-    // FlashAttention 1 works on contiguous copies of q and of k and v packed.
+    // FlashAttention 1 needs contiguous copies of q, and of k and v packed.
     use.kept.query += 1;
     use.kept.key_value += 1;
   }
@@ -53,15 +53,15 @@ TrainingSystem nemo() {
   return system;
 }
 
-// MPT models take flash-attention's fused cross entropy by default: logits, their shifted copy and the gradient, bf16.
-// Its "PURE" mixed precision makes and reduces gradients in bf16.
+// MPT models use flash-attention's fused cross entropy by default: logits, their shifted copy and the gradient, in
+// bf16. Its "PURE" mixed precision computes and reduces gradients in bf16.
 TrainingSystem llm_foundry() {
   TrainingSystem system = megatron();
   system.name = "llm-foundry";
   system.reduced_bytes = 2;
   system.optimizer_bytes = fsdp_optimizer_bytes;
   system.memory.logit_bytes = 3 * 2;
-  // Positions are biases of scores, so that nothing is rotated.
+  // Positions are biases of scores, so nothing is rotated.
   system.memory.kept.query = system.memory.kept.key_value = 2;
   return system;
 }
@@ -75,7 +75,7 @@ double published_memory_bytes(const std::string& hardware) {
   while (begin > 0 && hardware[begin - 1] >= '0' && hardware[begin - 1] <= '9') --begin;
   double gigabytes = 0;
   std::from_chars(hardware.data() + begin, hardware.data() + unit, gigabytes);
-  // The number on the card counts gibibytes, of which the driver keeps about a hundredth: an "80 GB" A100 has 79.15.
+  // The number on the card is in gibibytes, of which the driver keeps about a hundredth: an "80 GB" A100 has 79.15.
   return gigabytes * gibibyte * 0.9894;
 }
 
@@ -90,7 +90,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
   if (described.memory_bytes == 0) return left_out("hardware '" + run.hardware + "' does not say its memory");
 
   if (run.recompute.empty()) return left_out("recompute is not said");
-  // Its moments are bf16 and lie in the host's memory where the device has no room.
+  // Its moments are in bf16, and in the host's memory if the device has no room.
   if (contains(run.framework, "llm.q")) return left_out("llm.q moves state to the host");
 
   described.model = run.gated_model();
@@ -104,7 +104,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
     if (!run.zero_stage_said) zero_stage = 1;
   } else if (contains(run.framework, "NeMo") || contains(run.framework, "Megatron-Bridge")) {
     described.system = nemo();
-    // Its distributed optimizer is on by default, and so is sequence parallelism.
+    // Its distributed optimizer and sequence parallelism are on by default.
     if (!run.zero_stage_said) zero_stage = 1;
     if (!run.sequence_parallel_said) {
       ParallelStrategy& strategy = described.configuration.strategy;
@@ -114,11 +114,11 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
     described.system = llm_foundry();
   } else if (contains(run.framework, "torchtitan")) {
     described.system = torchtitan(TorchtitanVersion::v0_2);
-    described.system.stage_cut = StageCut::equal;  // as memory was compared
+    described.system.stage_cut = StageCut::equal;  // as in the published comparison of memory
   } else {
     described.system = megatron();
   }
-  // As memory was compared: inputs that a recompute gathers stay for the weights' gradients.
+  // As in the published comparison of memory: inputs that a recompute gathers are kept for the weight gradients.
   described.system.gathers_after_recompute = false;
   described.system.optimizer_group =
       run.zero_group > 0 ? run.zero_group : described.configuration.strategy.data_parallel * run.context_parallel;

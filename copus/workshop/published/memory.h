@@ -1,4 +1,4 @@
-// The memory side of the programs behind published runs: what they keep, and how much their devices have.
+// Memory of the programs behind published runs: what they keep, and the memory of their devices.
 #pragma once
 
 #include <string>
@@ -8,19 +8,19 @@
 
 namespace copus {
 
-// A published run in the words of our model of memory.
+// A published run in the terms of our memory model.
 struct PublishedMemoryCase {
   TrainingSystem system;
   ModelDescription model;
   Configuration configuration;
-  int64_t sequence_length = 0;  // that a rank holds, where context parallelism shares it out
+  int64_t sequence_length = 0;  // of a rank, if context parallelism splits sequences
   double memory_bytes = 0;      // of a device
-  std::string left_out;         // why we cannot say; the rest is then not set. Empty: we can
+  std::string left_out;         // why it cannot be described; the other fields are then not set. Empty: it can
 };
 
 PublishedMemoryCase describe_published_memory(const PublishedRun& run);
 
-// What programs can use of the device that a text such as "A100-80GB SXM" names; 0 where it does not say.
+// The memory that programs can use on the device named by a text such as "A100-80GB SXM"; 0 if the text does not say.
 double published_memory_bytes(const std::string& hardware);
 
 }  // namespace copus

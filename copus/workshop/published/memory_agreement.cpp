@@ -14,7 +14,7 @@ std::optional<double> share(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Nothing where the run is left out.
+// Empty if the run is left out.
 struct Judgement {
   MemoryPrediction prediction;
   double memory_bytes;
@@ -61,7 +61,7 @@ MemoryAgreement judge_memory(const std::vector<PublishedRun>& runs, const std::v
       misjudged(run, *judgement);
     }
     if (run.memory_gigabytes && *run.memory_gigabytes > 0) {
-      // Programs report gibibytes, whatever they call them.
+      // Programs report gibibytes, whatever they call the unit.
       const double published = *run.memory_gigabytes * static_cast<double>(int64_t{1} << 30);
       errors.push_back(std::abs(judgement->prediction.parts.total() / published - 1));
     }

@@ -1,5 +1,5 @@
-// How well predicted memory agrees with published runs: which of those that ran it calls feasible, and which of those
-// that ran out of memory it does not.
+// How well predicted memory agrees with published runs: which runs that worked it calls feasible, and which runs that
+// ran out of memory it calls infeasible.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace copus {
 
 struct MisjudgedRun {
-  std::string row_id;  // of the table of runs, or of that of failures if `status` is not empty
+  std::string row_id;  // row in the table of runs, or in that of failures if `status` is not empty
   std::string group;
   std::string status;
   MemoryPrediction prediction;
@@ -27,19 +27,19 @@ struct MemoryAgreement {
   // Runs labelled out of memory, and how many of them are predicted not to fit.
   int64_t out_of_memory = 0;
   int64_t out_of_memory_called_infeasible = 0;
-  // Runs whose label does not tell out of memory from other crashes.
+  // Runs whose label does not distinguish out of memory from other crashes.
   int64_t unclear = 0;
   int64_t unclear_called_infeasible = 0;
   int64_t failed_otherwise = 0;  // not counted above
-  int64_t left_out = 0;          // runs of either table that we cannot put in our terms; not counted above
+  int64_t left_out = 0;          // runs of either table that cannot be described in our terms; not counted above
 
-  // Of the runs that worked and say how much memory they took: the median of |predicted / published - 1|.
+  // For runs that worked and have a published memory: the median of |predicted / published - 1|.
   int64_t with_memory = 0;
   std::optional<double> median_absolute_error;
 
-  std::vector<MisjudgedRun> misjudged;  // in the order of the tables; unclear ones are not among them
+  std::vector<MisjudgedRun> misjudged;  // in the order of the tables; without unclear ones
 
-  // Nothing where there are no such runs.
+  // Empty if there are no such runs.
   std::optional<double> feasible_recall() const;
   std::optional<double> infeasible_recall() const;
 };
@@ -47,7 +47,7 @@ struct MemoryAgreement {
 // `runs`: rows of a table of throughput; `failures`: rows of a table of failures (may be empty).
 MemoryAgreement judge_memory(const std::vector<PublishedRun>& runs, const std::vector<PublishedRun>& failures);
 
-// What a failure's status says: "OOM Error" and "CUDA out of memory" are out of memory, "oom_or_crash" is unclear.
+// What a failure's status means: "OOM Error" and "CUDA out of memory" are out of memory, "oom_or_crash" is unclear.
 enum class FailureKind { out_of_memory, unclear, other };
 FailureKind failure_kind(const std::string& status);
 

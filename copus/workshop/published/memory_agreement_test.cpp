@@ -50,7 +50,7 @@ TEST(PublishedMemory, SystemsDifferInWhatTheyKeep) {
         .parts;
   };
   const PublishedRun flash = run_13b(1, "none");
-  // Parameters of 2 + 2 bytes, and 12 that 64 ranks share.
+  // Parameters take 2 + 2 bytes, and 12 more that 64 ranks share.
   const auto parameters = static_cast<double>(count_parameters(flash.model));
   EXPECT_EQ(needs(flash).weights, 2 * parameters);
   EXPECT_EQ(needs(flash).gradients, 2 * parameters);

@@ -55,13 +55,13 @@ std::vector<CsvRow> parse_csv(std::string_view text, const std::string& source) 
   return rows;
 }
 
-// A row whose cells are asked for by the names of their columns.
+// A row with access to its cells by column name.
 class Row {
  public:
   Row(const std::string& source, const std::map<std::string, size_t>& columns, const CsvRow& row)
       : source_(source), columns_(columns), row_(row) {}
 
-  // Empty where the table has no such column.
+  // Empty if the table has no such column.
   const std::string& text(const std::string& column) const {
     static const std::string none;
     const auto found = columns_.find(column);
@@ -101,7 +101,7 @@ class Row {
   const CsvRow& row_;
 };
 
-// Column by column, so that an absent one is named whether or not a row gets as far as to need it.
+// Checks all columns up front, so that a missing one is named even if no row needs it.
 constexpr const char* needed_columns[] = {"row_id",    "framework",  "hardware",    "n_gpus",     "gpus_per_node",
                                           "params_b",  "n_layers",   "hidden",      "heads",      "kv_heads",
                                           "ffn",       "glu",        "vocab",       "seq_len",    "precision",
@@ -131,7 +131,7 @@ std::map<std::string, size_t> read_header(const CsvRow& header, PublishedTable t
   return columns;
 }
 
-// Thrown within this file for a row that says too little or what Copus has no words for.
+// Thrown within this file for a row that is incomplete or cannot be described in Copus's terms.
 class Unusable : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -143,7 +143,7 @@ int64_t needed(const Row& row, const char* column) {
   return *value;
 }
 
-// The product of what is not negative, if 64-bit numbers derived from it cannot overflow.
+// The product of non-negative factors. Throws Unusable if 64-bit numbers derived from it could overflow.
 int64_t product(const char* name, std::initializer_list<int64_t> factors) {
   constexpr double most = 1e15;
   double approximate = 1;
@@ -179,8 +179,8 @@ bool says_tied(const PublishedRun& run, const Row& row) {
   return explains(true) && !explains(false);
 }
 
-// Models whose shape some tables leave out, since it is well known: InternLM and Aquila2 by their config.json, GPT-3 by
-// its paper (Brown et al. 2020), with the vocabulary as Megatron-LM pads it.
+// Shapes of well-known models that some tables omit: InternLM and Aquila2 from their config.json, GPT-3 from its paper
+// (Brown et al. 2020), with the vocabulary as Megatron-LM pads it.
 struct KnownShape {
   std::string_view name;
   int64_t layers, hidden, heads, ffn, vocab;
@@ -214,7 +214,7 @@ void read_model(const Row& row, PublishedRun& run) {
     throw Unusable(concat("heads ", model.num_heads, " is no multiple of kv_heads ", model.num_kv_heads));
   }
   model.head_dim = model.hidden_size / model.num_heads;
-  constexpr int64_t most_layers = 1000;  // more would take longer to predict than anybody waits
+  constexpr int64_t most_layers = 1000;  // predictions for more would take too long
   if (model.num_layers > most_layers) throw Unusable(concat("n_layers ", model.num_layers, " is beyond ", most_layers));
   product("the number of parameters", {model.num_layers, model.hidden_size, model.hidden_size});
   product("the number of parameters", {model.num_layers, model.hidden_size, model.intermediate_size});

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 using Cells = std::map<std::string, std::string>;
 
-// A run of a small model that says everything.
+// A run of a small model with all cells filled.
 Cells complete_row() {
   return {{"row_id", "7"},
           {"rank_set", "R1"},

@@ -1,14 +1,13 @@
 #include "copus/workshop/published/systems.h"
 
-
 #include "copus/plan/other_systems.h"
 
 namespace copus {
 
 namespace {
 
-// Megatron-LM and programs that are built on it, as their times were compared: with the loss's collectives of Copus,
-// which works on the logits in pieces. A plan for Megatron-LM leaves its own, smaller ones out.
+// Megatron-LM and programs based on it, as in the published comparison of times: with the loss collectives of Copus,
+// which processes logits in pieces. A plan for Megatron-LM omits Megatron-LM's own, smaller ones.
 TrainingSystem megatron_passes() {
   TrainingSystem system = megatron();
   system.memory = copus_memory_use();
@@ -19,8 +18,8 @@ void reduce_after_backward(TrainingSystem& system) {
   system.reduction_without_zero.overlaps = system.reduction_with_zero.overlaps = false;
 }
 
-// Aleph Alpha's "scaling" (Hagemann et al. 2023): Megatron-LM's layers without its fused kernels but those that a run's
-// note names.
+// Aleph Alpha's "scaling" (Hagemann et al. 2023): Megatron-LM's layers with only those fused kernels that a run's note
+// names.
 TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
   TrainingSystem system = eager_pytorch();
   system.name = "aleph-alpha";
@@ -30,7 +29,8 @@ TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
   system.accumulation_bytes = 4;
   reduce_after_backward(system);
   if (!contains(run.notes, "RMS kernel")) {
-    // An RMSNorm of single operations in fp32: 34 bytes for an element forward, twice that backward, twice in a layer.
+    // An RMSNorm of separate operations in fp32: 34 bytes per element forward and twice that backward, two norms per
+    // layer.
     system.forward.stream += 34;
     system.backward.stream += 68;
     system.forward.launches += 16;
@@ -51,7 +51,7 @@ TrainingSystem paddle() {
   return system;
 }
 
-// InternEvo: bf16 gradients; the optimizer state is shared by groups of ranks of a size that the run names.
+// InternEvo: bf16 gradients; the optimizer state is sharded over groups of ranks whose size the run names.
 TrainingSystem internevo(const PublishedRun& run) {
   TrainingSystem system = megatron_passes();
   system.name = "internevo";
@@ -61,7 +61,7 @@ TrainingSystem internevo(const PublishedRun& run) {
   return system;
 }
 
-// Megatron-DeepSpeed as BLOOM used it: ZeRO-1 by DeepSpeed, gradients reduced after the last micro-batch.
+// Megatron-DeepSpeed as used for BLOOM: ZeRO-1 by DeepSpeed, and gradients reduced after the last micro-batch.
 TrainingSystem megatron_deepspeed() {
   TrainingSystem system = megatron_passes();
   system.name = "megatron-deepspeed";
@@ -73,7 +73,7 @@ TrainingSystem megatron_deepspeed() {
 TrainingSystem flagscale() {
   TrainingSystem system = megatron_passes();
   system.name = "flagscale";
-  reduce_after_backward(system);  // the table says so
+  reduce_after_backward(system);  // according to the table
   return system;
 }
 

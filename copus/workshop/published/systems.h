@@ -1,5 +1,5 @@
-// The programs behind published runs, as far as they decide a step's time and memory, and the clusters that they ran
-// on: to compare predictions with what was measured there.
+// The programs behind published runs, as far as they determine a step's time and memory, and the clusters on which they
+// ran, to compare predictions with measurements.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace copus {
 
-// A published run in the words of our models.
+// A published run in the terms of our models.
 struct PublishedCase {
   std::string cluster;  // name of the file in configs/clusters
-  std::string group;    // runs of one program on one cluster, which have the fitted constants in common
+  std::string group;    // runs of one program on one cluster, which share fitted constants
   TrainingSystem system;
   ModelDescription model;
   Configuration configuration;
-  std::string left_out;  // why we cannot say how long it takes; the rest is then not set. Empty: we can
+  std::string left_out;  // why its time cannot be predicted; the other fields are then not set. Empty: it can
 };
 
 PublishedCase describe_published(const PublishedRun& run);

@@ -68,7 +68,8 @@ void find_layouts(JudgedSet& set) {
   for (const auto& [layout, index] : fastest) set.layouts.push_back(index);
 }
 
-// Every layout counts alike; a set with many of them more than one with few, but not as much more.
+// Every layout of a set counts equally. A set with many layouts counts more than one with few, but less than
+// proportionally.
 void fit(PublishedAgreement& agreement) {
   std::map<std::string, int64_t> sets_of_group;
   std::map<std::string, std::vector<FitSample>> samples;

@@ -1,4 +1,5 @@
-// How well predicted step times agree with published ones: constants fitted on half of the sets, both halves judged.
+// How well predicted step times agree with published ones: constants are fitted on half of the sets, and both halves
+// are judged.
 #pragma once
 
 #include <cstdint>
@@ -15,39 +16,39 @@
 
 namespace copus {
 
-// One published run beside its prediction.
+// One published run with its prediction.
 struct JudgedRun {
   PublishedRun run;
-  StepTimeParts parts;           // as predicted, not corrected
+  StepTimeParts parts;           // predicted, not corrected
   double predicted_seconds = 0;  // of a step, with its group's constants
   double measured_seconds = 0;
   int64_t nodes = 0;
-  PredictionDoubt doubt;  // what was measured are the fitted runs of its group
+  PredictionDoubt doubt;  // the measured runs are the fitted ones of its group
   bool in_range() const { return doubt.range(predicted_seconds).holds(measured_seconds); }
 };
 
-// The runs of one rank set. A layout is a (d, t, p, v); it counts with the fastest of its measured runs.
+// The runs of one rank set. A layout is a (d, t, p, v), and is represented by the fastest of its measured runs.
 struct JudgedSet {
   std::string name;
-  std::string group;  // whose constants it has
+  std::string group;  // determines its constants
   bool is_fitted = false;
   std::vector<JudgedRun> runs;
-  std::vector<size_t> layouts;       // the run that each layout counts with, by index
+  std::vector<size_t> layouts;       // by layout: the index of the run that represents it
   double kendall_tau = 0;            // NaN with fewer than two layouts
   double top1_regret = 0;            // NaN with fewer than two layouts
   double median_absolute_error = 0;  // relative, of throughput
-  double share_in_range = 0;         // of the runs
-  // Measured over predicted seconds of the layout that is predicted to be the fastest, without constants.
+  double share_in_range = 0;         // fraction of the runs
+  // Measured over predicted seconds of the layout with the fastest prediction, without constants.
   double uncorrected_slowdown = 0;
 };
 
-// Over the sets of one half. NaN where there are none.
+// Summary of the sets of one half. NaN if there are none.
 struct HalfSummary {
   int64_t sets = 0;
   double mean_kendall_tau = 0;
   double mean_top1_regret = 0;
   double median_absolute_error = 0;           // of all their layouts
-  double mean_absolute_error = 0;             // likewise
+  double mean_absolute_error = 0;             // of all their layouts
   double median_absolute_error_all_runs = 0;  // of all their runs
   double share_in_range = 0;                  // of all their runs
 };
@@ -55,13 +56,13 @@ struct HalfSummary {
 struct PublishedAgreement {
   std::vector<JudgedSet> sets;                       // in the order of the table
   std::map<std::string, FittedConstants> constants;  // by group
-  std::map<std::string, int64_t> left_out;           // runs, by the reason
+  std::map<std::string, int64_t> left_out;           // number of runs, by reason
   HalfSummary held_out, fitted;
   Quartiles uncorrected_slowdown{};  // over all sets
 };
 
-// The first set of every group is fitted, the second one held out, and so on. `find_cluster` gives the description that
-// ships under a name.
+// The first set of every group is fitted, the second one held out, and so on. `find_cluster` returns the shipped
+// description with this name.
 PublishedAgreement judge_step_times(const std::vector<PublishedRun>& runs,
                                     const std::function<ClusterDescription(const std::string&)>& find_cluster);
 

@@ -43,7 +43,7 @@ PublishedRun run_of(const std::string& set, int64_t tensor_parallel, int64_t mic
   return run;
 }
 
-// Measured as predicted, but for these factors.
+// Sets the measured time to the predicted one, multiplied by these factors.
 void measure(PublishedRun& run, double compute, double communication) {
   const PublishedCase described = describe_published(run);
   StepTimeModel model(described.model, run.sequence_length, nodes_of_eight(""), described.system);
@@ -89,7 +89,7 @@ TEST(PublishedAgreement, SaysHowMuchLongerTheChosenLayoutTookWithoutConstants) {
   for (const double slowdown : {1.1, 1.2, 1.6}) {
     for (const int64_t t : {1, 2, 4}) {
       runs.push_back(run_of(concat(slowdown), t));
-      // The layout without tensor parallelism is predicted to be the fastest: no other counts.
+      // The layout without tensor parallelism has the fastest prediction: only it counts.
       measure(runs.back(), t == 1 ? slowdown : 5, t == 1 ? slowdown : 5);
     }
   }
@@ -108,7 +108,7 @@ TEST(PublishedAgreement, ALayoutCountsWithItsFastestRun) {
   const JudgedSet set = judge_step_times(runs, nodes_of_eight).sets.front();
   EXPECT_EQ(set.layouts, (std::vector<size_t>{2, 1}));
   EXPECT_EQ(set.runs.size(), 3U);
-  // Without tensor parallelism the model is faster: choosing so would lose 30 %.
+  // The model predicts that the layout without tensor parallelism is faster: this choice would lose 30 %.
   EXPECT_DOUBLE_EQ(set.kendall_tau, -1);
   EXPECT_NEAR(set.top1_regret, 0.3, 1e-12);
 }
@@ -140,7 +140,7 @@ TEST(PublishedAgreement, MoreNodesThanWereFittedAreLessSure) {
   EXPECT_FALSE(fitted.doubt.beyond_measured);
   EXPECT_DOUBLE_EQ(fitted.doubt.relative_deviation, 0.1);
   EXPECT_TRUE(beyond.doubt.beyond_measured);
-  EXPECT_DOUBLE_EQ(beyond.doubt.relative_deviation, std::hypot(0.1, 0.1));  // two doublings of 0.05
+  EXPECT_DOUBLE_EQ(beyond.doubt.relative_deviation, std::hypot(0.1, 0.1));  // two doublings with 0.05 each
 }
 
 TEST(PublishedAgreement, OneLayoutHasNoOrder) {
@@ -178,13 +178,13 @@ TEST(PublishedSystems, ProgramsAreToldApart) {
   run.configuration.strategy.zero_stage = 1;
   EXPECT_FALSE(reduction().overlaps);
   EXPECT_FALSE(describe_published(run).system.scatters_gradients);
-  // Whatever a plan for Megatron-LM takes, its published times are compared as they were.
+  // Published times of Megatron-LM are compared as before, whatever a plan for it assumes.
   run.framework = "Megatron-LM";
   EXPECT_EQ(describe_published(run).system.memory, copus_memory_use());
   run.framework = "InternEvo";
   run.zero_group = 8;
   EXPECT_EQ(describe_published(run).system.optimizer_group, 8);
-  // Two matrices of the feed-forward count as two thirds of three.
+  // Two feed-forward matrices count as three with two thirds of the width.
   run.gated = false;
   EXPECT_EQ(describe_published(run).model.intermediate_size, 8192 * 2 / 3);
 }

@@ -18,7 +18,7 @@ namespace copus {
 
 namespace {
 
-// Few, so that some members have none; more than one chunk of any transport, in parts of odd lengths.
+// Few elements, so that some members have none; and more than one chunk of any transport, in parts of odd lengths.
 constexpr int64_t few = 7, many = 300'007;
 
 struct Kind {
@@ -33,7 +33,7 @@ Values part(const Values& values, int64_t begin, int64_t count) {
   return {values.begin() + begin, values.begin() + begin + count};
 }
 
-// Whole numbers up to 256 are exact in all types, and their conversion is a cut.
+// Whole numbers up to 256 are exact in all types, and their conversion is a truncation.
 void encode(const Values& values, DataType type, std::byte* bytes) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (type == DataType::int64) {
@@ -75,10 +75,10 @@ class Buffer {
     kernels::copy_from_host(host.data(), tensor_);
   }
 
-  // Of the element at `index`.
+  // Address of the element at `index`.
   void* at(int64_t index = 0) const { return static_cast<std::byte*>(tensor_.data_ptr()) + index * size_of(type_); }
 
-  // How the elements from `begin` on differ from what they should be; empty where they do not.
+  // How the elements from `begin` on differ from the expected ones; empty if they do not.
   std::optional<std::string> difference(const Values& expected, int64_t begin = 0) const {
     const auto size = static_cast<size_t>(size_of(type_));
     std::vector<std::byte> found(bytes_), right(expected.size() * size);
@@ -131,7 +131,8 @@ class OperationChecks {
     return std::accumulate(counts_.begin(), counts_.begin() + member, int64_t{0});
   }
 
-  // Parts that differ, some of them empty where there are more members than elements; and the sums over all members.
+  // Parts of different sizes, some of them empty if there are more members than elements; and the sums over all
+  // members.
   void prepare(int64_t count) {
     count_ = count;
     counts_.assign(static_cast<size_t>(size()), count / size());
@@ -146,7 +147,8 @@ class OperationChecks {
     }
   }
 
-  // What a member gives. At most 64 of the members give anything but 0 for an element, so that sums stay within 256.
+  // The value that a member contributes. At most 64 members contribute nonzero values to an element, so that sums stay
+  // within 256.
   int64_t value(int64_t member, int64_t index) const {
     const int64_t sparse = (size() + 63) / 64;
     if ((member + index) % sparse != 0) return 0;
@@ -162,13 +164,13 @@ class OperationChecks {
   Buffer buffer(const Values& values) const { return {values, kind_.type, device_}; }
   Buffer zeros(int64_t count) const { return buffer(Values(static_cast<size_t>(count))); }
 
-  // Only the first wrong result is told: the others may be its echo.
+  // Only the first wrong result is reported; later ones may be consequences.
   void expect(const std::string& operation, const Buffer& found, const Values& values, int64_t begin = 0) {
     const std::optional<std::string> difference = found.difference(values, begin);
     if (difference && !wrong_) wrong_ = concat(operation, " of ", count_, " ", kind_.name, ": ", *difference);
   }
 
-  // Two at once, as training has them.
+  // Two at once, as in training.
   void all_reduce() {
     const Buffer added = buffer(given_by(here())), largest = buffer(given_by(here()));
     const Work first = group_.start_all_reduce(added.at(), count_, kind_.type, Reduction::sum);
@@ -179,7 +181,8 @@ class OperationChecks {
     expect("all-reduce (maximum)", largest, largest_);
   }
 
-  // Into a member's own part of the input where that is large, as gradients are reduced; elsewhere where it is small.
+  // A large vector is reduced in place, into the member's own part of the input, as gradients are; a small one into
+  // another buffer.
   void reduce_scatter() {
     const Buffer input = buffer(given_by(here())), apart = zeros(count_of(here()));
     const bool in_place = count_ == many;
@@ -210,7 +213,7 @@ class OperationChecks {
     }
   }
 
-  // To the next member or the one before, all at the same time.
+  // To the next or the previous member, all at the same time.
   void message(int64_t direction) {
     const int64_t to = (here() + direction + size()) % size(), from = (here() - direction + size()) % size();
     const Buffer sent = buffer(given_by(here())), received = zeros(count_);
@@ -220,7 +223,7 @@ class OperationChecks {
     expect(concat("message from rank ", group_.ranks()[static_cast<size_t>(from)]), received, given_by(from));
   }
 
-  // Everybody's part i to member i.
+  // Part i of every member goes to member i.
   void exchange() {
     const Buffer sent = buffer(given_by(here()));
     std::vector<Communicator::Message> outgoing, incoming;

@@ -1,5 +1,5 @@
-// `copus selftest`: whether the ranks of a job, their links and all its layouts work where it runs. A process that
-// nobody has started as a rank starts them itself; ranks that torchrun, srun or mpirun have started join each other.
+// `copus selftest`: whether the ranks of a job, their links and all its layouts work on their machines. A process that
+// was not started as a rank starts the ranks itself. Ranks that torchrun, srun or mpirun have started join each other.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -31,15 +31,16 @@ constexpr double wait_seconds = 120;  // of a rank for another
 constexpr int64_t corpus_bytes = 1 << 16;
 
 struct SelfTestCommandOptions {
-  int64_t ranks = 0;   // 0: as this machine has devices, or as the launcher has started
+  int64_t ranks = 0;   // 0: the number of this machine's devices, or of the ranks that the launcher has started
   std::string device;  // empty: the usual one
   double seconds = 60;
   bool json = false;
-  int64_t faults = 0;  // 0: the test of what works, not of what fails
+  int64_t faults = 0;  // 0: run the self-test without faults
   uint64_t seed = 1;
 };
 
-// Tests as one rank of a job, every one of which calls it. Returns whether all is well, the same on all; rank 0 prints.
+// Runs the tests as one rank of a job; every rank calls it. Returns whether all tests passed, the same on all ranks.
+// Rank 0 prints.
 bool test(const SelfTestCommandOptions& options, const RankEnvironment& environment, std::unique_ptr<World> world) {
   const MemoryFile corpus(random_letters(corpus_bytes));
   SelfTestReport report(environment, options.json);
@@ -54,7 +55,7 @@ bool test(const SelfTestCommandOptions& options, const RankEnvironment& environm
   return report.passed();
 }
 
-// A job of run_ranks: "device", "seconds" and "json", as the options, to whether all is well.
+// A job of run_ranks. Request: the options "device", "seconds" and "json". Result: whether all tests passed.
 nlohmann::json test_as_rank(const nlohmann::json& request, const RankEnvironment& environment) {
   const SelfTestCommandOptions options{.device = request.at("device").get<std::string>(),
                                        .seconds = request.at("seconds").get<double>(),
@@ -73,7 +74,7 @@ bool start_and_test(const SelfTestCommandOptions& options) {
       .get<bool>();
 }
 
-// Harms jobs of this program. Whoever is told to stop ends with the exit code of a run that is.
+// Strikes jobs of this program with faults. If it is told to stop, it ends with the exit code of a run that is.
 int harm_and_test(const SelfTestCommandOptions& options) {
   constexpr int64_t usual = 4;
   const int64_t ranks = options.ranks == 0 ? usual : options.ranks;

@@ -1,4 +1,4 @@
-// A small model in the layouts of a job: moved through them, and trained in each as one rank alone would.
+// Moves a small model through the layouts of a job, trains it in each, and compares with one rank alone.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -22,11 +22,11 @@ constexpr size_t most_layouts = 12;
 constexpr int64_t most_tensor_parallel = 8, most_pipeline_parallel = 8;
 constexpr int64_t head_dim = 8;
 constexpr int64_t steps = 3;
-constexpr double share_of_speeds = 0.2;  // of the time, which is left for what comes after layouts
-// What rounding leaves of losses and norms in fp32 where sums have another order (docs/design.md, section 6).
+constexpr double share_of_speeds = 0.2;  // fraction of the time that remains for the measurements after layouts
+// Differences of losses and norms due to rounding in fp32 if sums have another order (docs/design.md, section 6).
 constexpr double most_of_loss = 1e-5, most_of_norm = 1e-3;
 
-// Some of all that the job has, from the first to the last.
+// Some of the job's possible layouts, from the first to the last.
 std::vector<ParallelStrategy> chosen_layouts(int64_t ranks) {
   std::vector<ParallelStrategy> all = layouts_of(ranks);
   std::erase_if(all, [](const ParallelStrategy& layout) {
@@ -38,7 +38,7 @@ std::vector<ParallelStrategy> chosen_layouts(int64_t ranks) {
   return chosen;
 }
 
-// One that all these layouts can train, with few key-value heads, so that tensor-parallel ranks share them.
+// A model that all these layouts can train, with few key-value heads, so that tensor-parallel ranks share them.
 ModelDescription model_for(const std::vector<ParallelStrategy>& layouts) {
   int64_t heads = 1, stages = 4;
   bool are_even = true;
@@ -60,10 +60,10 @@ ModelDescription model_for(const std::vector<ParallelStrategy>& layouts) {
   return model;
 }
 
-// Micro-batches of one sequence, as many for each rank of the widest layout.
+// Micro-batches of one sequence, the same number for each rank of the widest layout.
 RunConfig config_for(const std::string& corpus, int64_t ranks) {
   const ModelDescription model = model_for(chosen_layouts(ranks));
-  // The sequence length is a multiple of every tensor-parallel degree.
+  // a multiple of every tensor-parallel degree
   RunConfig config = endless_run(model, corpus, model.num_heads * 4);
   config.train.micro_batch = 1;
   config.train.global_batch = (4 + ranks - 1) / ranks * ranks;  // at least 4
@@ -71,7 +71,7 @@ RunConfig config_for(const std::string& corpus, int64_t ranks) {
   return config;
 }
 
-// The same layout with all that must not change a bit: ZeRO, schedule, virtual stages and recomputation.
+// The same layout with all options that must not change a bit: ZeRO, schedule, virtual stages and recomputation.
 ParallelStrategy other_form(ParallelStrategy layout, const RunConfig& config) {
   layout.recompute = layout.data_parallel % 2 == 0 ? Recompute::attention : Recompute::full;
   if (layout.data_parallel > 1) layout.zero_stage = 1;
@@ -111,7 +111,7 @@ std::vector<double> train(const RunConfig& config, const ParallelStrategy& strat
   return with_trainer(std::make_unique<Trainer>(config, in(strategy, config), dataset, device, world), run_steps);
 }
 
-// Of rank 0, as all know it.
+// Results of rank 0 alone, sent to all ranks.
 std::vector<double> train_alone(const RunConfig& config, const Dataset& dataset, at::Device device, World& world) {
   std::vector<double> values(2 * steps);
   if (world.rank() == 0) {
@@ -127,7 +127,7 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
                     [](double x, double y) { return std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y); });
 }
 
-// What is wrong with `found`, if anything.
+// Describes the first difference; empty if there is none.
 std::string compare(const std::vector<double>& found, const std::vector<double>& expected, double& most) {
   std::string failure;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -155,7 +155,7 @@ std::vector<LayoutCheck> check_layouts(const std::string& corpus, at::Device dev
       const std::vector<double> found = train(config, strategy, dataset, device, world);
       LayoutCheck check{.strategy = strategy, .losses = {found.begin(), found.begin() + steps}};
       check.failure = compare(found, expected, check.relative_difference);
-      // Over NCCL the order of sums is its own affair; where no sum goes over ranks, there is none.
+      // NCCL determines its own order of sums. Without sums over ranks there is no order.
       check.bitwise = !plain.empty() && (device.is_cpu() || layout.data_parallel * layout.tensor_parallel == 1);
       if (check.failure.empty() && check.bitwise && !same_bits(found, plain)) {
         check.failure = concat("losses or norms are not those of the layout with 1f1b and without ZeRO and ",
@@ -171,7 +171,7 @@ std::vector<LayoutCheck> check_layouts(const std::string& corpus, at::Device dev
 std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device device, TimeLimit& limit,
                                            World& world) {
   RunConfig config = config_for(corpus, world.size());
-  config.adapt.policy = PolicyKind::script;  // none would leave the state in memory of each rank's own
+  config.adapt.policy = PolicyKind::script;  // without a policy the state would be in each rank's private memory
   config.adapt.verify = true;
   const Dataset dataset = open_data(config);
   std::vector<ParallelStrategy> layouts = chosen_layouts(world.size());
@@ -198,7 +198,7 @@ std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device
   try {
     with_trainer(std::move(start), tour);
   } catch (const InternalError& error) {
-    // The state is lost on all ranks alike, whose hash is a sum over them all.
+    // The state is lost on all ranks, since the hash is a sum over all of them.
     check.failure = error.what();
     checks.push_back(check);
   }

@@ -14,21 +14,20 @@ namespace copus {
 
 class TimeLimit {
  public:
-  // Refers to `world` for its whole life.
+  // Keeps a reference to `world`.
   TimeLimit(double seconds, World& world)
       : seconds_(seconds), begin_(monotonic_seconds()), everyone_(world.everyone()) {}
 
   double seconds() const { return seconds_; }
 
-  // Whether less than `share` of the time is left, as rank 0 sees it; the others hear it from there. Every rank calls
-  // it.
+  // Whether less than `share` of the time remains, by rank 0's clock. Every rank calls it, and all get the same result.
   bool is_over(double share = 0) {
     int64_t over = monotonic_seconds() - begin_ > (1 - share) * seconds_ ? 1 : 0;
     everyone_.broadcast(&over, 1, DataType::int64, 0);
     was_over_ = was_over_ || over == 1;
     return over == 1;
   }
-  // At any call.
+  // Whether the time was over at any call so far.
   bool was_over() const { return was_over_; }
 
  private:
@@ -37,8 +36,8 @@ class TimeLimit {
   bool was_over_ = false;
 };
 
-// Every rank calls them. Re-layouts go through the layouts of the job and back to the first, with the state's hash
-// before and after each. `seed`: of the random numbers that collectives repeat.
+// Every rank calls them. Re-layouts go through the layouts of the job and back to the first, and compare the state's
+// hash before and after each. `seed`: of the random numbers for repeated collectives.
 std::vector<GroupCheck> check_groups(at::Device memory, uint64_t seed, World& world);
 std::vector<GroupSpeed> measure_groups(at::Device memory, TimeLimit& limit, World& world);
 std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device device, TimeLimit& limit,

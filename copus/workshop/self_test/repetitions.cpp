@@ -20,7 +20,7 @@ namespace copus {
 namespace {
 
 constexpr int repetitions = 3;
-// NCCL chooses its algorithm by size, and NVLS, whose sums do not repeat, for large vectors: 1 KiB to 16 MiB of fp32.
+// NCCL chooses its algorithm by size, and for large vectors NVLS, whose sums do not repeat: 1 KiB to 16 MiB of fp32.
 constexpr int64_t counts_on_host[] = {257, 30'007};
 constexpr int64_t counts_on_device[] = {257, 300'007, int64_t{1} << 22};
 
@@ -34,7 +34,7 @@ class RepetitionChecks {
   std::optional<std::string> run() {
     using Counts = std::span<const int64_t>;
     const Counts counts = device_.is_cpu() ? Counts(counts_on_host) : Counts(counts_on_device);
-    // Each round makes all calls before the next one repeats them, so that members meet at other moments.
+    // Each round makes all calls before the next one repeats them, so that members meet with different timing.
     for (int round = 0; round < repetitions; ++round) {
       for (const int64_t count : counts) {
         for (const DataType type : {DataType::float32, DataType::bfloat16}) all_collectives(count, type, round);
@@ -101,7 +101,7 @@ class RepetitionChecks {
                          round + 1, " and was ", describe(expected, element, type));
   }
 
-  // Nine digits tell all float32 apart.
+  // Nine digits distinguish all fp32 numbers.
   static std::string describe(const RawBytes& bytes, int64_t element, DataType type) {
     uint32_t bits = 0;
     std::memcpy(&bits, bytes.data() + element * size_of(type), static_cast<size_t>(size_of(type)));

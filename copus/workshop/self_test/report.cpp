@@ -43,7 +43,7 @@ std::string describe(const GroupFamily& family) {
 std::string describe(const GroupSpeed& speed) {
   std::string time = concat(format_bytes(static_cast<double>(speed.bytes)), " ",
                             format_number("%.1f", speed.median_seconds * 1e6), " us");
-  if (speed.bytes <= static_cast<int64_t>(sizeof(double))) return time;  // there is nothing but latency
+  if (speed.bytes <= static_cast<int64_t>(sizeof(double))) return time;  // only latency
   return concat(time, ", ", format_number("%.2f", speed.algorithm_bandwidth / 1e9), " GB/s (bus ",
                 format_number("%.2f", speed.bus_bandwidth / 1e9), ")");
 }

@@ -1,4 +1,4 @@
-// What `copus selftest` prints: a line for each finding, as soon as there is one, or one JSON object at the end.
+// The output of `copus selftest`: a line for each finding, at once, or one JSON object at the end.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace copus {
 
 class SelfTestReport final : public SelfTestListener {
  public:
-  // Of a rank of the job that `environment` describes; rank 0 prints.
+  // Report of a rank of the job that `environment` describes; rank 0 prints.
   SelfTestReport(const RankEnvironment& environment, bool json) : environment_(environment), json_(json) {}
 
   bool passed() const override { return passed_; }

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t most_usual_ranks = 8;
 constexpr int clock_messages = 5;
-constexpr size_t most_failures = 10;  // that are told of one family
+constexpr size_t most_failures = 10;  // reported for one family
 
 std::string host_name() {
   char name[256] = {};
@@ -38,8 +38,8 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// On rank 0: what the clock of every rank's host says beyond the one here, halfway between question and answer of the
-// quickest of a few (Cristian 1989). Every rank calls it.
+// On rank 0: the offset of every rank's host clock from the one here, taken halfway between question and answer of the
+// fastest of a few exchanges (Cristian 1989). Every rank calls it.
 std::vector<double> clock_offsets(World& world) {
   Communicator& everyone = world.everyone();
   double theirs = 0;
@@ -68,7 +68,7 @@ std::vector<double> clock_offsets(World& world) {
   return offsets;
 }
 
-// Of all ranks, on rank 0. Every rank calls it.
+// The places of all ranks, on rank 0. Every rank calls it.
 std::vector<RankPlace> places_of(World& world, at::Device device, int64_t local_rank) {
   const std::string mine = concat(host_name(), '\n', device_name(device), '\n', local_rank, '\n');
   const std::vector<double> offsets = clock_offsets(world);
@@ -138,14 +138,14 @@ void run_self_test(const SelfTestOptions& options, std::unique_ptr<World> joined
   if (!device.is_cpu()) std::ranges::move(check_groups(device, options.seed, world), std::back_inserter(groups));
   listener.add(groups);
   if (const CommunicatorCosts costs = world.communicator_costs(); costs.are_measured()) listener.add(costs);
-  // With wrong results in groups, all that follows would be wrong as well, or wait for ever.
+  // With wrong results in groups, everything that follows would be wrong as well, or hang.
   if (listener.passed()) {
     listener.add(check_layouts(options.corpus, device, limit, world));
     listener.add(check_relayouts(options.corpus, device, limit, world));
     listener.add(measure_groups(device, limit, world));
   }
   listener.finish(limit.was_over(), monotonic_seconds() - begin);
-  world.everyone().barrier();  // a rank that ends with 1 must not be taken for one that died
+  world.everyone().barrier();  // a rank that exits with 1 must not count as a rank that died
 }
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Whether a job's ranks, links and layouts work where it runs, in about a minute: what `copus selftest` prints.
+// Whether a job's ranks, links and layouts work on their machines, in about a minute: the tests of `copus selftest`.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,27 @@
 
 namespace copus {
 
-// The device that ranks started without a word about it compute on: "cuda" where this build's libtorch has it and this
-// machine a device, else "cpu".
+// The default device of ranks: "cuda" if this build's libtorch supports it and this machine has a device, otherwise
+// "cpu".
 std::string usual_device();
 
-// How many ranks to start on this machine where nobody says: one for each GPU where there are several, else up to 8 as
-// there are cores.
+// The default number of ranks on this machine: one for each GPU if there are several, otherwise the number of cores, at
+// most 8.
 int64_t usual_ranks(const std::string& device);
 
 struct SelfTestOptions {
   std::string device = "cpu";  // as train.device
   std::string corpus;          // a text to train on
-  double seconds = 60;         // what is optional is left out beyond them
-  double wait_seconds = 120;   // that a rank waits for another
+  double seconds = 60;         // optional parts are skipped beyond this time
+  double wait_seconds = 120;   // how long a rank waits for another
   int64_t local_rank = 0, local_ranks = 1;
-  uint64_t seed = 1;  // of the random numbers that collectives repeat
+  uint64_t seed = 1;  // of the random numbers for repeated collectives
 };
 
 struct RankPlace {
   std::string host, device;
   int64_t local_rank = 0;
-  double clock_offset_seconds = 0;  // of the host's clock against that of rank 0's, as messages between them show it
+  double clock_offset_seconds = 0;  // of the host's clock relative to rank 0's, measured by messages between them
 };
 
 // All groups of a family, in one kind of memory.
@@ -41,57 +41,58 @@ struct GroupCheck {
   GroupFamily family;
   std::string memory;                      // "host", or the device
   int64_t wrong_ranks = 0;                 // of all ranks
-  std::vector<std::string> failures = {};  // on rank 0: which group, which rank, what it expected and found
+  std::vector<std::string> failures = {};  // on rank 0: which group and rank, what it expected and found
 };
 
-// One operation in all groups of a family at once. Bandwidths are those of NCCL's tests (nccl-tests, PERFORMANCE.md).
+// One operation in all groups of a family at once. Bandwidths are defined as in NCCL's tests (nccl-tests,
+// PERFORMANCE.md).
 struct GroupSpeed {
   GroupFamily family;
   std::string operation;                        // "all-reduce", "all-gather", "message"
   int64_t bytes = 0;                            // of the whole vector
-  std::vector<double> seconds = {};             // of each group, as its slowest member saw it
+  std::vector<double> seconds = {};             // of each group, measured by its slowest member
   double median_seconds = 0;                    // of the groups
   double algorithm_bandwidth = 0;               // bytes/s: bytes / median_seconds
-  double bus_bandwidth = 0;                     // bytes/s over the slowest link, whatever the number of members
-  std::vector<std::vector<int64_t>> slow = {};  // groups that have less than half of the median's bandwidth
+  double bus_bandwidth = 0;                     // bytes/s over the slowest link, independent of the number of members
+  std::vector<std::vector<int64_t>> slow = {};  // groups with less than half of the median's bandwidth
 };
 
 struct RelayoutCheck {
   SwitchReport report;
-  std::string failure;  // empty: the state's hash is as it was
+  std::string failure;  // empty: the state's hash is unchanged
 };
 
-// A few steps in one layout, beside those of rank 0 alone.
+// A few steps in one layout, compared with rank 0 alone.
 struct LayoutCheck {
   ParallelStrategy strategy;
   std::vector<double> losses;
-  double relative_difference = 0;  // the largest, of losses, from rank 0 alone
-  bool bitwise = false;            // whether the rule is that losses equal those of the layout's plain form to the bit
-  std::string failure = {};        // empty: as the rule says (docs/design.md, section 6)
+  double relative_difference = 0;  // the largest of any loss from that of rank 0 alone
+  bool bitwise = false;            // whether losses must equal those of the layout's plain form to the bit
+  std::string failure = {};        // empty: the rule holds (docs/design.md, section 6)
 };
 
-// Hears what is found, as soon as it is, on every rank. Numbers are the same on all ranks.
+// Receives the findings, as soon as they exist, on every rank. Numbers are the same on all ranks.
 class SelfTestListener {
  public:
   virtual ~SelfTestListener() = default;
 
-  // `gpu_connection`: how GPUs communicate, as the end of a sentence: "; GPUs by NCCL 2.28.9", or nothing. `places`: of
+  // `gpu_connection`: how GPUs communicate, as the end of a sentence: "; GPUs by NCCL 2.28.9", or empty. `places`: of
   // all ranks, on rank 0. `seed`: SelfTestOptions::seed.
   virtual void introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places, uint64_t seed) = 0;
   virtual void add(const std::vector<GroupCheck>& checks) = 0;
   virtual void add(const std::vector<LayoutCheck>& checks) = 0;
   virtual void add(const std::vector<RelayoutCheck>& checks) = 0;
   virtual void add(const std::vector<GroupSpeed>& speeds) = 0;
-  // What communicators between GPUs took; only where there are any.
+  // The cost of communicators between GPUs; called only if there are any.
   virtual void add(const CommunicatorCosts& costs) = 0;
-  // `is_shortened`: there was no time for all layouts or speeds.
+  // `is_shortened`: there was not enough time for all layouts or speeds.
   virtual void finish(bool is_shortened, double seconds) = 0;
 
   // Whether nothing has failed so far.
   virtual bool passed() const = 0;
 };
 
-// Tests everything; every rank calls it. Throws UserError where the device is not to be had.
+// Runs all tests; every rank calls it. Throws UserError if the device is not available.
 void run_self_test(const SelfTestOptions& options, std::unique_ptr<World> world, SelfTestListener& listener);
 
 }  // namespace copus

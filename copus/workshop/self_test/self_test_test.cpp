@@ -1,4 +1,4 @@
-// That a wrong result in one group is found and told, and that what is right passes.
+// Tests that a wrong result in one group is found and reported, and that correct results pass.
 #include "copus/workshop/self_test/self_test.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A group whose results are right but for one bit of one operation's, on this rank, while `is_faulty`.
+// A group whose results are correct except for one bit of one operation, on this rank, while `is_faulty`.
 class FaultyGroup final : public WrappedCommunicator {
  public:
   FaultyGroup(Communicator& group, std::string fault, std::function<bool()> is_faulty)
@@ -93,7 +93,7 @@ class FaultyGroup final : public WrappedCommunicator {
   int64_t calls_ = 0;
 };
 
-// Of which one rank has a fault, in the groups of these ranks while they are prepared.
+// A world in which one rank has a fault, in the groups of these ranks while they are prepared.
 class FaultyWorld final : public WrappedWorld {
  public:
   FaultyWorld(World& world, int64_t rank, std::vector<int64_t> ranks, std::string fault)
@@ -176,7 +176,7 @@ TEST(SelfTestGroups, RightResultsPass) {
   });
 }
 
-// One element of one operation, on one rank of one group: it is found, by every rank, and rank 0 knows who and what.
+// One wrong element of one operation, on one rank of one group: every rank finds it, and rank 0 knows where and what.
 TEST(SelfTestGroups, AWrongResultIsFoundAndNamed) {
   for (const std::string fault : {"all-reduce", "reduce-scatter", "all-gather", "broadcast", "message", "exchange"}) {
     SCOPED_TRACE(fault);
@@ -245,7 +245,7 @@ TEST_F(SelfTestLayouts, AllTrainAlikeAndMoveIntoEachOther) {
   }
 }
 
-// Sums with an order of their own in every call are right, and runs do not repeat with them (NVLS).
+// Sums with a different order in every call are correct, but runs do not repeat with them (NVLS).
 TEST(SelfTestGroups, ResultsThatDifferBetweenTwoCallsAreFound) {
   for (const std::string fault : {"all-reduce", "reduce-scatter", "all-gather", "broadcast"}) {
     SCOPED_TRACE(fault);
@@ -263,7 +263,7 @@ TEST(SelfTestGroups, ResultsThatDifferBetweenTwoCallsAreFound) {
   }
 }
 
-// A factor forgotten in the sum of gradients.
+// A factor that was forgotten in the sum of gradients.
 TEST_F(SelfTestLayouts, WrongSumsOfGradientsAreFound) {
   run_ranks_as_threads(2, [&](World& real_world) {
     FaultyWorld world(real_world, real_world.rank(), {0, 1}, "sums");

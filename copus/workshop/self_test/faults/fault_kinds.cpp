@@ -30,7 +30,7 @@ bool send_signal(int64_t pid) {
   return ::kill(static_cast<pid_t>(pid), Signal) == 0;
 }
 
-// Much shorter than what makes a rank count as failed.
+// Much shorter than the time after which a rank counts as failed.
 bool pause_briefly(int64_t pid) {
   if (!send_signal<SIGSTOP>(pid)) return false;
   std::this_thread::sleep_for(milliseconds(300));
@@ -53,10 +53,10 @@ bool set_limit(int64_t pid, __rlimit_resource resource) {
   return ::prlimit(static_cast<pid_t>(pid), resource, &nothing, nullptr) == 0;
 }
 
-// Whatever maps memory from now on throws std::bad_alloc.
+// Further mappings of memory throw std::bad_alloc.
 bool take_memory(int64_t pid) { return set_limit(pid, RLIMIT_AS); }
 
-// The descriptor by which a rank hears its launcher, as the rank was told in its environment; -1 where there is none.
+// The descriptor by which a rank hears its launcher, from the rank's environment; -1 if there is none.
 int control_descriptor(int64_t pid) {
   std::ifstream environment(concat("/proc/", pid, "/environ"), std::ios::binary);
   const std::string name = "COPUS_CONTROL=";
@@ -66,7 +66,7 @@ int control_descriptor(int64_t pid) {
   return -1;
 }
 
-// The open file that a process knows by this number; not open where there is none.
+// The open file with this number in a process; not open if there is none.
 Descriptor open_file_of(int64_t pid, int number) {
   if (number < 0) return Descriptor();
   const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -76,8 +76,8 @@ Descriptor open_file_of(int64_t pid, int number) {
 
 Descriptor control_socket(int64_t pid) { return open_file_of(pid, control_descriptor(pid)); }
 
-// The launcher's end of it. The two ends of a socket pair are made one right after the other, and so are their inodes'
-// numbers, by which the system names what a process has open.
+// The launcher's end of the socket pair. The two ends of a pair are made one right after the other, and so are their
+// inode numbers, by which the system names a process' open files.
 Descriptor launchers_end(int64_t pid) {
   struct stat ours{};
   const Descriptor socket = control_socket(pid);
@@ -101,7 +101,7 @@ bool shut_control_socket(int64_t pid) {
   return socket.is_open() && ::shutdown(socket.number(), Direction) == 0;
 }
 
-// Two messages that are none, one of them shorter than any.
+// Two invalid messages, one of them shorter than any valid one.
 template <Descriptor End(int64_t pid)>
 bool send_garbage(int64_t pid) {
   const Descriptor socket = End(pid);

@@ -1,4 +1,4 @@
-// What is done to the processes of a training job to see whether it heals, and what has to come of it.
+// The faults that the processes of a training job are struck with to test healing, and the required results.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +7,23 @@
 namespace copus {
 
 enum class Aftermath {
-  healed,              // the job goes on without the process
-  unharmed,            // the job goes on as it is, and nothing counts as failed
-  healed_or_unharmed,  // one of these, by whether the process needed what was taken from it
-  stopped,             // the job ends in good order, with a checkpoint
-  ended,               // all processes of the job are gone soon
+  healed,              // the job continues without the process
+  unharmed,            // the job continues as it is, and no rank counts as failed
+  healed_or_unharmed,  // either, depending on whether the process needed what it lost
+  stopped,             // the job ends in order, with a checkpoint
+  ended,               // all processes of the job are soon gone
 };
 
 struct FaultKind {
   const char* name;
   bool strikes_launcher;  // rather than a rank
-  bool is_told;           // whether the job says that a rank has failed, where it is healed
+  bool is_told;           // whether the job reports that a rank has failed, if it heals
   Aftermath aftermath;
-  // Returns whether the process was there to be struck. Takes as long as the fault lasts.
+  // Strikes a process. Returns whether it existed. Takes as long as the fault lasts.
   bool (*strike)(int64_t pid);
 };
 
-// All kinds, the most frequent ones of real jobs first.
+// All kinds, those most frequent in real jobs first.
 std::span<const FaultKind> fault_kinds();
 
 }  // namespace copus

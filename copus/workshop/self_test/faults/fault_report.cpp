@@ -18,13 +18,13 @@ namespace {
 
 constexpr int widths[] = {-10, -7, 0};
 
-// "step 20, forward of micro-batch 1" as "forward of micro-batch": where, whatever the step and the micro-batch.
+// "step 20, forward of micro-batch 1" as "forward of micro-batch": the place without step and micro-batch numbers.
 std::string kind_of(const std::string& place) {
   static const std::regex numbers("^step [0-9]+, | [0-9]+");
   return std::regex_replace(place, numbers, "");
 }
 
-// "named after 0.012 s (worst 0.031)"; nothing where nothing was measured.
+// "named after 0.012 s (worst 0.031)"; empty if nothing was measured.
 std::string describe(const char* what, const std::vector<double>& seconds) {
   if (seconds.empty()) return "";
   return concat(", ", what, " ", format_number("%.3f", quantile(seconds, 0.5)), " s (worst ",

@@ -1,5 +1,5 @@
-// What `copus selftest --faults` prints: a line for each run and each failure, and at the end how soon each kind of
-// fault was healed, or one JSON object.
+// The output of `copus selftest --faults`: a line for each run and each failure, and at the end how soon each kind of
+// fault was healed; or one JSON object.
 #pragma once
 
 #include <nlohmann/json.hpp>

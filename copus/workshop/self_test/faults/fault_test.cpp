@@ -27,13 +27,13 @@ using std::chrono::steady_clock;
 constexpr int64_t steps_per_run = 300;
 constexpr int64_t switch_every = 10;  // steps
 constexpr int64_t corpus_bytes = 1 << 16;
-// Of losses, relative: those of other layouts are equal to rounding, here of 1e-8, and it grows over the steps. The
-// learning rate is so low that training is stable; at 1e-3 losses of the same run spike at other steps.
+// Relative, of losses. Losses of other layouts are equal to rounding, here 1e-8, which grows over the steps. The
+// learning rate is low enough for stable training; at 1e-3 losses of the same run spike at different steps.
 constexpr double tolerance = 1e-5;
 constexpr auto look_interval = std::chrono::microseconds(500);
-// Limits of what a test waits for. They are no measure of what is good, only of what never comes.
+// Limits for waiting. They do not define good results, and only detect what never happens.
 constexpr double start_limit = 120, heal_limit = 30, gone_limit = 30, phase_limit = 2;
-// For so long after a fault that may do no harm, nobody may be taken to have failed.
+// For this time after a fault that should be harmless, no rank may be reported as failed.
 constexpr double harm_limit = 1;
 
 constexpr const char* model_text = R"(
@@ -73,7 +73,7 @@ std::string to_string(const Layout& layout) {
                       : concat("d=", layout.data, ",t=", layout.tensor, ",p=", layout.pipeline, ",zero=", layout.zero);
 }
 
-// Phases in which ranks are struck, by words in what they say of their place. Empty: anywhere.
+// Phases in which ranks are struck, as words in the places that they report. Empty: anywhere.
 constexpr std::array phases = {"forward",
                                "backward",
                                "the gradient's norm",
@@ -98,7 +98,8 @@ std::string last_lines(const std::filesystem::path& file) {
   return text.size() <= length ? text : "..." + text.substr(text.size() - length);
 }
 
-// The log keeps two lines of a step after which the job was struck while it was evaluated.
+// Reads the log. If the job was struck during an evaluation, the log has two lines for that step, and the second one
+// counts.
 std::vector<StepRecord> logged_steps(const std::filesystem::path& run) { return read_run_log(run / "run.jsonl"); }
 
 class FaultTest {
@@ -124,8 +125,8 @@ class FaultTest {
   std::vector<Layout> layouts_;
   std::map<std::string, std::vector<StepRecord>> unharmed_;  // by layout
   std::optional<WatchedJob> job_;
-  bool has_lasting_harm_ = false;  // a process of the job, which may show it later
-  int64_t given_ = 0;              // faults
+  bool has_lasting_harm_ = false;  // a process of the job has lost something, and may fail because of it later
+  int64_t given_ = 0;              // number of faults so far
 
   size_t random_below(size_t count) { return random_() % count; }
 
@@ -166,7 +167,7 @@ class FaultTest {
     }
   }
 
-  // Looks at the job until `condition` holds, or for `limit` seconds. Returns whether it holds.
+  // Polls the job until `condition` holds, or for `limit` seconds. Returns whether it holds.
   template <typename Condition>
   bool wait_until(double limit, const Condition& condition) {
     const auto start = steady_clock::now();
@@ -178,7 +179,7 @@ class FaultTest {
     }
   }
 
-  // However slow the machine is: gives up once the job stands still.
+  // Waits however slow the machine is, but gives up once the job makes no progress.
   bool wait_for_end() {
     const auto place = [&] { return job_->ranks().empty() ? std::string() : job_->ranks().front().place; };
     for (std::string before; !job_->exit_code(); before = place()) {
@@ -187,7 +188,7 @@ class FaultTest {
     return true;
   }
 
-  // What a run of the layout logs that nobody harms.
+  // The log of a run of this layout without faults.
   const std::vector<StepRecord>& unharmed(const Layout& layout) {
     const std::string name = to_string(layout);
     if (const auto found = unharmed_.find(name); found != unharmed_.end()) return found->second;
@@ -207,7 +208,7 @@ class FaultTest {
     job_.emplace(processes_, train(run, false), output_of(run));
   }
 
-  // Goes on from the last checkpoint, or from the beginning where there is none.
+  // Resumes from the last checkpoint, or starts from the beginning if there is none.
   void start_again(const Layout& layout, const std::filesystem::path& run) {
     const bool resumes =
         std::filesystem::exists(run / "checkpoints") && !std::filesystem::is_empty(run / "checkpoints");
@@ -235,7 +236,7 @@ class FaultTest {
       if (*job_->exit_code() == 0 || (!outcome && !has_lasting_harm_)) break;
       start_again(layout, run);
     }
-    // What was taken from a process may end the job later, too.
+    // A lasting fault may end the job later, too.
     while (has_lasting_harm_ && result.failure.empty() && wait_for_end() && job_->exit_code() != 0) {
       start_again(layout, run);
     }
@@ -255,7 +256,7 @@ class FaultTest {
     std::vector<StepRecord> steps;
     try {
       steps = logged_steps(run);
-    } catch (const UserError& error) {  // no log, or a step that is in it twice
+    } catch (const UserError& error) {  // no log, or a repeated step
       if (result.failure.empty()) result.failure = error.what();
     }
     result.steps = std::ssize(steps);
@@ -277,7 +278,7 @@ class FaultTest {
     }
   }
 
-  // The process to strike, and where it says that it is; nothing where the job has ended.
+  // The process to strike, with its reported place; empty if the job has ended.
   std::optional<WatchedJob::Rank> find_victim(const std::string& phase) {
     std::optional<WatchedJob::Rank> victim;
     const auto is_there = [&](const WatchedJob::Rank& rank) {
@@ -292,7 +293,7 @@ class FaultTest {
       victim = found[random_below(found.size())];
       return true;
     };
-    // While it heals, or as soon as it is there, the job is struck at once; else once it has all its ranks.
+    // In these phases the job is struck at once; in others only when it has all its ranks.
     const bool at_once = phase == "regrouping" || phase == "start";
     const auto ready = [&] {
       return job_->exit_code() || (job_->trains() && std::ssize(job_->ranks()) == options_.ranks);
@@ -332,12 +333,12 @@ class FaultTest {
         break;
       case Aftermath::healed:
         outcome.was_harmed = wait_until(heal_limit, kind.is_told ? std::function<bool()>(is_named) : has_changed);
-        // Who is cut off cannot say that it wants to leave.
+        // A rank that is cut off cannot report that it wants to leave.
         if (!outcome.was_harmed && (kind.is_told || !has_lasting_harm_)) outcome.failure = "nobody notices";
         break;
       case Aftermath::stopped:
       case Aftermath::ended:
-        // A signal ends a process that is about to become a rank, as in any program that starts, and the others go on.
+        // A signal ends a process that is only about to become a rank, as in any program, and the other ranks continue.
         outcome.was_harmed = wait_until(gone_limit, [&] {
           const bool is_one_less = !kind.strikes_launcher && !victim->has_come && is_named();
           return is_one_less || job_->exit_code();
@@ -371,7 +372,7 @@ class FaultTest {
   void end(steady_clock::time_point struck, const WatchedJob::Rank& victim, FaultOutcome& outcome) {
     constexpr int users_mistake = 2, asked_to_stop = 75, interrupted = 130, killed = 128 + SIGKILL;
     const int code = *job_->exit_code();
-    if (code == 0) {  // it had done all its steps
+    if (code == 0) {  // it had completed all its steps
       outcome.was_harmed = false;
       return;
     }
@@ -385,9 +386,9 @@ class FaultTest {
     }
     outcome.gone_seconds = seconds_since(struck);
     const bool is_told_to_stop = code == asked_to_stop || code == interrupted;
-    // Before all ranks have come together, there is nothing that the others could go on with. Who runs out of memory
-    // says so, and no other rank is started to do so as well; rank 0 takes what it is told for the job's end where it
-    // does not hear the launcher. What was taken from a rank may show only now.
+    // Before all ranks have met, the others have nothing to continue from. A rank that runs out of memory reports a
+    // user's mistake, and is not replaced. If rank 0 is cut off from the launcher, it takes a stop signal as the end of
+    // the job. Lasting faults may show only now.
     bool is_right = !victim.has_come || (has_lasting_harm_ && (code == users_mistake || code == asked_to_stop));
     if (outcome.kind->aftermath == Aftermath::ended) is_right = code == killed;
     if (outcome.kind->aftermath == Aftermath::stopped) is_right = is_right || is_told_to_stop;

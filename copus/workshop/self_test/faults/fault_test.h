@@ -1,4 +1,4 @@
-// A training job that is harmed again and again: whether it goes on as if nothing had happened, and how soon.
+// A training job that is struck by faults repeatedly: whether it continues as if nothing had happened, and how soon.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,24 @@ struct FaultTestOptions {
   std::filesystem::path folder;  // for the runs
 };
 
-// What came of one fault.
+// The result of one fault.
 struct FaultOutcome {
   const FaultKind* kind = nullptr;
-  std::string place;                       // of the process that was struck, as it said itself
-  bool was_harmed = false;                 // whether the job had to heal or to end
-  std::optional<double> named_seconds{};   // from the fault until the job knew who has failed
-  std::optional<double> healed_seconds{};  // from then on, or else from the fault, until all ranks were training
-  std::optional<double> gone_seconds{};    // from the fault until no process of the job was left
-  std::string failure{};                   // empty: as it should be
+  std::string place;                      // of the struck process, as it reported it
+  bool was_harmed = false;                // whether the job had to heal or end
+  std::optional<double> named_seconds{};  // from the fault until the job knew which rank had failed
+  std::optional<double>
+      healed_seconds{};  // until all ranks were training, from then or, if no rank was named, from the fault
+  std::optional<double> gone_seconds{};  // from the fault until no process of the job remained
+  std::string failure{};                 // empty: as expected
 };
 
-// What came of a run, which several faults have struck.
+// The result of a run that was struck by several faults.
 struct FaultedRun {
   std::string layout;
   int64_t steps = 0;
-  double relative_difference = 0;  // the largest, of losses, from those of a run without faults
-  std::string failure{};           // empty: every step is there once, of the same samples, with the same losses
+  double relative_difference = 0;  // the largest of any loss from that of a run without faults
+  std::string failure{};           // empty: every step is logged once, with the same samples and losses
 };
 
 class FaultListener {
@@ -47,8 +48,8 @@ class FaultListener {
   virtual void add(const FaultedRun& run) = 0;
 };
 
-// Starts runs of this program, strikes their processes at random moments and at chosen ones (docs/parallelism.md, "When
-// a rank fails"), and tells the listener what comes of it. Throws UserError where a run does not even work unharmed,
+// Starts runs of this program, strikes their processes at random and at chosen moments (docs/parallelism.md, "When a
+// rank fails"), and reports the results to the listener. Throws UserError if a run does not work even without faults,
 // and Interrupted (watched_job.h).
 void run_fault_test(const FaultTestOptions& options, FaultListener& listener);
 

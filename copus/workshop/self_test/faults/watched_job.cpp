@@ -14,7 +14,7 @@ void WatchedJob::look() {
     exit_code_ = news->exit_code;
   }
   if (exit_code_) return;
-  // The failure that has ended an epoch is noted before the next one is looked at.
+  // Counts the failure that ended an epoch before it switches to the next epoch.
   fails_ = health_ && health_->failure();
   if (auto next = SharedSegment::find(launcher_, segments_)) {
     if (health_ && health_->failure()) ++failures_before_;
