@@ -37,7 +37,7 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
   return directories;
 }
 
-// Which folder is the newest, and which file is its manifest.
+// The newest folder, and the inode of its manifest.
 std::pair<std::filesystem::path, ino_t> newest_of(const std::filesystem::path& root) {
   const auto directories = list_checkpoints(root);
   if (directories.empty()) return {};
@@ -107,7 +107,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& directory, Check check) : di
   }
 }
 
-// Deals the files out by size, the largest first, each to the part that has least.
+// Distributes the files by size, the largest first, each to the part with least.
 void Checkpoint::verify_tensors(int64_t part, int64_t num_parts) const {
   std::vector<std::pair<uint64_t, std::string>> files;
   for (const auto& [name, digest] : manifest_.files) {

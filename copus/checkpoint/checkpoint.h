@@ -10,21 +10,21 @@
 //   config.toml                        the resolved run configuration
 //   manifest.json                      format version, step, and size and XXH3-128 checksum of every other file
 //
-// so the folder itself is an fp32 model that transformers loads. Every tensor is whole, global and found by its name:
-// no rank, shard or stage of a parallel layout appears anywhere, and any layout can read what any other has written.
-// A tensor is never cut across files.
+// so the folder itself is an fp32 model that transformers loads. Every tensor is whole, global and identified by its
+// name. Ranks, shards and stages of a parallel layout appear nowhere, and every layout can read what any other has
+// written. A tensor is never split across files.
 //
-// Durability. A checkpoint is written as `step-00000100.partial`: first the files of tensors, by all ranks at the same
-// time (checkpoint_part.h); when all of them are durable, rank 0 (checkpoint_folder.h) writes the other files and then
-// the manifest, each synced to the disk; then the folder is synced and renamed, and its parent synced. So a folder with
-// its final name is complete, whenever the process or the machine dies. Older checkpoints are deleted only after that,
-// and are first renamed to `.partial` too. Whoever starts writing into a `checkpoints` folder locks it (flock on
-// `.lock`, which dies with its process) and deletes the leftovers `step-<step>.partial` of dead writers. A name in a
-// manifest or an index is that of a file in the same folder, never a path.
+// Durability. A checkpoint is written as `step-00000100.partial`. First all ranks write the files of tensors at the
+// same time (checkpoint_part.h). When all of them are durable, rank 0 (checkpoint_folder.h) writes the other files and
+// then the manifest, each synced to the disk. Then the folder is synced and renamed, and its parent synced. So a folder
+// with its final name is complete, whenever the process or the machine dies. Older checkpoints are deleted only
+// afterwards, and are first renamed to `.partial` too. A process that starts writing into a `checkpoints` folder locks
+// it (flock on `.lock`, which is released when the process dies) and deletes the leftovers `step-<step>.partial` of
+// dead writers. A name in a manifest or an index is that of a file in the same folder, never a path.
 //
-// Damage. Because a folder gets its final name only when it is whole, a folder with such a name and without a whole
-// checkpoint has been damaged since. It is reported, never ignored, and never deleted or overwritten: a checkpoint of
-// the same step first renames it to `step-00000100.set-aside`.
+// Damage. Since a folder gets its final name only when it is complete, a folder with such a name but without a complete
+// checkpoint has been damaged later. It is reported, never ignored, and never deleted or overwritten: a new checkpoint
+// of the same step first renames it to `step-00000100.set-aside`.
 //
 // Reading checks the manifest, and size and checksum of every file, before anything is used.
 #pragma once
@@ -42,25 +42,26 @@
 
 namespace copus {
 
-// Finds the newest checkpoint under `root`; none when there is no folder with a checkpoint's name. Throws
-// CheckpointDamage when the newest folder has no readable manifest, or the manifest of another step. Other damage is
+// Finds the newest checkpoint under `root`; empty if there is no folder with a checkpoint's name. Throws
+// CheckpointDamage if the newest folder has no readable manifest, or the manifest of another step. Other damage is
 // reported when the checkpoint is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
 
 // A checkpoint that is open for reading. Views stay valid as long as it lives.
 class Checkpoint {
  public:
-  // What is compared with the manifest when a checkpoint is opened.
+  // What to compare with the manifest when a checkpoint is opened.
   enum class Check {
     everything,  // size and checksum of every file; this reads them all
-    texts,       // all but the checksums of tensors, which verify_tensors() has to check before these are used
+    texts,       // everything but the checksums of tensors, which verify_tensors() must check before they are used
   };
 
   // Throws UserError that names what is missing or damaged.
   explicit Checkpoint(const std::filesystem::path& directory, Check check = Check::everything);
 
-  // Compares the files of tensors with their checksums: of `num_parts` parts of about as many bytes this one, as ranks
-  // do that read a checkpoint together. Throws UserError that names the first that is damaged.
+  // Compares the files of tensors with their checksums. The files are divided into `num_parts` parts of about equal
+  // size, of which this call verifies `part`, for ranks that read a checkpoint together. Throws UserError that names
+  // the first damaged file.
   void verify_tensors(int64_t part, int64_t num_parts) const;
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -73,7 +74,7 @@ class Checkpoint {
   const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
   const std::map<std::string, TensorView, std::less<>>& optimizer() const { return optimizer_; }
 
-  // The tensor of that name. Both functions throw UserError when the checkpoint has none.
+  // The tensor with this name. Both functions throw UserError if the checkpoint has none.
   const TensorView& weight(std::string_view name) const;
   const TensorView& optimizer(std::string_view name) const;
 
@@ -88,18 +89,18 @@ class Checkpoint {
   std::map<std::string, TensorView, std::less<>> optimizer_;
 };
 
-// The newest checkpoint that a run can resume from, and the damage that was found in later ones.
+// The newest checkpoint from which a run can resume, and the damage found in later ones.
 struct UsableCheckpoint {
   std::optional<Checkpoint> checkpoint;  // opened with Check::texts
   std::vector<std::string> damage;       // CheckpointDamage::reason() of each later folder, newest first
 };
 
-// Opens the newest checkpoint under `root` that is whole as far as can be seen without reading its tensors. Throws
-// UserError when the newest one that is not damaged cannot be used for another reason, such as its format version.
+// Opens the newest checkpoint under `root` that is intact as far as can be checked without reading its tensors. Throws
+// UserError if the newest undamaged one cannot be used for another reason, such as its format version.
 UsableCheckpoint open_newest_usable(const std::filesystem::path& root);
 
-// Opens and verifies the checkpoint that latest_checkpoint() finds; none when there is none. Tries again where a run
-// that goes on deletes or replaces it meanwhile. Throws as latest_checkpoint() and the constructor.
+// Opens and verifies the checkpoint that latest_checkpoint() finds; empty if there is none. Tries again if a running
+// job deletes or replaces it meanwhile. Throws as latest_checkpoint() and the constructor do.
 std::optional<Checkpoint> open_latest_checkpoint(const std::filesystem::path& root);
 
 }  // namespace copus

@@ -27,8 +27,8 @@ void delete_directory(const std::filesystem::path& directory) {
   if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
 }
 
-// Deletes leftovers of checkpoints alone: other files in the folder are not ours. A leftover into which a rank still
-// writes may resist, and is deleted the next time.
+// Deletes only leftovers of checkpoints, since other files in the folder are not ours. Deleting a leftover may fail
+// while a rank still writes into it; then it is deleted the next time.
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -40,7 +40,7 @@ void delete_leftovers(const std::filesystem::path& root) {
   for (const std::filesystem::path& leftover : leftovers) std::filesystem::remove_all(leftover, ignored);
 }
 
-// What --resume looks at before it takes a checkpoint. Throws CheckpointDamage.
+// The checks of --resume before it uses a checkpoint. Throws CheckpointDamage.
 void check_texts_and_sizes(const std::filesystem::path& directory) {
   const Manifest manifest = read_named_manifest(directory);
   verify_sizes(directory, manifest);
@@ -51,8 +51,8 @@ void check_texts_and_sizes(const std::filesystem::path& directory) {
   verify_files(directory, manifest, texts);
 }
 
-// Renames a folder that is not the whole checkpoint that its name says, so that nothing overwrites it: somebody may
-// still want to repair it.
+// Renames a folder that is not the complete checkpoint of its name, so that nothing overwrites it: somebody may still
+// want to repair it.
 void set_aside_if_damaged(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(directory)) return;
   try {
@@ -66,8 +66,8 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
   }
 }
 
-// Tells whether a folder is the whole checkpoint that its name says. A damaged one may be repaired, and a copy under
-// another name is nobody's to delete: neither counts among those that are kept.
+// Whether a folder is the complete checkpoint of its name. A damaged one may be repaired, and a copy under another name
+// must not be deleted, so neither counts among the kept checkpoints.
 bool is_whole(const std::filesystem::path& directory) {
   try {
     check_texts_and_sizes(directory);
@@ -77,7 +77,7 @@ bool is_whole(const std::filesystem::path& directory) {
   }
 }
 
-// Checks that a file that another rank has written is here too.
+// Checks that a file written by another rank is visible here.
 void check_arrival(const std::filesystem::path& path, uint64_t bytes) {
   std::error_code error;
   const uint64_t found = std::filesystem::file_size(path, error);
@@ -182,7 +182,7 @@ std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes) {
   COPUS_CHECK(step >= 0, step);
   finish();
   if (is_in_place()) delete_leftovers(root_);
-  // Not the folders above it, too: without the lock in them they would be nobody's.
+  // Does not create parent folders: without the lock in them nobody would manage them.
   const std::filesystem::path partial = create_partial_folder(root_ / checkpoint_name(step));
   begun_ = std::make_shared<const Writing>(Writing{root_, keep_last_, lock_, step, bytes, partial});
   sync_directory(root_);
@@ -193,7 +193,7 @@ void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileD
   COPUS_CHECK(begun_ != nullptr);
   std::packaged_task<void()> task([begun = std::exchange(begun_, nullptr), texts = std::move(texts),
                                    files = std::move(files)]() mutable {
-    const std::shared_ptr<const Writing> writing = std::move(begun);  // its lock goes before anybody hears of the end
+    const std::shared_ptr<const Writing> writing = std::move(begun);  // its lock is released before the end is visible
     try {
       writing->complete(texts, std::move(files));
     } catch (const UserError& cause) {
@@ -222,7 +222,7 @@ void CheckpointFolder::finish() {
   if (!pending_.valid()) return;
   try {
     pending_.get();
-  } catch (const std::runtime_error&) {  // also what the file system says of a folder that is gone
+  } catch (const std::runtime_error&) {  // includes file system errors because the folder is gone
     if (is_in_place()) throw;
   }
 }

@@ -1,5 +1,5 @@
-// A run's `checkpoints` folder, on the rank that keeps it: begins checkpoints, makes complete what all ranks have
-// written, and deletes old ones. checkpoint.h says what the folder holds and why nothing half-written is ever read.
+// A run's `checkpoints` folder, on the rank that manages it: begins checkpoints, completes what all ranks have written,
+// and deletes old ones. checkpoint.h describes the contents of the folder, and why nothing half-written is ever read.
 #pragma once
 
 #include <cstdint>
@@ -16,72 +16,73 @@ namespace copus {
 
 class DirectoryLock;
 
-// What a checkpoint holds beside its tensors.
+// The contents of a checkpoint other than its tensors.
 struct CheckpointTexts {
   std::string model_config;    // config.json
   std::string run_config;      // config.toml
   std::string training_state;  // training_state.json; only the caller knows its content
-  std::string model_index;     // CheckpointPlan::model_index; empty: there is no such file
+  std::string model_index;     // CheckpointPlan::model_index; empty: no such file
 };
 
 class CheckpointFolder {
  public:
-  // Creates the folder `root` where there is none, locks it and deletes leftovers of dead writers. `keep_last` >= 1
-  // checkpoints stay. Throws UserError when the folder cannot be made, or another process writes into it and has not
-  // ended after `wait_seconds`.
+  // Creates the folder `root` if there is none, locks it and deletes leftovers of dead writers. Keeps the latest
+  // `keep_last` >= 1 checkpoints. Throws UserError if the folder cannot be made, or if another process writes into it
+  // and has not ended after `wait_seconds`.
   CheckpointFolder(std::filesystem::path root, int64_t keep_last, double wait_seconds = 0);
 
-  // Deletes what was begun and not committed. Does not wait for the commit in progress, so call finish() first: it goes
-  // on while the process lives, keeps the folder locked until then, and its error is lost.
+  // Deletes an uncommitted checkpoint. Does not wait for the commit in progress, so call finish() first: otherwise the
+  // commit continues while the process lives, keeps the folder locked until then, and its error is lost.
   ~CheckpointFolder();
 
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Tells whether the folder is still there: somebody may have deleted or moved it, or put another one in its place.
-  // Until put_back() nothing is written, deleted or made complete any more, and nothing that fails is an error.
+  // Whether the folder is still in its place: somebody may have deleted, moved or replaced it. Until put_back() nothing
+  // is written, deleted or completed any more, and failures are not errors.
   bool is_in_place() const;
-  // Makes the folder again, and locks it, where it is not; what was begun is lost. Throws UserError as the constructor.
+  // Makes and locks the folder again if it is not in place. An uncommitted checkpoint is lost. Throws UserError as the
+  // constructor does.
   void put_back();
 
-  // Begins the checkpoint of a step, which will have `bytes` of tensors, and returns the new, empty folder for its
-  // files: its name is new, so late writes to an abandoned checkpoint cannot collide with it. First waits for the
+  // Begins the checkpoint of a step, which will have `bytes` bytes of tensors. Returns the new, empty folder for its
+  // files. Its name is new, so late writes to an abandoned checkpoint cannot collide with it. First waits for the
   // commit in progress and throws its error.
   std::filesystem::path begin(int64_t step, int64_t bytes);
 
-  // Makes what was begun a complete checkpoint, in the background: `files` are all files of tensors, durable. It
-  // replaces a checkpoint of the same step.
+  // Completes the checkpoint that was begun, in the background. `files`: all files of tensors, which must be durable.
+  // It replaces a checkpoint of the same step.
   void commit(CheckpointTexts texts, std::map<std::string, FileDigest> files);
 
-  // Tells whether what was begun can still be committed.
+  // Whether a checkpoint was begun and can still be committed.
   bool has_begun() const { return begun_ != nullptr && is_in_place(); }
 
-  // Gives up what was begun and not committed without touching the disk, which may hang: the next begin() deletes it.
-  // Returns whether there was anything.
+  // Gives up an uncommitted checkpoint without touching the disk, which may hang; the next begin() deletes it. Returns
+  // whether there was one.
   bool forget() { return std::exchange(begun_, nullptr) != nullptr; }
-  // Deletes what was begun and not committed.
+  // Deletes an uncommitted checkpoint.
   void drop();
-  // The same, and throws a UserError with the cause.
+  // Like drop(), and throws a UserError with the cause.
   [[noreturn]] void abandon(const std::string& cause);
 
-  // Tells whether no commit is in progress.
+  // Whether no commit is in progress.
   bool is_idle() const;
-  // Waits for the commit in progress and throws its error. A failed one leaves nothing behind and older checkpoints as
-  // they were.
+  // Waits for the commit in progress and throws its error. A failed commit leaves nothing behind, and older checkpoints
+  // unchanged.
   void finish();
 
-  // Throws UserError when the folder holds a checkpoint of a later step than `step`, or only damaged ones: a run that
-  // goes on from `step` would write over the work of another.
+  // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged ones: a run that
+  // continues from `step` would overwrite the work of another.
   void check_none_is_later_than(int64_t step) const;
 
  private:
-  // A checkpoint that is being written, with all that its commit needs, which may outlive the folder's object.
+  // A checkpoint that is being written, with everything that its commit needs, which may outlive this object.
   struct Writing;
 
   std::filesystem::path root_;
   int64_t keep_last_;
   std::shared_ptr<const DirectoryLock> lock_;
-  std::shared_ptr<const Writing> begun_;  // and not committed; null: nothing is
+  std::shared_ptr<const Writing> begun_;  // not committed yet; null: none
   std::future<void> pending_;
 };
 

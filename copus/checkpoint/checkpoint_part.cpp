@@ -35,7 +35,7 @@ void CheckpointPart::write(std::span<const std::byte> bytes) {
     write_or_throw(bytes);
   } catch (const UserError& refusal) {
     outcome_.error = refusal.what();
-    open_.clear();  // gives the disk its space back
+    open_.clear();  // releases the disk space
   }
 }
 
@@ -58,7 +58,7 @@ void CheckpointPart::finish() {
   if (!outcome_.error.empty() || open_.empty()) return;
   std::vector<std::string> names;
   for (const File& file : files_) names.push_back(file.name);
-  // Nothing of this object is used there, which may be gone before the disk has answered.
+  // The task uses nothing of this object, which may be destroyed before the disk answers.
   std::packaged_task<Outcome()> task([names = std::move(names), files = std::move(open_), num_durable = num_durable_] {
     Outcome outcome;
     try {

@@ -1,4 +1,4 @@
-// One rank's part of a checkpoint that all ranks write together: the files that the plan gives it.
+// One rank's part of a checkpoint that all ranks write together: the files that the plan assigns to it.
 #pragma once
 
 #include <atomic>
@@ -17,9 +17,9 @@
 
 namespace copus {
 
-// Bytes are hashed and handed to the system as they come, which keeps them in its page cache; making them durable is
-// left to a thread of its own. A disk that refuses is the outcome and not an exception, since the other ranks count on
-// this one to take its bytes.
+// Bytes are hashed and written as they arrive, which leaves them in the system's page cache. A separate thread makes
+// them durable. A failure of the disk is an outcome, not an exception, since the other ranks rely on this one to take
+// its bytes.
 class CheckpointPart {
  public:
   struct Outcome {
@@ -27,23 +27,24 @@ class CheckpointPart {
     std::string error;  // empty: all files are durable
   };
 
-  // Takes over the files of `rank` in `plan`, in the folder of the unfinished checkpoint. They are made when their
-  // first bytes come.
+  // Takes over the files of `rank` in `plan`, in the folder of the unfinished checkpoint. They are created when their
+  // first bytes arrive.
   CheckpointPart(std::filesystem::path folder, const CheckpointPlan& plan, int64_t rank);
-  // Does not wait for the disk: files that are being made durable are left to their thread.
+  // Does not wait for the disk: a thread continues to make files durable.
   ~CheckpointPart() = default;
   CheckpointPart(const CheckpointPart&) = delete;
   CheckpointPart& operator=(const CheckpointPart&) = delete;
 
-  // Takes the next bytes of the rank's tensors, in the order of CheckpointPlan::tensors_of; never of two tensors.
+  // Takes the next bytes of the rank's tensors, in the order of CheckpointPlan::tensors_of. One call never spans two
+  // tensors.
   void write(std::span<const std::byte> bytes);
 
-  // Begins to make the files durable, when all bytes have been written.
+  // Starts to make the files durable, once all bytes have been written.
   void finish();
 
-  // Tells whether the outcome is there; waits for it. Only after finish().
+  // is_done(): whether the outcome is available; outcome(): waits for it. Only after finish().
   bool is_done() const;
-  // The number of files that are durable by now.
+  // The number of files that are durable so far.
   int64_t num_durable() const { return *num_durable_; }
   const Outcome& outcome();
 
@@ -59,7 +60,7 @@ class CheckpointPart {
   std::filesystem::path folder_;
   std::vector<File> files_;
   std::vector<std::unique_ptr<DurableFile>> open_;  // the first of files_; the last one is being written
-  int64_t left_ = 0;                                // bytes that the last open file still lacks
+  int64_t left_ = 0;                                // bytes that the last open file still needs
   Outcome outcome_;
   std::shared_ptr<std::atomic<int64_t>> num_durable_ = std::make_shared<std::atomic<int64_t>>(0);
   std::future<Outcome> under_way_;

@@ -14,7 +14,7 @@
 namespace copus {
 namespace {
 
-// Chooses the ranks that write: as many as have something worth writing, evenly spread over all, and so over the nodes.
+// Chooses the ranks that write: as many as have enough to write, spread evenly over all ranks and so over the nodes.
 std::vector<int64_t> choose_writers(int64_t bytes, int64_t num_ranks, int64_t bytes_per_writer) {
   const int64_t count = std::clamp<int64_t>(bytes / bytes_per_writer, 1, num_ranks);
   std::vector<int64_t> writers;
@@ -50,7 +50,7 @@ std::vector<size_t> assign(const std::vector<CheckpointTensor>& tensors, int64_t
   return assigned;
 }
 
-// Groups each writer's weights, or moments, into files, and names them in the order of their first tensors.
+// Groups each writer's weights, or slots, into files, and names them in the order of their first tensors.
 std::vector<CheckpointFile> group(const std::vector<CheckpointTensor>& tensors, const std::vector<size_t>& assigned,
                                   const std::vector<int64_t>& writers, bool weights, int64_t file_bytes) {
   const std::string_view stem = weights ? model_stem : optimizer_stem;

@@ -70,7 +70,7 @@ TEST(CheckpointPlan, NoRankWritesMoreThanItsShareAndOneTensor) {
     int64_t largest = 0;
     for (CheckpointTensor& tensor : tensors) {
       largest = std::max(largest, tensor.bytes());
-      tensor.at_hand = {0};  // one rank has everything at hand
+      tensor.at_hand = {0};  // one rank holds everything
     }
     const CheckpointPlan plan = plan_checkpoint(tensors, num_ranks, {.bytes_per_writer = 1});
     for (const auto& [writer, bytes] : bytes_by_writer(plan)) {

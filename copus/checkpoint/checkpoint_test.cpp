@@ -152,7 +152,7 @@ TEST_F(CheckpointTest, ACopyUnderAnotherStepsNameIsNotDeletedAsAnOldCheckpoint) 
 TEST_F(CheckpointTest, AReaderTriesAgainWhereTheNewestIsDeletedMeanwhile) {
   write(10);
   std::atomic<bool> is_over = false;
-  std::thread run([&] {  // a run that keeps one checkpoint and writes them fast
+  std::thread run([&] {  // a run that keeps one checkpoint and writes them in fast succession
     for (int64_t step = 20; step < 400; step += 10) write(step, 1);
     is_over = true;
   });
@@ -175,7 +175,7 @@ TEST_F(CheckpointTest, ARunThatGoesOnFromBeforeACheckpointIsRefused) {
   EXPECT_NO_THROW(folder.check_none_is_later_than(90));
   EXPECT_THAT(user_error([&] { folder.check_none_is_later_than(89); }),
               AllOf(HasSubstr(step_path(90).string()), HasSubstr("--resume")));
-  // A damaged one holds nothing to go on from, and is set aside before it is written over.
+  // A damaged checkpoint cannot be resumed from, and is set aside before it is overwritten.
   std::filesystem::resize_file(step_path(90) / "manifest.json", 100);
   EXPECT_NO_THROW(folder.check_none_is_later_than(10));
   EXPECT_THROW(folder.check_none_is_later_than(9), UserError);
@@ -221,7 +221,7 @@ TEST_F(CheckpointTest, AFlippedBitInAnyFileIsReportedWithItsName) {
     std::string content = read_text_file(step_path(20) / name);
     content[content.size() / 2] ^= 1;
     write_file_durably(step_path(20) / name, content);
-    EXPECT_EQ(latest_checkpoint(root_), step_path(20));  // reported, not passed over
+    EXPECT_EQ(latest_checkpoint(root_), step_path(20));  // reported, not skipped
     EXPECT_THAT(open_error(20), AllOf(HasSubstr("damaged"), HasSubstr(name), HasSubstr("step-00000020")));
     content[content.size() / 2] ^= 1;
     write_file_durably(step_path(20) / name, content);
@@ -290,7 +290,8 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
         {"flipped", flipped},
         {"of another run", read_text_file(others / checkpoint_name(20) / name)}};
     for (const auto& [kind, damaged] : kinds) {
-      if (damaged && damaged->size() == content.size() && name.ends_with(".safetensors")) continue;  // verify_tensors'
+      if (damaged && damaged->size() == content.size() && name.ends_with(".safetensors"))
+        continue;  // only verify_tensors finds it
       if (damaged == content) continue;
       SCOPED_TRACE(concat(name, " ", kind));
       std::filesystem::remove(step_path(20) / name);
@@ -298,7 +299,7 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
       const UsableCheckpoint usable = open_newest_usable(root_);
       ASSERT_TRUE(usable.checkpoint);
       EXPECT_EQ(usable.checkpoint->step(), 10);
-      // With another's manifest the first of the files that are not its own is named.
+      // With another checkpoint's manifest, the message names the first file that does not match it.
       const bool is_others = name == manifest_file_name && kind == std::string_view("of another run");
       EXPECT_THAT(usable.damage,
                   ElementsAre(AllOf(HasSubstr("step-00000020"), HasSubstr(is_others ? "config.toml" : name))));
@@ -449,7 +450,7 @@ TEST_F(CheckpointTest, AFolderThatIsNowAnothersIsLeftToIt) {
   EXPECT_TRUE(folder.is_in_place());
 }
 
-// What nests deeply would be copied and written by recursion.
+// Deeply nested JSON would be copied and written recursively.
 TEST_F(CheckpointTest, DeepManifest) {
   write(10);
   write(20);
@@ -468,7 +469,7 @@ TEST_F(CheckpointTest, ManifestWithNumbersThatAreNone) {
   for (const char* bytes : {"-1", "1.5", "1e300", "true", "18446744073709551615"}) {
     const std::string content = concat(R"({"files":{"a":{"bytes":)", bytes, R"(,"xxh3_128":")", checksum,
                                        R"("}},"format":"copus-checkpoint","step":10,"version":1)");
-    // The checksum is of the object as nlohmann writes it.
+    // The checksum covers the object as nlohmann writes it.
     const std::string canonical = parse_json(content + "}").dump();
     const std::string right = hash_hex(std::as_bytes(std::span(canonical)));
     write_file_durably(manifest, concat(content, R"(,"xxh3_128":")", right, "\"}"));
@@ -518,7 +519,7 @@ TEST_F(CheckpointTest, APartTakesExactlyItsBytes) {
   const std::span<const std::byte> first = snapshot.weights.front().view().bytes;
   CheckpointPart part(folder_.path(), plan, 0);
   EXPECT_THROW(part.finish(), InternalError);
-  part.write(first.first(8));  // in pieces
+  part.write(first.first(8));  // in several calls
   EXPECT_THROW(part.write(std::vector<std::byte>(1 << 20)), InternalError);
 }
 
@@ -545,7 +546,7 @@ TEST_F(CheckpointTest, AFullDiskOnAnyRankKeepsThePreviousCheckpoint) {
   }
 }
 
-// A rank whose disk is full goes on taking bytes, since others wait for it to take them.
+// A rank whose disk is full continues to take bytes, since other ranks wait for it.
 TEST_F(CheckpointTest, APartWhoseDiskIsFullGoesOnTakingBytes) {
   const Snapshot snapshot = make_test_snapshot(20);
   const CheckpointPlan plan = plan_of(snapshot, 1, {.file_bytes = 1000});

@@ -1,4 +1,4 @@
-// Tests that killing a writer at any moment costs at most the checkpoint it was writing.
+// Tests that killing a writer at any moment costs at most the checkpoint that it was writing.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t num_ranks = 3;
 constexpr CheckpointLimits small_files{.file_bytes = 2000, .bytes_per_writer = 1};
 
-// Writes the checkpoint as ranks that write at the same time.
+// Writes the checkpoint like ranks that write at the same time.
 void write_together(CheckpointFolder& folder, const Snapshot& snapshot) {
   const CheckpointPlan plan = plan_of(snapshot, num_ranks, small_files);
   const std::filesystem::path partial = folder.begin(snapshot.step, plan.bytes());
@@ -40,7 +40,7 @@ void write_together(CheckpointFolder& folder, const Snapshot& snapshot) {
   folder.finish();
 }
 
-// Continues from the latest checkpoint as a run would, and announces every step once it is durable. Never returns.
+// Resumes from the latest checkpoint as a run would, and announces every step once it is durable. Never returns.
 [[noreturn]] void write_until_killed(const std::filesystem::path& root, int announce) {
   const auto latest = latest_checkpoint(root);
   int64_t step = latest ? Checkpoint(*latest).step() : 0;
@@ -51,14 +51,14 @@ void write_together(CheckpointFolder& folder, const Snapshot& snapshot) {
   }
 }
 
-// The last step announced on a pipe whose writers are gone; `otherwise` when there is none.
+// The last step announced on a pipe without remaining writers; `otherwise` if there is none.
 int64_t last_announced(int descriptor, int64_t otherwise) {
   int64_t step = 0;
   while (::read(descriptor, &step, sizeof step) == sizeof step) otherwise = step;
   return otherwise;
 }
 
-// Measures how long one checkpoint takes here: the kills must fall into writes, however fast the disk is.
+// Measures the time of one checkpoint: the kills must hit writes, however fast the disk is.
 std::chrono::microseconds time_per_checkpoint(const std::filesystem::path& root) {
   const auto start = std::chrono::steady_clock::now();
   constexpr int count = 3;
@@ -76,7 +76,7 @@ TEST(Crash, LatestCheckpointAlwaysLoadsAfterKill) {
   auto unit = static_cast<uint64_t>(time_per_checkpoint(folder.path() / "calibration").count());
   int64_t durable = 0;  // the last step whose finish() returned, or that was found complete
   int leftovers = 0;
-  // Repeats as often as needed, since the machine may have become slower or faster after the calibration.
+  // Repeats as often as needed, since the machine's speed may have changed after the calibration.
   for (int round = 0; round < 30 || durable <= 10 || leftovers <= 5; ++round) {
     ASSERT_LT(round, 500) << durable << " checkpoints, " << leftovers << " kills in a write: the test proves nothing";
     const int64_t before = durable;

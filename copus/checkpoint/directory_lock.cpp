@@ -12,7 +12,7 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory) : file_(dir
   const OpenedFile file = open_regular_file(file_, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (file.descriptor < 0) throw UserError(concat("cannot create ", file_.string(), ": ", file.error));
   descriptor_ = file.descriptor;
-  // Where a file system has no locks, the user has to keep other processes away.
+  // If a file system has no locks, the user must keep other processes away.
   if (!lock_as_writer(descriptor_)) {
     ::close(descriptor_);
     throw UserError(concat("another process is writing into ", directory.string(),

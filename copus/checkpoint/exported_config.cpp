@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 struct SpecialToken {
   const char* token;  // in tokenizer_config.json
   const char* id;     // in config.json
-  bool may_be_list;   // to transformers
+  bool may_be_list;   // whether transformers accepts a list
 };
 
 constexpr std::array special_tokens = {
@@ -29,14 +29,14 @@ constexpr std::array special_tokens = {
     SpecialToken{"pad_token", "pad_token_id", false},
 };
 
-// `auto_map` and `_name_or_path` name code and weights outside the export. In place of `no_rope_layer_interval` an
+// `auto_map` and `_name_or_path` name code and weights outside the export. Instead of `no_rope_layer_interval` an
 // export lists the layers.
 constexpr std::array dropped_fields = {"auto_map", "_name_or_path", "no_rope_layer_interval"};
 
-// Fields of which transformers insists that they are integers.
+// Fields that transformers requires to be integers.
 constexpr std::array integer_fields = {"sliding_window", "max_window_layers"};
 
-// Returns a field; null where `value` is no object or has no such field.
+// Returns a field; null if `value` is not an object or has no such field.
 const Json& field_of(const Json& value, const std::string& name) {
   static const Json none;
   if (!value.is_object()) return none;
@@ -48,7 +48,7 @@ bool is_text(const Json& value, const std::string& text) {
   return value.is_string() && value.get_ref<const std::string&>() == text;
 }
 
-// Tells whether a value is a whole number from 0 to limit - 1, maybe written as a float as some tools do: 2.0.
+// Whether a value is a whole number from 0 to limit - 1. Some tools write it as a float: 2.0.
 bool is_whole(const Json& value, int64_t limit) {
   if (!value.is_number()) return false;
   const auto number = value.get<double>();
@@ -79,7 +79,7 @@ Json parse_file(const TokenizerFiles& files, const char* name) {
   return file == files.end() ? Json() : parse_json(file->second);
 }
 
-// Returns what a tokenizer.json says is the id of a token; null where it does not know the token.
+// Returns the id of a token in a tokenizer.json; null if the token is unknown.
 Json id_in_tokenizer(const Json& tokenizer, const std::string& token) {
   for (const Json& added : field_of(tokenizer, "added_tokens")) {
     if (is_text(field_of(added, "content"), token)) return field_of(added, "id");
@@ -93,11 +93,12 @@ Json id_in_tokenizer(const Json& tokenizer, const std::string& token) {
   return nullptr;
 }
 
-// Adds to config.json's object the ids that it lacks and the tokenizer's files know. Returns their names.
+// Adds to the object of config.json the ids that it lacks and that the tokenizer's files contain. Returns the names of
+// the added fields.
 std::vector<std::string> add_ids_of_tokenizer(Json& config, const TokenizerFiles& files, int64_t vocab_size) {
   std::vector<std::string> added;
   const Json tokenizer_config = parse_file(files, "tokenizer_config.json");
-  std::optional<Json> tokenizer;  // a large file, which is parsed only where an id is looked up
+  std::optional<Json> tokenizer;  // a large file, which is parsed only if an id is looked up
   for (const SpecialToken& special : special_tokens) {
     if (!config[special.id].is_null()) continue;
     const Json& token = field_of(tokenizer_config, special.token);
@@ -110,7 +111,7 @@ std::vector<std::string> add_ids_of_tokenizer(Json& config, const TokenizerFiles
   return added;
 }
 
-// Adds to config.json's object what the origin's has beyond it. Returns the names of what was added.
+// Adds to the object of config.json the additional fields of the origin's. Returns the names of the added fields.
 std::vector<std::string> add_fields_of_origin(Json& config, Json origin, int64_t vocab_size) {
   std::vector<std::string> added;
   for (const char* name : dropped_fields) origin.erase(name);
@@ -131,7 +132,7 @@ std::vector<std::string> add_fields_of_origin(Json& config, Json origin, int64_t
   return added;
 }
 
-// The marker is transformers' own: it says that the file holds nothing that config.json does not.
+// The marker is transformers' own: it states that the file contains nothing beyond config.json.
 std::string generation_config_of(const Json& config) {
   Json generation = {{"_from_model_config", true}};
   for (const SpecialToken& special : special_tokens) {

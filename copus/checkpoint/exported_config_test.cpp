@@ -16,10 +16,10 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
-const ModelDescription small_model = make_test_model(1).description;  // of 20 tokens
+const ModelDescription small_model = make_test_model(1).description;  // has a vocabulary of 20 tokens
 
-// A config.json of `small_model` as others write it: in the style of transformers 4, with fields that Copus does not
-// know.
+// A config.json of `small_model` as other programs write it: in the style of transformers 4, with fields that Copus
+// does not know.
 Json config_of_others(const Json& changes = Json::object()) {
   Json config = Json::parse(to_hugging_face_config(small_model, "float16"));
   config.erase("rope_parameters");
@@ -45,7 +45,7 @@ Json config_in(const ExportedConfig& exported) {
 
 ExportedConfig exported_with(const ModelOrigin& origin) { return exported_config(small_model, "bfloat16", origin); }
 
-// The ids that an export has, as [bos, eos, pad].
+// The ids in an export, as [bos, eos, pad].
 Json ids_with(const ModelOrigin& origin) {
   const Json config = config_in(exported_with(origin));
   return {config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]};
@@ -82,7 +82,7 @@ TEST(ExportedConfig, OfPublishedModelsReadsBackBesideTheFieldsOfItsOrigin) {
   }
 }
 
-// Transformers takes neither null nor a float where it expects an integer.
+// Transformers accepts neither null nor a float for an integer.
 TEST(ExportedConfig, WritesIntegersAsIntegersAndNoNull) {
   const Json config = config_in(exported_with({.config = config_of_others({{"sliding_window", 4096.0},
                                                                            {"max_window_layers", 28.0},

@@ -23,7 +23,7 @@ constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_con
                                              "added_tokens.json", "tokenizer.model",       "vocab.json",
                                              "merges.txt",        "chat_template.jinja",   generation_config_file_name};
 
-// Tells whether there is something of that name. A link that leads nowhere is there too, and refused when it is read.
+// Whether there is an entry with this name. A dangling link counts, and is refused when it is read.
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
@@ -38,7 +38,7 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// Tells whether a tensor is a buffer that older versions of transformers saved; these follow from config.json: rotary
+// Whether a tensor is a buffer that older versions of transformers saved and that follows from config.json: rotary
 // embeddings' frequencies, and GPT-2's masks.
 bool is_derived_buffer(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
@@ -55,11 +55,11 @@ void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, c
   }
 }
 
-// Compares two tensors of one shape as floats, so that their types may differ; NaN equals NaN.
+// Compares two tensors of one shape as floats, so that their types may differ. NaN equals NaN.
 bool have_equal_values(const TensorView& a, const TensorView& b) {
   if (a.dtype == b.dtype && std::ranges::equal(a.bytes, b.bytes)) return true;
   const auto is_equal = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
-  constexpr int64_t elements_at_once = 1 << 16;  // an embedding may be larger than the memory that is left
+  constexpr int64_t elements_at_once = 1 << 16;  // an embedding may be larger than the available memory
   std::vector<float> values_of_a(elements_at_once), values_of_b(elements_at_once);
   for (int64_t begin = 0; begin < a.num_elements(); begin += elements_at_once) {
     const int64_t count = std::min(elements_at_once, a.num_elements() - begin);
@@ -88,8 +88,8 @@ std::filesystem::path without_trailing_slash(const std::filesystem::path& direct
   return directory.has_filename() ? directory : directory.parent_path();
 }
 
-// Checks the folder if it is a checkpoint. That is a Hugging Face model too, but one that was never finished, or is
-// damaged, must not be taken for one.
+// Checks the folder if it is a checkpoint. A checkpoint is a Hugging Face model too, but an unfinished or damaged one
+// must not be used as such.
 void check_if_checkpoint(const std::filesystem::path& directory) {
   if (std::filesystem::exists(directory / manifest_file_name)) {
     verify_files(directory, read_manifest(directory));
@@ -102,7 +102,7 @@ void check_if_checkpoint(const std::filesystem::path& directory) {
   }
 }
 
-// Checks that `weights` are exactly the `expected` tensors, of which the first is the embedding.
+// Checks that `weights` are exactly the `expected` tensors, the first of which is the embedding.
 template <class Expected>
 std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<Expected>& expected, bool is_tied,
                                                              std::span<const TensorView> weights,
@@ -144,7 +144,8 @@ std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<E
   return matched;
 }
 
-// Puts the prefix of a model with a head before the names of a file that was saved without one, as published GPT-2's.
+// Adds the prefix of a model with a head to the names in a file that was saved without one, such as published GPT-2
+// files.
 std::vector<TensorView> with_prefix(const std::vector<StoredTensor>& stored, std::span<const TensorView> tensors) {
   std::vector<TensorView> all(tensors.begin(), tensors.end());
   const std::string& first = stored.front().name;
@@ -238,15 +239,15 @@ bool holds_text_tokenizer(const std::filesystem::path& directory) { return is_th
 
 namespace {
 
-// Returns the first folder of a run that `holds` a tokenizer: that of the model it started from, or the one beside its
-// data.
+// Returns the first folder of a run for which `holds` is true: that of the model from which it started, or the one next
+// to its data.
 std::optional<std::filesystem::path> first_that(bool (*holds)(const std::filesystem::path&),
                                                 const std::filesystem::path& init_from, const std::string& data) {
   if (!init_from.empty() && holds(init_from)) return init_from;
   const std::filesystem::path beside_data = data + ".tokenizer";
   if (holds(beside_data)) return beside_data;
   if (!is_path_pattern(data)) return std::nullopt;
-  // The pattern of shards may name the end of their files.
+  // The pattern of shards may include the suffix of their files.
   const bool names_end = data.ends_with(".bin") || data.ends_with(".idx");
   const std::string shards = names_end ? data.substr(0, data.size() - 4) : data;
   for (const std::filesystem::path beside_shard : matching_paths(shards + ".tokenizer")) {
@@ -270,7 +271,7 @@ std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::
 
 namespace {
 
-// Throws UserError where finite weights would become infinite in `dtype`.
+// Throws UserError if finite weights would become infinite in `dtype`.
 void check_range(std::span<const TensorView> weights, DType dtype) {
   int64_t beyond = 0;
   float largest = 0;

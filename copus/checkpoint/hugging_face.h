@@ -21,11 +21,11 @@ class HuggingFaceModel {
  public:
   const ModelDescription& description() const { return description_; }
 
-  // One view per entry of list_parameters(description()), of its shape and of type f32, bf16, f16 or f64. Views stay
+  // One view per entry of list_parameters(description()), with its shape and of type f32, bf16, f16 or f64. Views are
   // valid as long as this object lives.
   const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
 
-  // The weight of that name. Throws InternalError when the model has no such parameter.
+  // The weight with this name. Throws InternalError if the model has no such parameter.
   const TensorView& weight(std::string_view name) const;
 
  private:
@@ -37,55 +37,55 @@ class HuggingFaceModel {
   std::map<std::string, TensorView, std::less<>> weights_;
 };
 
-// Opens a folder. Throws UserError for: a half-written folder, a checkpoint that is damaged (size and checksum of every
-// file are checked where there is a manifest), missing files, a config.json that is not supported, a damaged
-// safetensors file or index, missing or surplus tensors, wrong shape, a dtype that weights cannot have, and an
-// `lm_head.weight` of a tied model whose values are not the embedding's. Ignored: rotary embeddings' `inv_freq`, and an
-// `lm_head.weight` with the values of tied embeddings, in any type.
+// Opens a folder. Throws UserError for a half-written folder, a damaged checkpoint (if there is a manifest, size and
+// checksum of every file are checked), missing files, an unsupported config.json, a damaged safetensors file or index,
+// missing or surplus tensors, wrong shapes, types that weights cannot have, and an `lm_head.weight` of a tied model
+// whose values differ from the embedding's. Ignores rotary embeddings' `inv_freq`, and an `lm_head.weight` with the
+// values of tied embeddings, in any type.
 HuggingFaceModel open_hugging_face(const std::filesystem::path& directory);
 
-// Checks that `weights` are exactly the parameters of `model`, as above; `source` names their origin in messages.
+// Checks that `weights` are exactly the parameters of `model`, as above. `source` names their origin in messages.
 // Returns them by name.
 std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescription& model,
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
 // Checks in the same way that `tensors` are exactly those of the model's files, and returns the parameters by name. A
-// parameter that the file stores transposed is a copy, and its view keeps that memory.
+// parameter that the file stores transposed is a copy, whose memory its view keeps alive.
 std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
                                                                std::span<const TensorView> tensors,
                                                                const std::string& source);
 
-// Reads the tokenizer's files of a folder; missing ones are left out. Throws UserError for one that is no regular file,
-// or is larger than a text may be.
+// Reads the tokenizer files of a folder; missing ones are skipped. Throws UserError for a file that is not regular, or
+// is too large for a text.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
 
-// Reads what an export takes over: from the Hugging Face folder `model` that the model is, or was trained from, and
-// from the folder `tokenizer`. Either may be empty: none. Throws as above.
+// Reads what an export takes over: from the Hugging Face folder `model`, which is the model or the one it was trained
+// from, and from the folder `tokenizer`. Either may be empty: none. Throws as above.
 ModelOrigin read_model_origin(const std::filesystem::path& model, const std::filesystem::path& tokenizer);
 
-// Tells whether there is a file that holds a vocabulary.
+// Whether the folder has a file with a vocabulary.
 bool holds_tokenizer(const std::filesystem::path& directory);
 
-// Returns the folder for the files above, of a run: the Hugging Face folder `init_from` that it started from (empty: it
-// started from none), unless that holds no tokenizer and tools/tokenize_corpus.py has left one beside the training data
-// `data`. Returns nothing where there is neither.
+// Returns the folder of a run's tokenizer files. This is the Hugging Face folder `init_from` from which the run started
+// (empty: none), unless it has no tokenizer and tools/tokenize_corpus.py has left one next to the training data `data`.
+// Returns nothing if there is neither.
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data);
 
-// Tells whether there is a tokenizer.json: the file by which `copus generate` turns text into tokens.
+// Whether there is a tokenizer.json, which `copus generate` needs to turn text into tokens.
 bool holds_text_tokenizer(const std::filesystem::path& directory);
 
-// Likewise, for text: of the two folders the first that has this file, or else find_tokenizer's.
+// Returns the first of these two folders that has this file, otherwise the result of find_tokenizer.
 std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::path& init_from,
                                                          const std::string& data);
 
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
-// Writes a folder that transformers loads, rounding the weights to `dtype` (f32, bf16 or f16), with the files of
-// exported_config and the tokenizer's. Returns what exported_config returned. The folder appears whole or not at all;
-// `directory` must not exist, or be empty. Needs memory for one shard where weights are converted, and for all weights
-// that files of the model fuse or transpose. Throws UserError when
-// the folder is not empty, the weights are not the model's, or the disk refuses.
+// Writes a folder that transformers loads, with weights rounded to `dtype` (f32, bf16 or f16), the files of
+// exported_config and the tokenizer's. Returns the result of exported_config. The folder appears completely or not at
+// all; `directory` must not exist, or be empty. Needs memory for one shard if weights are converted, and for all
+// weights that the model's files fuse or transpose. Throws UserError if the folder is not empty, the weights are not
+// the model's, or the disk fails.
 ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
                                   std::span<const TensorView> weights, DType dtype, const ModelOrigin& origin = {},
                                   int64_t shard_bytes = hugging_face_shard_bytes);

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 class HuggingFaceTest : public ::testing::Test {
  protected:
-  // Writes `weights` as they are, without the checks of write_hugging_face.
+  // Writes `weights` unchanged, without the checks of write_hugging_face.
   void write_unchecked(const ModelDescription& model, const std::vector<TensorView>& weights) {
     std::filesystem::create_directory(directory_);
     write_file_durably(directory_ / "config.json", to_hugging_face_config(model, "float32"));
@@ -68,7 +68,7 @@ TEST_F(HuggingFaceTest, WeightsThatATypeCannotHoldAreRefusedAndCounted) {
   values[0] = -70000;
   values[1] = 65519;                                   // rounds to 65504, the largest number of float16
   values[2] = 65520;                                   // rounds to infinity
-  values[3] = std::numeric_limits<float>::infinity();  // was so before
+  values[3] = std::numeric_limits<float>::infinity();  // was infinite before
   EXPECT_THAT(user_error([&] { write(DType::f16); }),
               AllOf(HasSubstr("2 weights would become infinite in fp16"), HasSubstr(model.weights[1].view().name),
                     HasSubstr("70000"), HasSubstr("bf16")));
@@ -111,7 +111,7 @@ TEST_F(HuggingFaceTest, TheHeadOfATiedModelMustBeItsEmbedding) {
   };
   std::vector<float> values = to_float(original);
   const std::vector<double> as_doubles(values.begin(), values.end());
-  const std::vector<std::byte> as_bf16 = from_float(values, DType::bf16);  // exact, as the numbers are short
+  const std::vector<std::byte> as_bf16 = from_float(values, DType::bf16);  // exact, as the numbers have few digits
   for (const auto& [dtype, bytes] : {std::pair(DType::f64, bytes_of(as_doubles)), std::pair(DType::f32, original.bytes),
                                      std::pair(DType::bf16, std::span<const std::byte>(as_bf16))}) {
     write_with_head(dtype, bytes);
@@ -256,7 +256,7 @@ TEST_F(HuggingFaceTest, ATokenizerIsThatOfTheModelBeforeThatOfTheData) {
   EXPECT_FALSE(holds_tokenizer(folder_.path()));
 }
 
-// The model's folder may have its tokenizer in other files, and that of the data the one that text needs.
+// The model's folder may have its tokenizer in other files, and the data's folder the file that text needs.
 TEST_F(HuggingFaceTest, ATokenizerForTextIsOneThatHasTheFileForIt) {
   const std::filesystem::path model = folder_.path() / "model", data = folder_.path() / "data";
   const std::filesystem::path beside_data = folder_.path() / "data.tokenizer";

@@ -1,4 +1,4 @@
-// A checkpoint's manifest.json: what belongs to the checkpoint, and how to see that it is intact.
+// A checkpoint's manifest.json: the list of its files, and the checksums that show whether they are intact.
 //
 //   {"format": "copus-checkpoint", "version": 1, "step": 100,
 //    "files": {"config.json": {"bytes": 700, "xxh3_128": "<32 hexadecimal digits>"}, ...},
@@ -24,12 +24,12 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// Damage to a checkpoint. A checkpoint of another format version, or one that may not be read, is not damaged.
+// Damage to a checkpoint. A checkpoint with another format version, or without read permission, is not damaged.
 class CheckpointDamage : public UserError {
  public:
   CheckpointDamage(const std::filesystem::path& directory, const std::string& reason);
 
-  // What is damaged, in one clause that names the folder and the file.
+  // Describes the damage in one clause that names the folder and the file.
   const std::string& reason() const { return reason_; }
 
  private:
@@ -38,11 +38,12 @@ class CheckpointDamage : public UserError {
 
 std::string to_json(const Manifest& manifest);
 
-// Reads the manifest of the checkpoint in `directory`. Throws CheckpointDamage when it is missing or damaged, and
-// UserError when it is of another version.
+// Reads the manifest of the checkpoint in `directory`. Throws CheckpointDamage if it is missing or damaged, and
+// UserError for another version.
 Manifest read_manifest(const std::filesystem::path& directory);
 
-// The same of a folder with a checkpoint's name: a manifest of another step than the name's is damage, too.
+// Like read_manifest(), for a folder with a checkpoint's name: a manifest of another step than the name's is also
+// damage.
 Manifest read_named_manifest(const std::filesystem::path& directory);
 
 // Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first one that
@@ -52,7 +53,7 @@ void verify_sizes(const std::filesystem::path& directory, const Manifest& manife
 // Checks that these files of the manifest exist with their sizes and checksums. Throws CheckpointDamage that names the
 // first one that does not.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest, std::span<const std::string> names);
-// Checks all of them.
+// Checks all files of the manifest.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest);
 
 }  // namespace copus

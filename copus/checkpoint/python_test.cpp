@@ -1,4 +1,4 @@
-// Tests that the Python packages safetensors and transformers read our files and we read theirs. Skipped where .venv
+// Tests that the Python packages safetensors and transformers read our files, and that we read theirs. Skipped if .venv
 // lacks them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(Python, SafetensorsBothWays) {
   const std::vector<int64_t> step{int64_t{1} << 40};
   const std::vector<double> scalar{0.5};
   const std::vector<uint8_t> mask{1, 0, 1};
-  // The three bytes of the mask come first, so that the tensors after them are not aligned.
+  // The mask comes first with three bytes, so that the following tensors are not aligned.
   const std::vector<TensorView> tensors{
       {"mask", DType::boolean, {3}, bytes_of(mask)}, {"matrix", DType::f32, {2, 3}, bytes_of(matrix)},
       {"half", DType::f16, {2}, bytes_of(half)},     {"empty", DType::f32, {0, 4}, {}},

@@ -143,7 +143,7 @@ class HeaderParser {
     int64_t bytes = size_of(tensor.dtype);
     bool overflow = false;
     for (int64_t size : tensor.shape) {
-      // Checks for overflow even if a dimension is zero, which would hide it: nobody writes such a shape on purpose.
+      // Checks for overflow even if a dimension is zero, which would hide it: no valid file has such a shape.
       overflow |= __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes);
     }
     if (overflow) fail("tensor ", name, " has the shape ", shape_text(tensor.shape), ", too large for any file");
@@ -155,7 +155,7 @@ class HeaderParser {
     const auto begin_of = [this](const TensorView& tensor) {
       return static_cast<uint64_t>(tensor.bytes.data() - data_.data());
     };
-    // Sorts tensors without elements before the one that begins at the same place.
+    // A tensor without elements sorts before the one that begins at the same place.
     std::ranges::sort(tensors, {}, [&](const TensorView& tensor) {
       return std::make_pair(begin_of(tensor), begin_of(tensor) + tensor.bytes.size());
     });

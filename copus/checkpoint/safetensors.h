@@ -22,13 +22,13 @@
 
 namespace copus {
 
-// A tensor whose bytes lie elsewhere: row-major, not necessarily aligned to its elements.
+// A tensor whose bytes are stored elsewhere: row-major, not necessarily aligned to its elements.
 struct TensorView {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
-  std::shared_ptr<const std::vector<std::byte>> memory = {};  // keeps bytes that lie in no file
+  std::shared_ptr<const std::vector<std::byte>> memory = {};  // owns the bytes if they are not in a file
 
   int64_t num_elements() const;
 };
@@ -42,14 +42,14 @@ int64_t count_elements(std::span<const int64_t> shape);
 // Converts a floating-point tensor to floats. Throws UserError for other types.
 std::vector<float> to_float(const TensorView& tensor);
 
-// Converts it into the caller's memory of tensor.num_elements() floats.
+// Converts the tensor into the caller's memory for tensor.num_elements() floats.
 void to_float(const TensorView& tensor, std::span<float> destination);
 
-// A file that is open for reading. Views stay valid as long as it, or an object moved from it, lives. Pages are read
-// from the disk when they are first used.
+// A file that is open for reading. Views are valid as long as it, or an object moved from it, lives. Pages are read
+// from the disk on first use.
 class SafetensorsFile {
  public:
-  // Checks the whole header. Throws UserError that names the file and what is wrong with it.
+  // Checks the whole header. Throws UserError that names the file and the fault.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -57,7 +57,7 @@ class SafetensorsFile {
   // Tensors in the order of their bytes in the file.
   const std::vector<TensorView>& tensors() const { return tensors_; }
 
-  // Finds a tensor; nullptr when there is none of that name.
+  // Finds a tensor; nullptr if there is none with this name.
   const TensorView* find(std::string_view name) const;
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -70,13 +70,13 @@ class SafetensorsFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
-// Makes what a file begins with, before the bytes of these tensors in their order: the JSON and its length, padded so
-// that the data begin at a multiple of 8. Only names, types and shapes are looked at. Names must be distinct
-// (InternalError otherwise).
+// Makes the beginning of a file, before the bytes of these tensors in this order: the JSON and its length, padded so
+// that the data begin at a multiple of 8. Reads only names, types and shapes. Names must be distinct (InternalError
+// otherwise).
 std::string safetensors_header(std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata);
 
-// Writes a file atomically and durably; tensors keep their order. Names must be distinct and sizes must fit the shapes
-// (InternalError otherwise). Throws UserError when the disk refuses.
+// Writes a file atomically and durably; tensors keep their order. Names must be distinct and sizes must match the
+// shapes (InternalError otherwise). Throws UserError if the disk fails.
 FileDigest write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                              const std::map<std::string, std::string>& metadata);
 

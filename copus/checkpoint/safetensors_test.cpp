@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  // Writes a file of a header and `data_bytes` zeros, as no program would write it. `claimed` replaces the header's
+  // Writes a file with this header and `data_bytes` zeros, as no real program would. `claimed` replaces the header's
   // length.
   std::filesystem::path write_raw(const std::string& header, size_t data_bytes, std::optional<uint64_t> claimed = {}) {
     const uint64_t length = claimed.value_or(header.size());
@@ -169,7 +169,7 @@ TEST_F(SafetensorsTest, UnknownDType) {
               AllOf(HasSubstr("tensor w"), HasSubstr("unknown dtype \"F8_E4M3\"")));
 }
 
-// In time that grows with the square of their number this would exceed the limit of a test.
+// With quadratic time this would exceed the time limit of a test.
 TEST_F(SafetensorsTest, ManyTensors) {
   constexpr size_t count = 100'000;
   const std::vector<uint8_t> bytes(count, 7);
@@ -204,7 +204,7 @@ TEST_F(SafetensorsTest, IncompleteEntries) {
   EXPECT_THAT(error_of(R"({"__metadata__": {"format": 1}})", 0), HasSubstr("__metadata__"));
 }
 
-// Random bytes must give a UserError or a file that was valid after all, never a crash or another exception.
+// Random bytes must cause a UserError or leave the file valid, but never crash or cause another exception.
 TEST_F(SafetensorsTest, RandomDamageIsReportedOrHarmless) {
   const std::vector<float> values(16, 1.0f);
   write_safetensors(path_,
@@ -219,7 +219,7 @@ TEST_F(SafetensorsTest, RandomDamageIsReportedOrHarmless) {
       damaged[generator() % damaged.size()] = static_cast<char>(generator());
     }
     if (i % 5 == 0) damaged.resize(generator() % damaged.size());
-    std::filesystem::remove(path_);  // some file systems sync a file that is truncated and written again
+    std::filesystem::remove(path_);  // some file systems sync a file that is truncated and rewritten
     std::ofstream(path_, std::ios::binary) << damaged;
     try {
       const SafetensorsFile file(path_);

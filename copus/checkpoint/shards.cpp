@@ -58,7 +58,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   return files;
 }
 
-// Checks that every tensor lies in the file that the index gives for it, and in no other.
+// Checks that every tensor is in the file that the index gives, and in no other.
 void check_index(const std::filesystem::path& index_path, const std::map<std::string, std::string>& index,
                  const std::vector<SafetensorsFile>& files) {
   std::map<std::string, std::string> found;
@@ -136,7 +136,7 @@ void write_model_files(const std::filesystem::path& directory, std::span<const T
 
 std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& directory) {
   std::vector<SafetensorsFile> files;
-  // The same order in which transformers looks for the files.
+  // transformers looks for the files in the same order
   if (std::filesystem::exists(directory / single_model_file_name)) {
     files.emplace_back(directory / single_model_file_name);
     return files;
@@ -154,7 +154,7 @@ std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& direc
   std::set<std::string> names;
   for (const auto& [tensor, file] : index) names.insert(file);
   for (const std::string& name : names) {
-    std::error_code unknown;  // such as of a name that is too long
+    std::error_code unknown;  // for example because the name is too long
     if (!std::filesystem::exists(directory / name, unknown)) {
       throw UserError(concat(directory.string(), " is incomplete: ", name, ", which ", model_index_file_name,
                              " names, is missing. Download or copy the model again"));

@@ -11,11 +11,11 @@ namespace copus {
 
 namespace {
 
-// Copies the rows x columns matrix `from` into `to`, transposed. Strides are those between rows, in elements.
+// Copies the rows x columns matrix `from` into `to`, transposed. Strides are between rows, in elements.
 template <class Element>
 void transpose(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride, int64_t rows,
                int64_t columns) {
-  constexpr int64_t block = 32;  // keeps the cache lines of a block's rows and columns
+  constexpr int64_t block = 32;  // keeps a block's rows and columns in the cache
   for (int64_t first = 0; first < rows; first += block) {
     for (int64_t column = 0; column < columns; ++column) {
       for (int64_t row = first; row < std::min(rows, first + block); ++row) {
@@ -34,7 +34,7 @@ void transpose(DType dtype, const std::byte* from, int64_t from_stride, std::byt
   kernel(from, from_stride, to, to_stride, rows, columns);
 }
 
-// Gives a tensor memory of its own, and returns it.
+// Allocates separate memory for a tensor, and returns it.
 std::byte* allocate(TensorView& tensor) {
   const auto bytes = static_cast<size_t>(tensor.num_elements() * size_of(tensor.dtype));
   const auto memory = std::make_shared<std::vector<std::byte>>(bytes);
@@ -48,7 +48,7 @@ std::byte* allocate(TensorView& tensor) {
 std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& tensor) {
   const int64_t size = size_of(tensor.dtype), outputs = stored.shape.back();
   std::vector<TensorView> parameters;
-  int64_t first = 0;  // element of a plain stack, output of a transposed one
+  int64_t first = 0;  // element of a plain stack, or output of a transposed one
   for (const ParameterInfo& info : stored.parameters) {
     TensorView& parameter = parameters.emplace_back(TensorView{
         .name = info.name, .dtype = tensor.dtype, .shape = info.shape, .bytes = {}, .memory = tensor.memory});

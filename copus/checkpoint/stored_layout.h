@@ -1,4 +1,4 @@
-// The way between parameters and the tensors of files that fuse or transpose them (description/stored_tensors.h).
+// Converts between parameters and the tensors of files that fuse or transpose them (description/stored_tensors.h).
 #pragma once
 
 #include <functional>
@@ -12,19 +12,19 @@
 
 namespace copus {
 
-// Takes the parameters out of a file's tensor, which has the shape of `stored`. Transposed ones are copies, others
+// Extracts the parameters from a file's tensor, which has the shape of `stored`. Transposed ones are copies, others are
 // views of the same bytes.
 std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& tensor);
 
-// Puts whole parameters of one dtype, in the order of stored.parameters, into the tensor of a file: a copy, unless the
+// Combines whole parameters of one dtype, in the order of stored.parameters, into a file's tensor: a copy, unless the
 // tensor is plain.
 TensorView pack(const StoredTensor& stored, std::span<const TensorView> parameters);
 
-// Finds parameters in a model's files, and keeps the tensor of one file at a time unpacked.
+// Finds parameters in a model's files, and keeps one tensor of the files at a time unpacked.
 class StoredParameters {
  public:
   using Find = std::function<const TensorView&(const std::string& name)>;
-  // find(name) gives a tensor of the files by its name there.
+  // find(name) returns a tensor of the files by its name there.
   StoredParameters(const ModelDescription& model, Find find);
 
   // Returns a parameter, valid until the next call. Throws what `find` throws.

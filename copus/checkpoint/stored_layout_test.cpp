@@ -1,4 +1,4 @@
-// Parameters come back from the tensors of files that fuse and transpose them.
+// Parameters are recovered from the tensors of files that fuse and transpose them.
 #include "copus/checkpoint/stored_layout.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ std::vector<HostTensor> random_parameters(const ModelDescription& model) {
   return tensors;
 }
 
-// Also from a file that was saved without the head, whose names have no prefix, with masks as old ones have.
+// Also from a file that was saved without the head, with names that have no prefix, and with masks as in old files.
 TEST(StoredLayout, AnExportComesBackUnderOurNames) {
   const TemporaryFolder folder;
   const std::vector<HostTensor> parameters = random_parameters(gpt2());

@@ -1,4 +1,5 @@
-// For tests: the whole state of a run in host memory, and its way into a checkpoint, which ranks of one process write.
+// For tests: the whole state of a run in host memory, and a writer that stores it in a checkpoint as several ranks of
+// one process.
 #pragma once
 
 #include <chrono>
@@ -34,7 +35,7 @@ struct HostTensor {
   }
 };
 
-// Makes a tensor whose bytes are not initialised: the caller fills them.
+// Makes a tensor with uninitialised bytes, which the caller fills.
 inline HostTensor make_host_tensor(std::string name, DType dtype, std::vector<int64_t> shape) {
   const auto bytes = static_cast<size_t>(count_elements(shape) * size_of(dtype));
   return {std::move(name), dtype, std::move(shape), std::make_shared_for_overwrite<std::byte[]>(bytes)};
@@ -60,7 +61,7 @@ inline CheckpointPlan plan_of(const Snapshot& snapshot, int64_t num_ranks, const
   return plan_checkpoint(std::move(tensors), num_ranks, limits);
 }
 
-// Writes what the plan gives to a rank.
+// Writes the files that the plan assigns to a rank.
 inline void write_part(CheckpointPart& part, const CheckpointPlan& plan, int64_t rank, const Snapshot& snapshot) {
   const auto num_weights = std::ssize(snapshot.weights);
   for (const int64_t index : plan.tensors_of(rank)) {
@@ -76,7 +77,7 @@ inline CheckpointTexts texts_of(const Snapshot& snapshot, const CheckpointPlan& 
           .model_index = plan.model_index()};
 }
 
-// Writes snapshots into a folder of checkpoints, as ranks that write their parts one after the other.
+// Writes snapshots into a folder of checkpoints. Ranks write their parts one after the other.
 class CheckpointWriter {
  public:
   CheckpointWriter(std::filesystem::path root, int64_t keep_last, const CheckpointLimits& limits = {},
@@ -85,7 +86,7 @@ class CheckpointWriter {
 
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  // Waits for the last one, so that another may open the folder.
+  // Waits for the last checkpoint, so that another writer can open the folder.
   ~CheckpointWriter() {
     while (!folder_.is_idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -104,7 +105,7 @@ class CheckpointWriter {
   }
 
   void finish() { folder_.finish(); }
-  // Once it is finished.
+  // Call after finish().
   std::optional<std::filesystem::path> last_written() const { return latest_checkpoint(root_); }
 
  private:

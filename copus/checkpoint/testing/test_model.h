@@ -1,4 +1,4 @@
-// A small model with numbers that a test can recompute, and a checkpoint of it.
+// For tests: a small model with reproducible numbers, and a checkpoint of it.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct TestModel {
   }
 };
 
-// An fp32 tensor whose elements follow from `seed` and their index; multiples of 1/64 between -4 and 4.
+// An fp32 tensor whose elements are functions of `seed` and their index: multiples of 1/64 between -4 and 4.
 inline HostTensor make_test_tensor(const std::string& name, const std::vector<int64_t>& shape, int64_t seed) {
   HostTensor tensor = make_host_tensor(name, DType::f32, shape);
   auto* values = reinterpret_cast<float*>(tensor.bytes.get());
@@ -57,8 +57,7 @@ inline TestModel make_test_model(int64_t num_layers, bool tied = false, int64_t 
   return model;
 }
 
-// Makes a checkpoint in which everything follows from `step`, so that a reader can check it without having seen it
-// written.
+// Makes a checkpoint in which everything is a function of `step`, so that a reader can check it without the writer.
 inline Snapshot make_test_snapshot(int64_t step) {
   TestModel model = make_test_model(2, false, step);
   Snapshot snapshot;
@@ -74,7 +73,7 @@ inline Snapshot make_test_snapshot(int64_t step) {
   return snapshot;
 }
 
-// Tells whether an opened checkpoint is make_test_snapshot of its step, bit for bit.
+// Whether an opened checkpoint equals make_test_snapshot of its step, bit for bit.
 inline bool is_test_checkpoint(const Checkpoint& checkpoint) {
   const Snapshot expected = make_test_snapshot(checkpoint.step());
   const auto same = [](const std::vector<HostTensor>& tensors, const auto& found) {
