@@ -23,13 +23,13 @@ constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 // Half the width of a 95 % interval, in standard deviations.
 constexpr double deviations_of_interval = 1.96;
 
-// What a first measurement in one batch tells.
+// What a first measurement with one batch shows.
 Knowledge first_knowledge(const Configuration& configuration, const Measurement& measurement) {
   const AccumulationTime guess = AccumulationTime::guess(configuration, measurement.median_seconds);
   return observe(Knowledge(), configuration, guess.predict(configuration), measurement);
 }
 
-// Sets the ends of the gain's interval: what is not known of the noise scale and of the two step times is independent.
+// Sets the ends of the gain's interval. The uncertainties of the noise scale and of the two step times are independent.
 void set_interval(Advice& advice, const RankedCandidate& target, double step_time_deviation) {
   const double gain = std::log1p(advice.gain);
   const double lowest = std::log1p(std::min({advice.gain, target.gain_low, target.gain_high}));
@@ -55,7 +55,7 @@ Adviser::Adviser(const AdviserSettings& settings, const Start& start)
   open_logs(goes_on);
 }
 
-// Throws now what a controller would throw in the midst of the job, once it knows a step time.
+// Throws now what a controller would otherwise throw later in the job, once it knows a step time.
 void Adviser::check_choice() const {
   const Measurement any{.steps = 1, .median_seconds = 1};
   Controller(config_, state_.configuration, first_knowledge(state_.configuration, any), file_);
@@ -96,7 +96,7 @@ void Adviser::go_on(const Start& start) {
   if (kept && kept->begin) go_on_with(kept->begin->knowledge, kept->begin->rate_factor);
 }
 
-// Brings the counters and, where there was one, the controller up to date.
+// Restores the counters and, if there was one, the controller.
 void Adviser::follow_logs(const std::vector<StepRecord>& records) {
   for (const StepRecord& record : records) state_.repeat(config_, record);
   const std::vector<DecisionEvent> events = read_decision_log(*directory_ / "decisions.jsonl", state_.step);
@@ -116,7 +116,7 @@ void Adviser::follow_logs(const std::vector<StepRecord>& records) {
   go_on_with(replayed->controller.knowledge(), std::nullopt);
 }
 
-// Makes a new controller where the step times of this layout are known.
+// Makes a new controller if the step times of this layout are known.
 void Adviser::go_on_with(const Knowledge& known, std::optional<double> rate_factor) {
   std::map<Configuration, MeasuredCell> cells = known.cells();
   std::erase_if(cells, [this](const auto& cell) { return !is_own_layout(cell.first); });
@@ -126,7 +126,7 @@ void Adviser::go_on_with(const Knowledge& known, std::optional<double> rate_fact
   first_event_ = begin_event(own, rate_factor);
 }
 
-// Opens the logs; that of the steps first, whose lock keeps other writers out.
+// Opens the logs. The log of steps comes first, since its lock keeps other writers out.
 void Adviser::open_logs(bool goes_on) {
   if (!directory_) return;
   const std::optional<int64_t> after_step = goes_on ? std::optional(state_.step) : std::nullopt;
@@ -196,7 +196,7 @@ void Adviser::check(const AdvisedStep& step) const {
   require(!(*step.small_squared_norm < 0), "small_squared_norm", *step.small_squared_norm, "at least 0");
 }
 
-// Tells whether the ranks can share so many samples in whole micro-batches.
+// Whether the ranks can share `samples` samples in whole micro-batches.
 bool Adviser::is_whole(int64_t samples) const {
   return samples > 0 && samples % (config_.train.micro_batch * config_.parallel.data_parallel) == 0;
 }
@@ -255,7 +255,8 @@ StepRecord Adviser::record_of(const AdvisedStep& step) const {
   return record;
 }
 
-// The first measurement of a step time, as StepTimeLearner would make it: what is said of other batches rests on it.
+// Makes the first measurement of a step time in the way of StepTimeLearner. Statements about other batches are based on
+// it.
 void Adviser::begin_once_measured(const StepRecord& record) {
   if (record.skipped()) return;
   seconds_.push_back(record.step_seconds);

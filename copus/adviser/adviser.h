@@ -1,6 +1,6 @@
-// Advises a job that another program trains: it is told of every step, measures the noise scale, learns how long steps
-// take, and says by the controller of Copus' own runs when another batch pays. It keeps the logs of such runs, so that
-// `copus replay` and `copus report` read them.
+// Advises a job that another program trains. It receives every step, measures the noise scale, learns step times, and
+// uses the controller of Copus' own runs to recommend another batch when that pays. It writes the logs of a run, so
+// that `copus replay` and `copus report` can read them.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@
 
 namespace copus {
 
-// One finished step of the job. Norms are of gradients of the mean loss, over so many samples.
+// One finished step of the job. Norms are of gradients of the mean loss over the stated number of samples.
 struct AdvisedStep {
   int64_t samples = 0;                        // of all ranks
   double seconds = 0;                         // on the job's clock
   double gradient_norm = 0;                   // before clipping; not finite: the step was skipped
-  std::optional<double> small_batch;          // samples of a part of the step; empty: not measured
-  std::optional<double> small_squared_norm;   // mean squared norm of gradients of so many samples
-  std::optional<double> learning_rate, loss;  // empty: not told
+  std::optional<double> small_batch;          // number of samples of a part of the step; empty: not measured
+  std::optional<double> small_squared_norm;   // mean squared norm of gradients of `small_batch` samples
+  std::optional<double> learning_rate, loss;  // empty: not reported
   std::optional<int64_t> loss_tokens;
 };
 
-// Advice to go on in another batch.
+// Advice to continue with another batch.
 struct Advice {
-  int64_t step = 0;                 // after which it is given
+  int64_t step = 0;                 // the step after which it is given
   int64_t batch = 0;                // in samples of all ranks
   int64_t micro_batches = 0;        // of each rank in a step
-  double learning_rate_factor = 1;  // on the schedule that the reference batch's learning rate has
-  // Relative gain of Goodput, with the ends of a 95 % interval over what is not known of noise scale and step time.
+  double learning_rate_factor = 1;  // on the schedule of the reference batch's learning rate
+  // Relative gain of Goodput. The ends of the 95 % interval cover the uncertainty of noise scale and step times.
   double gain = 0;
   std::optional<double> gain_low, gain_high;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
@@ -44,44 +44,44 @@ struct Advice {
 
 class Adviser {
  public:
-  // Where the job begins: at its first step, or behind one that a checkpoint has.
+  // Where the job begins: at its first step, or after the step of a checkpoint.
   struct Start {
-    std::optional<std::filesystem::path> directory = {};  // of the logs; empty: none are kept
-    std::optional<int64_t> after_step = {};               // a step of the logs in `directory`
-    std::optional<std::string> state = {};                // the text of state()
+    std::optional<std::filesystem::path> directory = {};  // of the logs; empty: no logs
+    std::optional<int64_t> after_step = {};               // a step in the logs of `directory`
+    std::optional<std::string> state = {};                // the text that state() returned
   };
 
-  // Throws UserError for wrong settings, a directory with the logs of another job or with another writer, and logs or a
-  // state that do not reach that step or cannot be read. Settings that leave nothing to choose among are no mistake:
-  // the job is measured and never advised.
+  // Throws UserError for wrong settings, for a directory with the logs of another job or with another writer, and for
+  // logs or a state that do not reach the given step or cannot be read. Settings that leave nothing to choose are
+  // allowed: the job is measured but never gets advice.
   Adviser(const AdviserSettings& settings, const Start& start);
 
-  // Tells of a step. A step whose samples the ranks cannot share in whole micro-batches, the last of an epoch, is left
-  // out of everything. One with another number of samples than before is a change that the job has made. Advice comes
-  // from every decision that wants another batch, also where the one before it said the same. Throws UserError for
-  // numbers that no step has, and where the logs cannot be written.
+  // Processes a step. A step whose samples the ranks cannot share in whole micro-batches, such as the last of an epoch,
+  // is ignored. If the number of samples differs from before, the job has changed its batch. Every decision for another
+  // batch returns advice, even if the previous one was the same. Throws UserError for impossible numbers, and if the
+  // logs cannot be written.
   std::optional<Advice> step(const AdvisedStep& step);
 
-  // Begins the averages of the noise scale anew: other parameters have gradients now, or what was measured was wrong.
+  // Restarts the averages of the noise scale: other parameters have gradients now, or the measurements were wrong.
   void forget_noise();
-  // Logs that the steps from here on cannot be measured. Throws UserError where the log cannot be written.
+  // Logs that the steps from here on cannot be measured. Throws UserError if the log cannot be written.
   void log_unmeasured(const std::string& reason);
 
   std::optional<NoiseScale> noise() const { return noise_scale(state_.noise); }
-  // Expected seconds of a step of so many samples; empty until steps were measured. Throws UserError where there is no
-  // such step.
+  // Expected seconds of a step of `samples` samples; empty until steps have been measured. Throws UserError if such a
+  // step is impossible.
   std::optional<Corrected> expected_step(int64_t samples) const;
 
-  // Steps so far, the ones left out not counted; the latest one's samples; and all samples.
+  // Number of steps so far, without ignored ones; the samples of the latest step; the samples of all steps.
   int64_t steps() const { return state_.step; }
   int64_t batch() const { return state_.configuration.global_batch; }
   int64_t consumed_samples() const { return state_.consumed_samples; }
 
-  // A text to go on from after this step, once the disk has the logs so far.
+  // A text from which a job can continue after this step. Returns when the logs so far are durable on disk.
   std::string state();
-  // Closes the logs, after which there is no further step.
+  // Closes the logs. No further step may follow.
   void close();
-  // Lines for the user since the last call.
+  // Lines to show to the user, since the last call.
   std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
 
  private:
@@ -107,13 +107,13 @@ class Adviser {
   std::string file_;  // the text of adapt.file
   std::optional<std::filesystem::path> directory_;
   AdviserState state_;
-  std::optional<Controller> controller_;  // once a step time was measured
-  std::vector<double> seconds_;           // of the steps in this batch, until then
+  std::optional<Controller> controller_;  // set once a step time has been measured
+  std::vector<double> seconds_;           // of the steps with this batch, until then
   std::optional<Decision> advised_;       // the latest advice
   std::optional<RunLog> run_log_;
   std::optional<DecisionLog> decision_log_;
-  std::optional<DecisionEvent> first_event_;  // that waits for its log to be opened
-  std::vector<std::string> early_reasons_;    // of log_unmeasured, until a controller has begun the log
+  std::optional<DecisionEvent> first_event_;  // waits for its log to be opened
+  std::vector<std::string> early_reasons_;    // from log_unmeasured, until a controller has begun the log
   std::vector<std::string> notes_;
   bool has_told_of_parts_ = false;
   bool is_closed_ = false;

@@ -1,4 +1,4 @@
-// Tests that a job which is interrupted goes on being advised as if it were not: from its logs, and from a state.
+// Tests that an interrupted job gets the same advice as an uninterrupted one: from its logs, and from a state.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ constexpr int64_t interrupted_after = 150, steps = 400;
 
 class AdviserRestartTest : public TestDirectory {
  protected:
-  // The uninterrupted job, which leaves the logs of its first steps and its state there as well.
+  // Runs the uninterrupted job, which also leaves the logs of its first steps and its state.
   void SetUp() override {
     Adviser adviser(job_.settings(), {.directory = whole_});
     job_.train(adviser, interrupted_after, 16);
@@ -36,7 +36,7 @@ class AdviserRestartTest : public TestDirectory {
     return root_ / name;
   }
 
-  // The batch in which the job trains each step, which follows from all decisions.
+  // The batch of each of the job's steps, which follows from all decisions.
   static std::vector<int64_t> batches(const fs::path& directory) {
     std::vector<int64_t> result;
     for (const StepRecord& record : read_run_log(directory / "run.jsonl")) result.push_back(record.global_batch);
@@ -58,7 +58,7 @@ class AdviserRestartTest : public TestDirectory {
     EXPECT_FALSE(result.difference) << result.difference->step << ": " << result.difference->what;
   }
 
-  // Trains on after the interruption, as the job that advice has brought to `batch_`.
+  // Continues after the interruption with `batch_`, to which advice has brought the job.
   void go_on(Adviser& adviser) const {
     EXPECT_EQ(adviser.steps(), interrupted_after);
     job_.train(adviser, steps, batch_);
@@ -72,7 +72,7 @@ class AdviserRestartTest : public TestDirectory {
   std::optional<NoiseScale> noise_;
 };
 
-// The new process warms up, so that its step times are known by other steps; what is decided from them is the same.
+// The new process warms up, so it measures step times from other steps; its decisions are the same.
 TEST_F(AdviserRestartTest, AJobGoesOnFromItsLogsAsIfUninterrupted) {
   {
     Adviser adviser(job_.settings(), {.directory = cut_, .after_step = interrupted_after});
@@ -93,7 +93,7 @@ TEST_F(AdviserRestartTest, AJobGoesOnFromItsLogsAsIfUninterrupted) {
   expect_replays(cut_);
 }
 
-// A process that was killed has trained steps that no checkpoint has: they are done again.
+// A killed process has trained steps that are in no checkpoint: they are repeated.
 TEST_F(AdviserRestartTest, LaterStepsAreCutAndDoneAgain) {
   const fs::path longer = copy_of_cut("longer");
   {

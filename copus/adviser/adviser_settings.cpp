@@ -19,7 +19,8 @@ void check_concerns_adviser(const std::string& setting) {
                          "train.clip_norm (docs/configuration.md)"));
 }
 
-// The settings did not come from a command line, as the reader of overrides believes.
+// Removes the option that the reader of overrides puts before its messages: these settings do not come from a command
+// line.
 std::string without_option(const std::string& message) {
   constexpr std::string_view option = "--set ";
   return message.starts_with(option) ? message.substr(option.size()) : message;
@@ -32,7 +33,7 @@ AdvisedConfig described(const AdviserSettings& settings) {
   config.train.micro_batch = settings.micro_batch;
   config.train.max_steps = settings.max_steps;
   config.train.max_tokens = settings.max_tokens;
-  config.train.clip_norm = 0;  // what another program clips is not known unless it says so
+  config.train.clip_norm = 0;  // another program's clipping is unknown unless it reports it
   config.optimizer.reference_batch = settings.reference_batch.value_or(settings.batch);
   config.parallel.data_parallel = settings.replicas;
   config.parallel.tensor_parallel = settings.tensor_parallel;

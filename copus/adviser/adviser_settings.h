@@ -1,4 +1,4 @@
-// What an adviser must know of a job that another program trains, and the configuration made from it.
+// What an adviser must know about a job that another program trains, and the configuration made from it.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 namespace copus {
 
 struct AdviserSettings {
-  int64_t batch = 0;        // sequences of the first step, all ranks together
+  int64_t batch = 0;        // sequences of the first step, on all ranks together
   int64_t micro_batch = 0;  // sequences of one rank's forward and backward pass
   int64_t sequence_length = 0;
-  // The layout. Batches are shared by `replicas`, the data-parallel ranks; the other two are for the log alone.
+  // The layout. `replicas`, the data-parallel ranks, share the batches; the other two are only logged.
   int64_t replicas = 1, tensor_parallel = 1, pipeline_parallel = 1;
-  std::optional<int64_t> reference_batch;  // that the learning rate is for; empty: `batch`
-  std::vector<int64_t> batches;            // to choose among; empty: doublings (orchestrator/candidates.h)
-  int64_t max_steps = 0, max_tokens = 0;   // of the job; 0: not known
-  std::vector<std::string> more;  // "section.key=value" of [noise_scale], [adapt], [optimizer]; train.clip_norm
+  std::optional<int64_t> reference_batch;  // the batch that the learning rate is for; empty: `batch`
+  std::vector<int64_t> batches;            // candidates; empty: doublings (orchestrator/candidates.h)
+  int64_t max_steps = 0, max_tokens = 0;   // of the job; 0: unknown
+  std::vector<std::string> more;  // "section.key=value" for [noise_scale], [adapt], [optimizer]; train.clip_norm
 };
 
-// Throws UserError as parse_advised_config, and for a key that does not concern an adviser.
+// Throws UserError as parse_advised_config does, and for a key that does not concern an adviser.
 AdvisedConfig config_of(const AdviserSettings& settings);
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Tests that what an adviser is told of a job is a configuration of its own, which only readers of runs accept.
+// Tests that an adviser's settings make a separate kind of configuration, which only readers of runs accept.
 #include "copus/adviser/adviser_settings.h"
 
 #include <gmock/gmock.h>

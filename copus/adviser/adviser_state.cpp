@@ -38,7 +38,7 @@ void state_fields(State& state, Visitor&& visit) {
   visit("elapsed_seconds", state.elapsed_seconds, json_seconds);
 }
 
-// The norms of a step that were measured and of which an update was made.
+// The norms of a step that was measured and made an update.
 std::optional<NormObservation> norms_of(const StepRecord& record) {
   if (!record.small_batch || !record.small_batch_squared_norm || record.skipped()) return std::nullopt;
   return NormObservation{*record.small_batch, *record.small_batch_squared_norm,
@@ -80,7 +80,7 @@ void AdviserState::repeat(const JobConfig& config, const StepRecord& record) {
     noise = {};
     complete(config, again);
   }
-  // Where lines are missing the counters go on from the record's.
+  // If lines are missing the counters continue from the record's.
   step = record.step;
   consumed_samples = record.consumed_samples;
   skipped_samples = record.skipped_samples;

@@ -1,4 +1,4 @@
-// Tests advice to jobs whose noise scale and step times are known, and the logs of it.
+// Tests advice to jobs with known noise scale and step times, and its logs.
 #include "copus/adviser/adviser.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ class AdviserTest : public TestDirectory {
   AdvisedJob job_;
 };
 
-// B_c = c phi with c = 1, and step times by which the highest Goodput is at B = B_c.
+// B_c = c phi with c = 1, and step times for which the highest Goodput is at B = B_c.
 TEST_F(AdviserTest, AdviceApproachesTheCriticalBatch) {
   for (const double noise_scale : {512.0, 1024.0}) {
     job_.noise_scale = noise_scale;
@@ -77,8 +77,8 @@ TEST_F(AdviserTest, AnAdviceSaysWhatItRestsOn) {
   EXPECT_THAT(first.reason, HasSubstr("Goodput"));
 }
 
-// One batch cannot tell what a step has once: the interval of an advice holds what it does bring, though the guess is
-// wrong in either direction.
+// One batch cannot show what a step needs once. The interval of the gain contains the true gain even so, whether the
+// guess is too low or too high.
 TEST_F(AdviserTest, TheGainOfTheFirstAdviceIsWithinItsInterval) {
   for (const double once : {0.08, 0.25, 1.0}) {
     job_.seconds_once = once;
@@ -128,9 +128,9 @@ TEST_F(AdviserTest, WhatIsNotMeasuredIsInTheReport) {
               AllOf(HasSubstr("is not measured"), HasSubstr("the norm was None since step 61")));
 }
 
-// Nothing could be measured there any more, and no other batch be advised.
+// With steps of one micro-batch nothing could be measured any more, and no other batch recommended.
 TEST_F(AdviserTest, StepsOfOneMicroBatchAreAdvisedOnlyWhereTheyAreListed) {
-  job_.noise_scale = 4;  // so small that the smallest batch is best
+  job_.noise_scale = 4;  // small enough that the smallest batch is best
   job_.seconds_once = 0.01;
   for (const bool listed : {false, true}) {
     AdviserSettings settings = job_.settings(64);
@@ -142,9 +142,9 @@ TEST_F(AdviserTest, StepsOfOneMicroBatchAreAdvisedOnlyWhereTheyAreListed) {
   }
 }
 
-// The only batch that is listed may be the job's own.
+// The only listed batch may be the job's own.
 TEST_F(AdviserTest, AJobWithNothingToChooseAmongIsMeasuredAndNeverAdvised) {
-  job_.noise_scale = 4;  // by which another batch would be best
+  job_.noise_scale = 4;  // another batch would be best
   AdviserSettings settings = job_.settings(64);
   settings.batches = {64};
   Adviser adviser(settings, {.directory = directory_});
@@ -170,7 +170,7 @@ TEST_F(AdviserTest, ItsLogsReplayToTheSameDecisions) {
   EXPECT_TRUE(read_text_file(directory_ / "report.html").find("Switches") != std::string::npos);
 }
 
-// The batch stays, whatever is advised.
+// The batch is fixed, whatever the advice.
 TEST_F(AdviserTest, AJobThatTellsItsLengthIsAdvisedEverySixteenthOfIt) {
   const auto decisions = [this](int64_t max_steps) {
     std::filesystem::remove(directory_ / "run.jsonl");
@@ -191,7 +191,7 @@ TEST_F(AdviserTest, AJobThatTellsItsLengthIsAdvisedEverySixteenthOfIt) {
   EXPECT_FALSE(replayed().difference);
 }
 
-// A step in another batch, whether advised or not, is a switch at the boundary before it.
+// A step with another batch, recommended or not, is a switch at the boundary before it.
 TEST_F(AdviserTest, TheSamplesOfAStepTellWhatTheJobDoes) {
   {
     Adviser advised = adviser();
@@ -264,7 +264,7 @@ TEST_F(AdviserTest, StepsThatAreNotFiniteAreSkipped) {
   EXPECT_FALSE(replayed().difference);
 }
 
-// What a job does not tell is null in its log, and no step that was skipped.
+// Values that a job does not report are null in its log; this does not count as a skipped step.
 TEST_F(AdviserTest, AJobNeedNotTellItsLossOrLearningRate) {
   int advised = 0;
   {
@@ -285,7 +285,7 @@ TEST_F(AdviserTest, AJobNeedNotTellItsLossOrLearningRate) {
   EXPECT_TRUE(read_text_file(directory_ / "report.html").find("none skipped") != std::string::npos);
 }
 
-// A measured step stands for those before it that were not.
+// A measured step also represents the unmeasured steps before it.
 TEST_F(AdviserTest, NotEveryStepNeedMeasure) {
   AdviserSettings settings = job_.settings();
   settings.more.emplace_back("noise_scale.window_samples=2048");

@@ -1,6 +1,5 @@
-// A job for tests that an adviser advises: its gradients have a noise scale that is known, and its steps take a + b x
-// micro-batches. What a step shows follows from its number and batch alone, so that a job can be repeated from
-// anywhere.
+// For tests: a job with an adviser. Its gradients have a known noise scale, and its steps take a + b x micro-batches. A
+// step is a function of its number and batch only, so that a job can be repeated from any step.
 #pragma once
 
 #include <cmath>
@@ -18,7 +17,7 @@ class AdvisedJob {
  public:
   double noise_scale = 1024;
   double seconds_once = 1, seconds_per_micro_batch = 0.25;
-  double spread = 0.01;  // of a step's seconds
+  double spread = 0.01;  // relative, of a step's seconds
   uint64_t seed = 1;
 
   // Two data-parallel ranks with micro-batches of 8.
@@ -38,7 +37,7 @@ class AdvisedJob {
     return seconds_once + seconds_per_micro_batch * static_cast<double>(batch) / least_batch;
   }
 
-  // The batch of the highest Goodput: B / (a + b B / B_1) / (1 + B / B_c) is largest at sqrt(B_1 B_c a / b).
+  // The batch with the highest Goodput: B / (a + b B / B_1) / (1 + B / B_c) is largest at sqrt(B_1 B_c a / b).
   double best_batch() const { return std::sqrt(least_batch * noise_scale * seconds_once / seconds_per_micro_batch); }
 
   AdvisedStep step(int64_t number, int64_t batch) const {
@@ -48,7 +47,7 @@ class AdvisedJob {
     step.seconds = seconds(batch) * std::exp(spread * std::normal_distribution<double>()(random));
     step.learning_rate = 1e-3;
     step.loss = 5 - 1e-3 * static_cast<double>(number);
-    if (batch == least_batch) {  // of one micro-batch a rank: each rank's is a small batch
+    if (batch == least_batch) {  // one micro-batch per rank: each rank's gradient is a small batch
       const NormObservation norms = QuadraticLoss(20, noise_scale).draw(2, 8, random);
       step.small_batch = 8;
       step.small_squared_norm = norms.small_squared_norm;
@@ -63,7 +62,8 @@ class AdvisedJob {
     return step;
   }
 
-  // Trains from the adviser's step on, in `batch` until it advises another, and returns the advice that was new.
+  // Trains from the adviser's current step on. Changes `batch` when the adviser recommends another one, and returns
+  // these recommendations.
   std::vector<Advice> train(Adviser& adviser, int64_t until_step, int64_t batch) const {
     std::vector<Advice> followed;
     while (adviser.steps() < until_step) {
