@@ -1,4 +1,4 @@
-// Curves between and beyond their points.
+// Tests curves between and beyond their points.
 #include "copus/description/cluster_description.h"
 
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@ namespace copus {
 
 namespace {
 
-// Says where a text is no JSON.
+// Parses a text. Throws UserError with the position if it is not JSON.
 nlohmann::json parse_json(std::string_view text, const std::string& source) {
   if (nests_too_deeply(text)) {
     throw UserError(concat(source, ": is nested too deeply; expected a Hugging Face config.json"));
@@ -14,12 +14,12 @@ nlohmann::json parse_json(std::string_view text, const std::string& source) {
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
-    // nlohmann counts bytes from 1 and points behind the last byte read.
+    // nlohmann counts bytes from 1, and reports the position after the last byte read.
     const std::string_view before = text.substr(0, std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
     throw UserError(concat(source, ":", line, ":", column, ": not valid JSON; expected a Hugging Face config.json"));
-  } catch (const nlohmann::json::out_of_range&) {  // its message names the number, and not where it stands
+  } catch (const nlohmann::json::out_of_range&) {  // its message names the number but not the position
     throw UserError(concat(source, ": holds a number beyond the range of double precision"));
   }
 }

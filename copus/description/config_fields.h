@@ -1,5 +1,5 @@
-// The fields of config.json's objects, read with their types and ranges checked. Only this room's sources include this
-// header.
+// The fields of config.json's objects, read with checks of their types and ranges. Only this room's sources include
+// this header.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@ namespace copus {
 
 inline constexpr int64_t max_positions = std::numeric_limits<int32_t>::max();
 
-// A JSON value as messages show it: `the string "4096"`.
+// A JSON value in the form of messages: `the string "4096"`.
 std::string describe(const nlohmann::json& value);
 
-// Parses a config.json. Throws UserError if the text is no JSON object, and says where.
+// Parses a config.json. Throws UserError with the position if the text is not a JSON object.
 nlohmann::json parse_config_object(std::string_view text, const std::string& source);
 
 struct FieldAlias {
@@ -29,12 +29,12 @@ struct FieldAlias {
   const char* name;
 };
 
-// The fields of one JSON object. A field that is null counts as absent.
+// The fields of one JSON object. A null field counts as absent.
 class Fields {
  public:
   Fields(const nlohmann::json& object, std::string where) : object_(&object), where_(std::move(where)) {}
 
-  // From now on fields may have these names too.
+  // Accepts these additional names for fields from now on.
   void accept(std::span<const FieldAlias> aliases) { aliases_ = aliases; }
 
   const nlohmann::json& object() const { return *object_; }
@@ -114,7 +114,7 @@ class Fields {
     return Fields(*field, concat(where_, ": ", name));
   }
 
-  // Returns the name by which the object has a field.
+  // Returns the name under which the object has a field.
   const char* key(const char* name) const {
     const auto alias = std::ranges::find(aliases_, std::string_view(name), &FieldAlias::name);
     return alias != aliases_.end() && object_->contains(alias->alias) ? alias->alias : name;

@@ -1,4 +1,5 @@
-// Each member of a configuration stands in the list of fields, and the list serves everything that walks over it.
+// Tests that each member of a configuration is in the list of fields, and that everything that iterates over the list
+// works.
 #include "copus/description/configuration_fields.h"
 
 #include <gmock/gmock.h>
@@ -10,13 +11,13 @@
 namespace copus {
 namespace {
 
-// Stands for a member of any type.
+// Converts to a member of any type.
 struct Anything {
   template <class Member>
   constexpr operator Member() const;  // NOLINT(google-explicit-constructor)
 };
 
-// With how many members an aggregate can be initialised.
+// The number of members with which an aggregate can be initialised.
 template <class Aggregate, class... Members>
 constexpr size_t count_members() {
   if constexpr (requires { Aggregate{Members{}..., Anything{}}; }) {
@@ -26,13 +27,13 @@ constexpr size_t count_members() {
   }
 }
 
-// `strategy` is one member of a Configuration, whose fields are listed by themselves.
+// `strategy` is one member of a Configuration; its fields are listed separately.
 static_assert(count_members<ParallelStrategy>() == num_strategy_fields,
               "a member of ParallelStrategy is missing in visit_strategy");
 static_assert(count_members<Configuration>() - 1 + num_strategy_fields == num_configuration_fields,
               "a member of Configuration is missing in visit_batches");
 
-// Another value than the default, and than that of any other field.
+// Sets a value that differs from the default, and from that of any other field.
 void change(const ConfigurationField& field, int64_t& value) {
   value = field.range.contains(10) ? 10 + static_cast<int64_t>(field.index) : field.range.high;
 }
@@ -42,7 +43,7 @@ void change(const ConfigurationField&, Enum& value) {
   value = all_values<Enum>().back();
 }
 
-// One configuration for each field, in which that one alone is not as it is by default.
+// One configuration for each field, in which only this field differs from its default.
 std::vector<Configuration> one_changed() {
   std::vector<Configuration> changed(num_configuration_fields);
   for (size_t i = 0; i < changed.size(); ++i) {

@@ -1,7 +1,6 @@
-// The one way in which people and files write and read configurations: "d=2,t=1,p=2,B=32,b=4". These are data, tensor
-// and pipeline parallelism, global batch and micro-batch; options such as v=2, schedule=interleaved, sp=1, zero=1 and
-// recompute=full follow where they are not as they are by default. The order of parts is free. What to_string writes is
-// read back.
+// The notation for configurations in files and for people: "d=2,t=1,p=2,B=32,b=4". These are data, tensor and pipeline
+// parallelism, global batch and micro-batch. Options such as v=2, schedule=interleaved, sp=1, zero=1 and recompute=full
+// follow if they differ from their defaults. Parts may have any order. The output of to_string reads back equal.
 #pragma once
 
 #include <bitset>
@@ -24,47 +23,47 @@ std::string value_text(const Value& value) {
   }
 }
 
-// Some fields of a configuration: what a person has named, or what differs between two.
+// Some fields of a configuration: those that a person has named, or the differences between two configurations.
 struct ConfigurationChange {
-  Configuration values;                         // of fields that are not named, the defaults
-  std::bitset<num_configuration_fields> named;  // which fields are, by ConfigurationField::index
+  Configuration values;                         // fields that are not named have their defaults
+  std::bitset<num_configuration_fields> named;  // which fields are named, by ConfigurationField::index
 
   bool names(std::string_view symbol) const;
   bool operator==(const ConfigurationChange&) const = default;
 };
 
-// Throws UserError for a part that is not NAME=VALUE, not known, given twice, or out of range.
+// Throws UserError for a part that is not NAME=VALUE, unknown, repeated, or out of range.
 ConfigurationChange parse_configuration_change(std::string_view text);
 
-// Reads a whole configuration, as to_string writes it: d, t, p, B and b, and the options that are not as they are by
-// default. Throws UserError as above, and where one of these five is missing.
+// Reads a complete configuration as to_string writes it: d, t, p, B and b, and the options that differ from their
+// defaults. Throws UserError as above, and if one of these five is missing.
 Configuration parse_configuration(std::string_view text);
-// The same without batches.
+// Like parse_configuration(), without batches.
 ParallelStrategy parse_strategy(std::string_view text);
 
-// Writes all that is named, default or not.
+// Writes all named fields, including those at their defaults.
 std::string to_string(const ConfigurationChange& change);
 
-// Writes what reads back as `configuration` where options that are left out are as in `otherwise`.
+// Writes a text that reads back as `configuration` if omitted options are taken from `otherwise`.
 std::string to_string(const Configuration& configuration, const Configuration& otherwise);
 
-// The parts that there are: "d (data parallelism), t (tensor parallelism), ...".
+// Describes all parts: "d (data parallelism), t (tensor parallelism), ...".
 std::string configuration_parts();
 
-// Returns configurations as rows of a table, behind a row of symbols. An option has a column only where some row is not
-// as it is by default; "-" stands for the default.
+// Returns configurations as rows of a table, after a row of symbols. An option has a column only if some row differs
+// from the default; "-" stands for the default.
 std::vector<std::vector<std::string>> configuration_rows(const std::vector<Configuration>& configurations);
 
-// Changes what is named. The rest stays, unless the new layout makes it impossible or meaningless: without a pipeline
-// the schedule is 1f1b with one stage a rank, without tensor parallelism there is no sequence parallelism, and with one
-// data-parallel rank no ZeRO; copies and gathering belong to ZeRO.
+// Changes the named fields. The others stay, unless the new layout makes them impossible or meaningless: without a
+// pipeline the schedule is 1f1b with one stage per rank, without tensor parallelism there is no sequence parallelism,
+// and with one data-parallel rank no ZeRO. Copies and gathering belong to ZeRO.
 Configuration apply(const ConfigurationChange& change, const Configuration& configuration);
 
-// Whether all that is named is so in `configuration`.
+// Whether all named fields have these values in `configuration`.
 bool matches(const ConfigurationChange& change, const Configuration& configuration);
 
-// Tells all that differs, with d, t and p together: "d=1,t=2,p=2,B=16 -> d=4,t=1,p=1,B=32". What stands behind the
-// arrow, applied to `from`, makes `to`. Empty where nothing differs.
+// Describes all differences, with d, t and p always together: "d=1,t=2,p=2,B=16 -> d=4,t=1,p=1,B=32". The part after
+// the arrow, applied to `from`, gives `to`. Empty without differences.
 std::string describe_change(const Configuration& from, const Configuration& to);
 
 }  // namespace copus

@@ -1,7 +1,7 @@
-// config.json: how Hugging Face transformers writes down a model's shape, read and written.
+// Reads and writes config.json, which describes a model's shape for Hugging Face transformers.
 //
 // Absent fields take the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, ...), so that a
-// file means the same model here and there. What we cannot train exactly is refused, never approximated.
+// file means the same model in both programs. Models that we cannot train exactly are refused, never approximated.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -43,11 +43,11 @@ constexpr double gpt2_dropout = 0.1;
 // transformers' defaults that differ between architectures.
 struct ArchitectureDefaults {
   int64_t max_position_embeddings;
-  std::optional<int64_t> num_key_value_heads = std::nullopt;  // empty: as many as num_attention_heads
+  std::optional<int64_t> num_key_value_heads = std::nullopt;  // empty: equal to num_attention_heads
   std::optional<int64_t> head_dim = std::nullopt;             // empty: hidden_size / num_attention_heads
   double rope_theta = 10000.0;
-  double sliding_rope_theta = 0;        // of sliding layers, where layers have types
-  int64_t full_attention_interval = 0;  // where layers have types
+  double sliding_rope_theta = 0;        // of sliding layers, if layers have types
+  int64_t full_attention_interval = 0;  // if layers have types
   bool tie_word_embeddings = false;
   double rms_norm_eps = 1e-6;
 };
@@ -92,7 +92,7 @@ ArchitectureDefaults defaults_of(Architecture architecture) {
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
 
-// GPT-2's own names of fields, behind which transformers understands the others' too.
+// GPT-2's own names of fields. transformers also accepts the names of other architectures.
 constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
                                        {"n_layer", "num_hidden_layers"},
                                        {"n_head", "num_attention_heads"},
@@ -105,7 +105,7 @@ constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
 struct OwnField {
   std::string_view name;
   std::vector<Architecture> architectures;
-  double value_without = 0;  // that changes nothing
+  double value_without = 0;  // the value without an effect
 };
 const std::vector<OwnField>& own_fields() {
   using enum Architecture;
@@ -146,10 +146,10 @@ const std::vector<DropoutField>& dropout_fields() {
   return fields;
 }
 
-// Tells whether config.json may give each layer a type of attention, and each type its rotary embeddings.
+// Whether config.json may give each layer a type of attention, and each type its rotary embeddings.
 bool has_layer_types(Architecture architecture) { return has_field(architecture, "full_attention_interval"); }
 
-// Goes by `architectures` where it is there, else by `model_type`.
+// Uses `architectures` if present, otherwise `model_type`.
 Architecture parse_architecture(const Fields& config) {
   const std::optional<std::string> type = config.text("model_type");
   std::optional<std::string> class_name;
@@ -176,12 +176,13 @@ Architecture parse_architecture(const Fields& config) {
               supported_classes());
 }
 
-// Which layers have no rotary embeddings: a list of 1 and 0, or an interval. Published lists are intervals too.
+// Reads which layers have no rotary embeddings: a list of 1 and 0, or an interval. Published lists correspond to an
+// interval.
 void parse_no_rope(const Fields& config, ModelDescription& model) {
   if (model.architecture != Architecture::smollm3) return;  // transformers ignores the fields there
   model.no_rope_interval =
       config.integer("no_rope_layer_interval", max_layers, /*lowest=*/0).value_or(default_no_rope_interval);
-  if (model.no_rope_interval > model.num_layers) model.no_rope_interval = 0;  // it leaves out none
+  if (model.no_rope_interval > model.num_layers) model.no_rope_interval = 0;  // it excludes no layer
   const Json* list = config.find("no_rope_layers");
   if (!list) return;
   const auto is_switch = [](const Json& entry) { return entry == 0 || entry == 1; };
@@ -202,7 +203,7 @@ void parse_no_rope(const Fields& config, ModelDescription& model) {
 void parse_heads(const Fields& config, ModelDescription& model) {
   model.num_heads = config.required_integer("num_attention_heads", max_heads);
 
-  // A null means as many as heads; an absent field means the architecture's default.
+  // A null means the number of heads; an absent field means the architecture's default.
   const bool absent = !config.contains("num_key_value_heads");
   const int64_t fallback =
       absent ? defaults_of(model.architecture).num_key_value_heads.value_or(model.num_heads) : model.num_heads;
@@ -214,7 +215,7 @@ void parse_heads(const Fields& config, ModelDescription& model) {
 
   std::optional<int64_t> head_dim = config.integer("head_dim", max_head_dim);
   if (!config.contains("head_dim")) head_dim = defaults_of(model.architecture).head_dim;
-  // LlamaConfig and Gemma3TextConfig insist on this even where head_dim is given.
+  // LlamaConfig and Gemma3TextConfig require this even if head_dim is given.
   const bool insists = model.architecture == Architecture::llama || model.architecture == Architecture::gemma3_text;
   if ((!head_dim || insists) && model.hidden_size % model.num_heads != 0) {
     config.fail("\"hidden_size\" (", model.hidden_size, ") must be a multiple of \"num_attention_heads\" (",
@@ -231,7 +232,7 @@ void parse_heads(const Fields& config, ModelDescription& model) {
   }
 }
 
-// Reads which layers are sliding. Published lists leave out every n-th.
+// Reads which layers are sliding. In published lists every n-th layer is not.
 void parse_layer_types(const Fields& config, ModelDescription& model) {
   model.full_attention_interval = defaults_of(model.architecture).full_attention_interval;
   if (model.architecture == Architecture::gemma3_text) {
@@ -257,7 +258,7 @@ void parse_layer_types(const Fields& config, ModelDescription& model) {
   if (model.full_attention_interval > model.num_layers) model.full_attention_interval = 0;  // all layers are sliding
 }
 
-// Reads the window of attention. A window that is as long as the longest sequence counts as none.
+// Reads the window of attention. A window as long as the longest sequence counts as none.
 void parse_window(const Fields& config, ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::llama:  // transformers ignores the field
@@ -293,8 +294,8 @@ void parse_biases(const Fields& config, ModelDescription& model) {
   model.feed_forward_bias = has("mlp_bias");
 }
 
-// Reads what Gemma 3 computes otherwise than Llama. A null for query_pre_attn_scalar, which transformers refuses, comes
-// from the section [model] and stands for the usual multiplier of scores.
+// Reads how Gemma 3 differs from Llama. transformers refuses a null for query_pre_attn_scalar. It comes from the
+// section [model], and means the usual multiplier of scores.
 void parse_gemma3(const Fields& config, ModelDescription& model) {
   model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
   model.rounds_embedding_multiplier = true;
@@ -309,8 +310,8 @@ void parse_gemma3(const Fields& config, ModelDescription& model) {
   }
 }
 
-// Reads the multipliers of Granite. A model without a multiplier of attention has the usual one. Transformers refuses a
-// null, which stands for the usual one in what the section [model] describes.
+// Reads the multipliers of Granite. A model without an attention multiplier has the usual one. transformers refuses a
+// null, which the section [model] uses for the usual one.
 void parse_multipliers(const Fields& config, ModelDescription& model) {
   if (!has_field(model.architecture, "residual_multiplier")) return;
   model.embedding_multiplier = config.positive_number("embedding_multiplier").value_or(1);
@@ -322,7 +323,7 @@ void parse_multipliers(const Fields& config, ModelDescription& model) {
   model.attention_multiplier = multiplier == usual ? 0 : multiplier;
 }
 
-// Sets what GPT-2 computes otherwise than Llama.
+// Sets how GPT-2 differs from Llama.
 void parse_gpt2(const Fields& config, ModelDescription& model) {
   model.norm = NormKind::layer;
   model.learned_positions = true;
@@ -478,7 +479,7 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},
       {"pad_token_id", nullptr},
-      // Transformers 5 reads the first of these, 4 the other two.
+      // Transformers 5 reads the first of these, transformers 4 the other two.
       {"rope_parameters", rope_parameters},
       {"rope_theta", model.rope_theta},
       {"rope_scaling", model.rope_scaling ? rope_object(model) : Json(nullptr)},
@@ -527,7 +528,7 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       if (model.architecture == Architecture::olmo3) break;
       config["query_pre_attn_scalar"] = std::llround(1 / (model.score_scale() * model.score_scale()));
       config["rope_local_base_freq"] = slides_alone ? model.sliding_rope_theta : model.rope_theta;
-      // Beside layer_types, for readers that know only this.
+      // In addition to layer_types, for programs that know only this field.
       config["sliding_window_pattern"] =
           model.full_attention_interval > 0 ? model.full_attention_interval : model.num_layers + 1;
       config.erase("hidden_act");

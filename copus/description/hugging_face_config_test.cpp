@@ -1,4 +1,4 @@
-// config.json in and out: what is understood, and one clear message for everything that is not.
+// Reading and writing of config.json: what is understood, and one clear message for everything that is not.
 #include <gmock/gmock.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Which configurations a model allows. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and B, or
-// OTHER_KEY C": it ends with values to take for the key that it begins with, or for another one.
+// OTHER_KEY C": it ends with possible values for the key that it begins with, or for another one.
 #include <vector>
 
 #include "copus/base/error.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Reason = std::optional<std::string>;
 
-// Of the values in `range` that `works` accepts, the nearest below and the nearest above `value`.
+// Among the values in `range` for which `works` is true, the nearest below and the nearest above `value`.
 template <class Works>
 std::vector<int64_t> nearest(int64_t value, const Range<int64_t>& range, const Works& works) {
   return nearest_that_work(value - 1, value + 1, range, works);
@@ -19,7 +19,7 @@ std::vector<int64_t> nearest(int64_t value, const Range<int64_t>& range, const W
 // The end of a refusal.
 class Nearest {
  public:
-  // `values` are those for the key that the refusal begins with, empty where none would do.
+  // `values` are possible values for the key that the refusal begins with; empty if there are none.
   explicit Nearest(const std::vector<int64_t>& values) { add(values, " and "); }
 
   Nearest& or_else(const char* key, const std::vector<int64_t>& values) {
@@ -97,11 +97,11 @@ Reason check_schedule_fits(const ParallelStrategy& strategy) {
   return std::nullopt;
 }
 
-// Says why so many tensor-parallel ranks cannot share this model: what follows "parallel.tensor_parallel N".
+// Explains why `ranks` tensor-parallel ranks cannot share this model: the text after "parallel.tensor_parallel N".
 Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t ranks) {
   if (model.num_heads % ranks != 0) return concat("does not divide model.num_attention_heads ", model.num_heads);
   // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its heads / ranks query
-  // heads are consecutive and all belong to that one, since heads / kv heads of them share a key/value head.
+  // heads are consecutive and all use this key/value head, since heads / kv heads of them share one.
   COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
   if (model.num_kv_heads % ranks != 0 && ranks % model.num_kv_heads != 0) {
     return concat("neither divides model.num_key_value_heads ", model.num_kv_heads, " nor is a multiple of it");
@@ -147,7 +147,7 @@ bool rows_can_be_shared(const ParallelStrategy& strategy, int64_t micro_batch, i
   return !strategy.sequence_parallel || micro_batch * sequence_length % strategy.tensor_parallel == 0;
 }
 
-// Whether the batches make whole micro-batches, as many as the schedule accepts.
+// Whether the batches consist of whole micro-batches, in a number that the schedule accepts.
 bool batches_fit(const ParallelStrategy& strategy, int64_t global_batch, int64_t micro_batch,
                  InterleavedRounds rounds) {
   if (global_batch % smallest_global_batch(strategy, micro_batch, rounds) != 0) return false;
@@ -156,7 +156,7 @@ bool batches_fit(const ParallelStrategy& strategy, int64_t global_batch, int64_t
   return num_microbatches % interleaved_rounds(num_microbatches, strategy.pipeline_parallel) == 0;
 }
 
-// The micro-batches nearest to the configuration's that fit everything else of it.
+// The micro-batches nearest to the configuration's that are possible with its other values.
 std::vector<int64_t> nearest_micro_batches(const Configuration& configuration, int64_t sequence_length,
                                            InterleavedRounds rounds) {
   const ParallelStrategy& strategy = configuration.strategy;

@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-// What a refusal speaks about, with values that one rank can train.
+// The subject of a refusal, with values that one rank can train.
 struct Attempt {
   ModelDescription model;
   Configuration configuration;
@@ -68,7 +68,7 @@ TEST(InfeasibleReason, EveryReasonNamesTheSettingAndTheNearestThatWork) {
        "with 2, weights too with 3, and nothing with 0; the nearest is 0"},
       {[](Attempt&, ParallelStrategy& s) { s.zero_replicas = 0; },
        "parallel.zero_replicas 0 is not positive; the nearest is 1"},
-      // What ZeRO cuts.
+      // What ZeRO shards.
       {[](Attempt&, ParallelStrategy& s) {
          s.zero_stage = 2;
          s.reshard_after_forward = false;
@@ -260,7 +260,7 @@ Attempt random_attempt(uint64_t trial) {
   return attempt;
 }
 
-// The rules once more, as one line each.
+// The rules again, in one line each.
 bool everything_divides(const Attempt& attempt) {
   const ModelDescription& model = attempt.model;
   const auto& [strategy, global_batch, micro_batch] = attempt.configuration;
@@ -336,7 +336,7 @@ void set(Attempt& attempt, const std::string& key, int64_t value) {
     ADD_FAILURE() << key;
 }
 
-// A refusal without its values and its suggestion: the rule that was broken.
+// A refusal without its values and its suggestion: the violated rule.
 std::string rule_of(const std::string& reason) {
   return std::regex_replace(reason.substr(0, reason.find(';')), std::regex("\\d+"), "N");
 }

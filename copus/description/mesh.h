@@ -1,6 +1,6 @@
 // The mesh of ranks: every rank has one coordinate on each named axis. Tensor-parallel ranks are neighbours, then come
-// data-parallel ones, and pipeline stages lie farthest apart, since in that order they have less and less to tell each
-// other. It is Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
+// data-parallel ranks, and pipeline stages are farthest apart, in the order of decreasing communication. The order is
+// Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct MeshCoordinates {
   bool operator==(const MeshCoordinates&) const = default;
 };
 
-// An axis of the mesh. configuration_fields.h says how people write its degree.
+// An axis of the mesh. configuration_fields.h gives the notation of its degree.
 struct MeshAxisInfo {
   MeshAxis axis;
   const char* name;  // of its groups
@@ -28,7 +28,7 @@ struct MeshAxisInfo {
   int64_t MeshCoordinates::* coordinate;
 };
 
-// All axes. Ranks along the first axis are neighbours; ranks along the last axis lie farthest apart.
+// All axes. Ranks along the first axis are neighbours; ranks along the last axis are farthest apart.
 inline constexpr std::array<MeshAxisInfo, 3> mesh_axes = {{
     {MeshAxis::tensor, "tensor", &ParallelStrategy::tensor_parallel, &MeshCoordinates::tensor},
     {MeshAxis::data, "data", &ParallelStrategy::data_parallel, &MeshCoordinates::data},
@@ -43,7 +43,7 @@ class Mesh {
   MeshCoordinates coordinates(int64_t rank) const;
   int64_t rank(const MeshCoordinates& coordinates) const;
 
-  // The ranks that differ from `rank` in this axis alone, in the order of their coordinate, `rank` among them.
+  // The ranks that differ from `rank` only in this axis, including `rank`, in the order of their coordinate.
   std::vector<int64_t> group(int64_t rank, MeshAxis axis) const;
 
  private:

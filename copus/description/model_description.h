@@ -1,5 +1,5 @@
-// What a model is, apart from its weights: the shape of a decoder-only language model, as Hugging Face's config.json
-// describes it, and the list of parameters that follows from it.
+// A model apart from its weights: the shape of a decoder-only language model, as in Hugging Face's config.json, and the
+// resulting list of parameters.
 #pragma once
 
 #include <cmath>
@@ -34,19 +34,19 @@ inline constexpr auto named_values<Architecture> =
                                              {Architecture::phi3, "phi3"},
                                              {Architecture::gemma3_text, "gemma3_text"}});
 
-// What config.json's `architectures` lists: "LlamaForCausalLM".
+// The value in config.json's `architectures`: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
 
 // Lists the architectures whose models have a field of config.json; the others ignore it. Empty: all have it.
 std::span<const Architecture> architectures_with(std::string_view field);
-// Returns the value of such a field that changes nothing.
+// Returns the value of such a field that has no effect.
 double value_without(std::string_view field);
 
 // How the frequencies of rotary embeddings are rescaled for long contexts. The names are those of `rope_type`.
 enum class RopeType {
-  llama3,  // Llama 3.1: between the two bounds, the share that a frequency keeps is linear in its turns
+  llama3,  // Llama 3.1: between the two bounds, the fraction that a frequency keeps is linear in its turns
   linear,  // all frequencies are divided by the factor (Chen et al. 2023)
-  yarn,    // between the two bounds, the share is linear in the index of the frequency (Peng et al. 2023)
+  yarn,    // between the two bounds, the fraction is linear in the index of the frequency (Peng et al. 2023)
 };
 template <>
 inline constexpr auto named_values<RopeType> = std::to_array<NamedValue<RopeType>>(
@@ -55,35 +55,36 @@ inline constexpr auto named_values<RopeType> = std::to_array<NamedValue<RopeType
 struct RopeScaling {
   RopeType type = RopeType::llama3;
   double factor = 8.0;
-  // Frequencies with fewer turns than the first within the original context are divided by the factor, those with more
-  // than the second are kept. Linear scaling ignores these and the context.
+  // Frequencies with fewer turns than the first bound within the original context are divided by the factor; those with
+  // more turns than the second are kept. Linear scaling ignores the bounds and the context.
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
-  double attention_factor = 1.0;  // multiplies cosines and sines; of YaRN alone
+  double attention_factor = 1.0;  // multiplies cosines and sines; only for YaRN
   bool operator==(const RopeScaling&) const = default;
 };
 
-// Lists the numbers of a scaling under transformers' names. An integer is exact.
+// Lists the numbers of a scaling under transformers' names. Integers are exact.
 std::vector<std::pair<std::string_view, double>> scaling_numbers(const RopeScaling& scaling);
 
-// What the RMSNorms of queries and keys average over. They come before the rotation.
+// What the RMSNorms of queries and keys average over. They precede the rotation.
 enum class QkNorm {
-  none,        // there are none
-  head,        // each head by itself: one weight [head_dim] serves all query heads of a layer, another all key heads
-  projection,  // all query heads of a token together, and all its key heads: a weight for each element of a projection
+  none,        // no such norms
+  head,        // each head separately: one weight [head_dim] serves all query heads of a layer, another all key heads
+  projection,  // all query heads of a token together, and all its key heads: one weight for each element of a
+               // projection
 };
 
-// The norms of the residual stream. Those of queries and keys are RMSNorms in any case.
+// The norms of the residual stream. Norms of queries and keys are always RMSNorms.
 enum class NormKind {
   rms,    // x / rms(x) * weight (Zhang & Sennrich 2019)
   layer,  // (x - mean(x)) / std(x) * weight + bias (Ba et al. 2016)
 };
 
-// Where the norms of attention and of the feed-forward stand: x + block(norm(x)), x + norm(block(x)), or both.
+// Position of the norms of attention and of the feed-forward: x + block(norm(x)), x + norm(block(x)), or both.
 enum class BlockNorm { input, output, both };
 
-// The function of the feed-forward's activation: SiLU, or GELU in its tanh approximation (Hendrycks & Gimpel 2016).
+// The activation function of the feed-forward: SiLU, or GELU in its tanh approximation (Hendrycks & Gimpel 2016).
 enum class ActivationFunction { silu, gelu_tanh };
 
 struct ModelDescription {
@@ -97,19 +98,20 @@ struct ModelDescription {
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 2048;
   NormKind norm = NormKind::rms;
-  double rms_norm_eps = 1e-6;  // of norms of either kind
-  // A token's embedding has its position's added, from a table of max_position_embeddings rows. No layer rotates.
+  double rms_norm_eps = 1e-6;  // for norms of either kind
+  // The embedding of a position, from a table of max_position_embeddings rows, is added to that of the token. No layer
+  // rotates.
   bool learned_positions = false;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
-  double partial_rotary_factor = 1;  // the share of each head that rotates: its first elements
-  // The base of the rotary embeddings in sliding layers, which rope_scaling then leaves alone. 0: as in other layers.
+  double partial_rotary_factor = 1;  // the fraction of each head that rotates: its first elements
+  // The base of the rotary embeddings in sliding layers, to which rope_scaling does not apply. 0: as in other layers.
   double sliding_rope_theta = 0;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
   bool attention_output_bias = false;
   ActivationFunction activation = ActivationFunction::silu;
-  // The feed-forward multiplies the activation of one projection (gate) by another (up); otherwise it has `up` alone.
+  // The feed-forward multiplies the activation of one projection (gate) by another (up); otherwise it has only `up`.
   bool gated_feed_forward = true;
   bool feed_forward_bias = false;  // in all of its linear layers
   QkNorm qk_norm = QkNorm::none;
@@ -119,27 +121,27 @@ struct ModelDescription {
   // again"). 0: all layers have them.
   int64_t no_rope_interval = 0;
   double initializer_range = 0.02;
-  // The layers that lead back to the residual stream begin with a standard deviation smaller by sqrt(2 num_layers), one
-  // over the root of their number (Radford et al. 2019).
+  // The initial standard deviation of layers that lead back to the residual stream is divided by sqrt(2 num_layers),
+  // the square root of their number (Radford et al. 2019).
   bool scales_residual_initializer = false;
 
   // In sliding layers a token attends to itself and to the attention_window - 1 tokens before it. 0: to all tokens
   // before it.
   int64_t attention_window = 0;
-  // Every n-th layer attends to all tokens: layers n - 1, 2 n - 1, ... The others are sliding. 0: all are.
+  // Every n-th layer attends to all tokens: layers n - 1, 2 n - 1, ... The others are sliding. 0: all are sliding.
   int64_t full_attention_interval = 0;
 
-  double embedding_multiplier = 1;           // of a token's embedding
+  double embedding_multiplier = 1;           // multiplies a token's embedding
   bool rounds_embedding_multiplier = false;  // to the compute dtype, as if it were a weight
-  double residual_multiplier = 1;            // of what attention and feed-forward add to the stream
-  double attention_multiplier = 0;           // of the scores; 0: 1 / sqrt(head_dim)
+  double residual_multiplier = 1;            // multiplies what attention and feed-forward add to the stream
+  double attention_multiplier = 0;           // multiplies the scores; 0: 1 / sqrt(head_dim)
   double logits_scaling = 1;                 // divides the logits
 
   bool has_output_norms() const { return block_norm != BlockNorm::input; }
   double score_scale() const {
     return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim));
   }
-  int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or up alone
+  int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or only up
   bool has_window(int64_t sequence_length) const {
     return attention_window > 0 && attention_window < sequence_length && full_attention_interval != 1;
   }
@@ -155,10 +157,10 @@ struct ModelDescription {
   bool operator==(const ModelDescription&) const = default;
 };
 
-// How a parameter starts and whether weight decay applies to it.
+// How a parameter is initialised, and whether weight decay applies to it.
 enum class ParameterKind { embedding, linear, bias, norm, norm_bias };
 
-// The table that tokens are looked up in, and that a tied head shares.
+// The embedding table of tokens, which a tied head shares.
 inline constexpr const char* token_embedding_name = "model.embed_tokens.weight";
 
 // One entry of the canonical, layout-free list of parameters. Names and shapes are Hugging Face's: a linear layer's
@@ -172,23 +174,24 @@ struct ParameterInfo {
   int64_t num_elements() const;
 };
 
-// Finds the dropout that transformers would train a config.json's model with: `"resid_pdrop" is 0.1`, or "" where there
-// is none. Copus trains without dropout. `source` is the file's name for messages. Throws UserError if the text is no
+// Finds the dropout with which transformers would train a config.json's model: `"resid_pdrop" is 0.1`, or "" if there
+// is none. Copus trains without dropout. `source`: the file's name for messages. Throws UserError if the text is not a
 // JSON object.
 std::string dropout_in(std::string_view json_text, const std::string& source);
 
 // Reads a Hugging Face config.json in the style of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
-// Absent fields mean what they mean to transformers. `source` names the file in messages. Throws UserError for other
-// architectures, for fields that are missing, out of range or contradict each other, and for features that are not
-// supported (layer patterns other than one full-attention layer in every n, other rope types).
+// Absent fields have the same meaning as for transformers. `source` names the file in messages. Throws UserError for
+// other architectures, for fields that are missing, out of range or contradictory, and for unsupported features (layer
+// patterns other than one full-attention layer in every n, other rope types).
 ModelDescription parse_model_description(std::string_view json_text, const std::string& source);
 
-// The config.json that transformers 4 and 5 read back into the same model. `torch_dtype` is the dtype of the weights
-// beside it ("float32", "bfloat16"). Token ids (bos, eos, pad) are written as null: they belong to the tokenizer.
+// Writes a config.json that transformers 4 and 5 read back into the same model. `torch_dtype` is the dtype of the
+// weights in the same folder ("float32", "bfloat16"). Token ids (bos, eos, pad) are null, since they belong to the
+// tokenizer.
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
 
-// Names of the modules that hold the norms of a block's input and of its output; null where there is none. Models use
-// the same name for different norms.
+// Names of the modules with the norms of a block's input and output; null if there is none. Models use the same name
+// for different norms.
 struct BlockNormNames {
   const char* input;
   const char* output;
@@ -196,28 +199,28 @@ struct BlockNormNames {
 BlockNormNames attention_norm_names(BlockNorm norm);
 BlockNormNames feed_forward_norm_names(BlockNorm norm);
 
-// The weight that a norm begins with.
+// The initial weight of a norm.
 inline double initial_norm_weight(const ModelDescription& model) { return model.norms_add_one ? 0 : 1; }
 
 // All parameters in canonical order, which is that of transformers' named_parameters() for Llama: embeddings, layers 0
-// to L-1 (in each attention with its norms, feed-forward and the layer's norms), final norm, and the head unless it
-// is tied to the embedding.
+// to L-1 (in each: attention with its norms, feed-forward, the layer's norms), final norm, and the head unless it is
+// tied to the embedding.
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model);
 
 int64_t count_parameters(const ModelDescription& model);
 
-// The standard deviation of an embedding's or a linear layer's initial weights.
+// The standard deviation of the initial weights of an embedding or a linear layer.
 double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter);
 
-// The number of tokens that a token of a sequence attends to, on average over the layers; terms of order 1 are dropped:
-// s / 2, or with a window w of less than s tokens w - w^2 / (2 s).
+// The number of tokens that a token of a sequence attends to, averaged over the layers, without terms of order 1: it is
+// s / 2, or w - w^2 / (2 s) with a window w of less than s tokens.
 double attended_tokens(const ModelDescription& model, int64_t sequence_length);
 
-// Floating-point operations that training one token needs, forward and backward, without recompute:
+// Floating-point operations for training on one token, forward and backward, without recompute:
 //   6 (L (2 h h_q + 2 h h_kv + 3 h f) + V h) + 24 L h_q a,
-// where a token attends to `a` others in the mean (attended_tokens). Attention counts in full, not its causal half: a =
-// s / 2 without a window. The head counts once and the embedding's look-up not at all. This is the convention of
-// Narayanan et al. 2021, extended to grouped-query attention and to windows.
+// if a token attends to `a` others on average (attended_tokens). Attention counts in full, not only its causal half, so
+// a = s / 2 without a window. The head counts once, and the look-up of embeddings not at all. This is the convention of
+// Narayanan et al. 2021, extended to grouped-query attention and windows.
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length);
 
 }  // namespace copus

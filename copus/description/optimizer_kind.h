@@ -1,4 +1,4 @@
-// The optimizers that Copus has, by the names that a configuration gives them.
+// The optimizers that Copus supports, by their names in a configuration.
 #pragma once
 
 #include <array>

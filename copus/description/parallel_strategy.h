@@ -1,5 +1,5 @@
-// How a job is spread over its ranks, and in what batches it computes: ParallelStrategy and Configuration, and which of
-// them a model allows.
+// How a job is distributed over its ranks, and its batches: ParallelStrategy and Configuration, and which of them a
+// model allows.
 #pragma once
 
 #include <compare>
@@ -12,7 +12,7 @@
 
 namespace copus {
 
-// The order in which a pipeline rank works through its micro-batches.
+// The order in which a pipeline rank processes its micro-batches.
 enum class PipelineSchedule {
   gpipe,             // all forward, then all backward (Huang et al. 2019)
   one_f_one_b,       // "1f1b": as few micro-batches in flight as the pipeline is deep (Narayanan et al. 2019)
@@ -27,54 +27,57 @@ inline constexpr auto named_values<PipelineSchedule> =
                                                  {PipelineSchedule::interleaved_1f1b, "interleaved"},
                                                  {PipelineSchedule::zb_h1, "zb-h1"}});
 
-// What the forward pass leaves to be computed again in the backward pass.
+// What the backward pass computes again instead of keeping it from the forward pass.
 enum class Recompute { none, attention, full };
 
 template <>
 inline constexpr auto named_values<Recompute> = std::to_array<NamedValue<Recompute>>(
     {{Recompute::none, "none"}, {Recompute::attention, "attention"}, {Recompute::full, "full"}});
 
-// How a job is spread, and how its pipeline works. All degrees are at least 1. configuration_fields.h lists the fields.
+// How a job is distributed, and how its pipeline works. All degrees are at least 1. configuration_fields.h lists the
+// fields.
 struct ParallelStrategy {
   int64_t data_parallel = 1;      // d
   int64_t tensor_parallel = 1;    // t
   int64_t pipeline_parallel = 1;  // p
   int64_t virtual_stages = 1;     // v: model chunks per pipeline rank
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  bool sequence_parallel = false;  // activations outside attention and feed-forward are cut over the tensor ranks
-  // What the data-parallel ranks share instead of each having all of it (Rajbhandari et al. 2020): master weights and
-  // moments from stage 1 on, gradients from stage 2 on, and with stage 3 the compute weights.
+  bool sequence_parallel =
+      false;  // activations outside attention and feed-forward are sharded over the tensor-parallel ranks
+  // What is sharded over the data-parallel ranks (Rajbhandari et al. 2020): master weights and moments from stage 1 on,
+  // gradients from stage 2 on, and compute weights in stage 3.
   int64_t zero_stage = 0;
   Recompute recompute = Recompute::none;
-  // With ZeRO-3: whether weights that a forward pass has gathered are freed after it and gathered again for the
-  // backward pass, or kept until the step has no more use of them (as in FSDP2).
+  // With ZeRO-3: whether gathered weights are freed after a forward pass and gathered again for the backward pass, or
+  // kept until the step no longer needs them (as in FSDP2).
   bool reshard_after_forward = true;
-  // Number of groups of neighbouring data-parallel ranks that each share one whole copy of what ZeRO cuts (hybrid
+  // Number of groups of neighbouring data-parallel ranks that each hold one copy of the sharded state (hybrid
   // sharding): 1 is one group of all.
   int64_t zero_replicas = 1;
 
-  // Number of ranks over which ZeRO cuts: data-parallel rank i has share i mod zero_shards().
+  // Number of ranks over which ZeRO shards: data-parallel rank i has share i mod zero_shards().
   int64_t zero_shards() const { return data_parallel / zero_replicas; }
-  // What is cut. Over one rank there is nothing to cut, whatever the stage.
+  // What is sharded. Over one rank nothing is, whatever the stage.
   bool cuts_optimizer() const { return zero_stage >= 1 && zero_shards() > 1; }
   bool cuts_gradients() const { return zero_stage >= 2 && zero_shards() > 1; }
   bool cuts_weights() const { return zero_stage >= 3 && zero_shards() > 1; }
 
   int64_t world_size() const { return data_parallel * tensor_parallel * pipeline_parallel; }
-  // The pipeline has v stages on each of its p ranks. Stage s lies on pipeline rank s mod p as its chunk s / p.
+  // The pipeline has v stages on each of its p ranks. Stage s is on pipeline rank s mod p as its chunk s / p.
   int64_t num_stages() const { return pipeline_parallel * virtual_stages; }
-  // The order is any, for maps by strategy.
+  // An arbitrary order, for maps by strategy.
   auto operator<=>(const ParallelStrategy&) const = default;
 };
 
-// The layout of a strategy: its d, t and p, which say how many ranks do what. All else is as it is by default.
+// The layout of a strategy: its d, t and p, which determine the roles of the ranks. All other fields have their
+// defaults.
 inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
   return {.data_parallel = strategy.data_parallel,
           .tensor_parallel = strategy.tensor_parallel,
           .pipeline_parallel = strategy.pipeline_parallel};
 }
 
-// What a run computes in, and what the orchestrator chooses.
+// The configuration of a run, which the orchestrator chooses.
 struct Configuration {
   ParallelStrategy strategy;
   int64_t global_batch = 1;  // B: sequences of a step
@@ -85,7 +88,7 @@ struct Configuration {
   auto operator<=>(const Configuration&) const = default;
 };
 
-// As people write them (configuration_text.h), which leaves out what is as it is by default: "d=2,t=1,p=2,zero=1" and
+// Texts in the notation of configuration_text.h, without defaults: "d=2,t=1,p=2,zero=1" and
 // "d=2,t=1,p=2,B=32,b=4,zero=1".
 std::string to_string(const ParallelStrategy& strategy);
 std::string to_string(const Configuration& configuration);
@@ -105,13 +108,13 @@ enum class InterleavedRounds {
 // Returns the smallest global batch with this micro-batch; all others are multiples of it.
 int64_t smallest_global_batch(const ParallelStrategy& strategy, int64_t micro_batch, InterleavedRounds rounds);
 
-// Says why `configuration` cannot train `model` on sequences of this length, by the keys of a run's configuration and
-// with the nearest values that would do: "train.global_batch 16 is no multiple of train.micro_batch 4 x
-// parallel.data_parallel 3; the nearest are 12 and 24". Empty where it can. Memory is not looked at.
+// Explains why `configuration` cannot train `model` on sequences of this length, with the keys of a run's configuration
+// and the nearest possible values: "train.global_batch 16 is no multiple of train.micro_batch 4 x
+// parallel.data_parallel 3; the nearest are 12 and 24". Empty if it can. Does not check memory.
 std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
                                              int64_t sequence_length,
                                              InterleavedRounds rounds = InterleavedRounds::of_pipeline_ranks);
-// Likewise of a model that is not known: its shape is left out.
+// The same for an unknown model, whose shape is not checked.
 std::optional<std::string> infeasible_reason(const Configuration& configuration, int64_t sequence_length);
 
 }  // namespace copus

@@ -10,23 +10,23 @@ namespace {
 struct Rope {
   std::optional<double> theta;
   std::optional<RopeScaling> scaling;
-  std::optional<double> share;  // that rotates
+  std::optional<double> share;  // the fraction that rotates
 };
 
-// Reads a number that null or absence set to `fallback`.
+// Reads a number; null and absence mean `fallback`.
 double scaling_number(const Fields& rope, const char* name, double fallback) {
   return rope.positive_number(name).value_or(fallback);
 }
 
-// Computes YaRN's attention_factor where it is not given (transformers, modeling_rope_utils).
+// Computes YaRN's attention_factor if it is not given (transformers, modeling_rope_utils).
 double yarn_attention_factor(const Fields& rope, double factor) {
   const auto grown = [&](double scale) { return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0; };
   const double scale = rope.number("mscale").value_or(0), all_scale = rope.number("mscale_all_dim").value_or(0);
   return scale != 0 && all_scale != 0 ? grown(scale) / grown(all_scale) : grown(1);
 }
 
-// The context that a model has: the longest sequence it is designed for, and what config.json itself says about the one
-// before scaling, which transformers prefers to what the rope's object says.
+// The context of a model: the longest sequence that it is designed for, and the original context before scaling from
+// config.json itself, which transformers prefers to the one in the rope object.
 struct Context {
   int64_t longest;
   std::optional<int64_t> original;
@@ -48,7 +48,7 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
   }
   if (type == RopeType::yarn) {
     if (!rope.contains("factor")) rope.fail("\"factor\" is missing (a number)");
-    const auto longest = static_cast<double>(context.longest);  // null stands for the ratio of the contexts
+    const auto longest = static_cast<double>(context.longest);  // null means the ratio of the contexts
     scaling.factor =
         scaling_number(rope, "factor", longest / static_cast<double>(scaling.original_max_position_embeddings));
     scaling.low_frequency_factor = scaling_number(rope, "beta_slow", 1);
@@ -58,7 +58,7 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
       rope.fail("\"mscale\" and \"mscale_all_dim\" make an attention factor of ", scaling.attention_factor,
                 ", which must be ", copus::describe(single_precision));
     }
-    // A null is false to transformers.
+    // transformers treats null as false
     if (rope.contains("truncate") && !rope.boolean("truncate")) {
       rope.fail("\"truncate\" other than true is not supported");
     }
@@ -73,7 +73,7 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
   return scaling;
 }
 
-// Reads the share of a head that rotates.
+// Reads the fraction of a head that rotates.
 std::optional<double> rotary_share(const Fields& fields, const RopeStyle& style) {
   const std::optional<double> share = fields.positive_number("partial_rotary_factor");
   if (!style.may_be_partial && share.value_or(1) != 1) {
@@ -107,13 +107,13 @@ Rope parse_rope_object(const Fields& rope, const RopeStyle& style, const Context
   config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
 }
 
-// Reads rotary embeddings that transformers holds by the types of layers. In the style of transformers 4 the scaling
-// and the base are of full attention alone: sliding layers have their class's base, or Gemma 3's rope_local_base_freq.
+// Reads rotary embeddings that transformers stores by type of layer. In the style of transformers 4 scaling and base
+// apply only to full attention: sliding layers have the base of their class, or Gemma 3's rope_local_base_freq.
 void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, ModelDescription& model) {
   rotary_share(config, style);
   Rope full{config.positive_number("rope_theta"), std::nullopt, std::nullopt}, sliding;
   const std::optional<Fields> scaling = config.fields("rope_scaling"), parameters = config.fields("rope_parameters");
-  const Context context{model.max_position_embeddings, std::nullopt};  // transformers looks into the objects alone
+  const Context context{model.max_position_embeddings, std::nullopt};  // transformers looks only into the objects
   if (parameters) {
     for (const auto& [type, rope] :
          {std::pair<const char*, Rope*>{"full_attention", &full}, {"sliding_attention", &sliding}}) {
@@ -140,7 +140,7 @@ void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, Mode
   const std::optional<double> outer_theta =
       model.architecture == Architecture::gemma3_text ? config.positive_number("rope_local_base_freq") : std::nullopt;
   const double sliding_theta = sliding.theta.value_or(outer_theta.value_or(style.sliding_theta));
-  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are alike
+  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are the same
   if (sliding.scaling) {
     parameters->fail(
         "\"sliding_attention\" has another rope_type than \"default\" and other numbers than "
@@ -149,7 +149,7 @@ void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, Mode
   model.sliding_rope_theta = sliding_theta;
 }
 
-// Reads the rotary embeddings that all layers share. A share within an object counts, else the one outside.
+// Reads the rotary embeddings that all layers share. A fraction within an object takes precedence over the one outside.
 void parse_common_rope(const Fields& config, const RopeStyle& style, ModelDescription& model) {
   const Context context{model.max_position_embeddings,
                         config.integer("original_max_position_embeddings", max_positions)};

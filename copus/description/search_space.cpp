@@ -1,5 +1,5 @@
-// Goes through divisors, so that the many degrees that do not multiply to the cluster never come up. infeasible_reason,
-// which writes a sentence for each refusal, then judges what is left.
+// Iterates over divisors, so that the many degrees whose product is not the cluster's size never occur.
+// infeasible_reason, which writes a sentence for each refusal, then judges the rest.
 #include "copus/description/search_space.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ class Enumeration {
   }
 
  private:
-  // Whether the model allows it with the smallest batches.
+  // Whether the model allows the strategy with the smallest batches.
   bool is_allowed(const ParallelStrategy& strategy) const {
     const int64_t batch = strategy.data_parallel * strategy.pipeline_parallel;
     return !infeasible_reason(model_, {strategy, batch, 1}, sequence_length_, space_.interleaved_rounds);
@@ -108,7 +108,7 @@ class Enumeration {
     }
   }
 
-  // As many copies as ranks are no sharing.
+  // As many copies as ranks means no sharding.
   std::vector<int64_t> zero_replicas(const ParallelStrategy& strategy) const {
     std::vector<int64_t> values;
     for (const int64_t replicas : space_.zero_replicas) {

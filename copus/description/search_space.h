@@ -1,4 +1,4 @@
-// The configurations among which a planner chooses.
+// The configurations from which a planner chooses.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,21 @@ struct SearchSpace {
   std::vector<int64_t> micro_batches;  // empty: powers of two
   std::vector<PipelineSchedule> schedules = all_values<PipelineSchedule>();
   InterleavedRounds interleaved_rounds = InterleavedRounds::of_pipeline_ranks;
-  std::vector<int64_t> virtual_stages;  // for interleaved; empty: powers of two, and what cuts the layers evenly
+  std::vector<int64_t>
+      virtual_stages;  // for interleaved; empty: powers of two, and numbers that split the layers evenly
   std::vector<Recompute> recomputes = all_values<Recompute>();
   std::vector<bool> sequence_parallel = {false, true};
   std::vector<int64_t> zero_stages = {0, 1, 2, 3};
   std::vector<bool> reshard_after_forward = {false, true};
-  std::vector<int64_t> zero_replicas = {1};          // where none of them goes with a layout: 1
-  int64_t max_tensor_parallel = 0;                   // commonly a node's ranks; 0: no limit but the model's
-  std::function<bool(const Configuration&)> allows;  // asked of what the model allows; empty: all are taken
+  std::vector<int64_t> zero_replicas = {1};          // if none of them is possible in a layout: 1
+  int64_t max_tensor_parallel = 0;                   // commonly a node's ranks; 0: only the model's limit
+  std::function<bool(const Configuration&)> allows;  // called for what the model allows; empty: everything is allowed
 };
 
-// Lists all configurations that infeasible_reason and the space allow, each once, by strategy, then by global batch,
-// then by micro-batch. Options that make no difference are listed once, whatever the lists say: without a pipeline the
-// schedule is 1f1b (gpipe would only keep more activations), with t = 1 there is no sequence parallelism, with d = 1 no
-// ZeRO, without ZeRO-3 nothing is gathered again.
+// Lists all configurations that infeasible_reason and the space allow, without duplicates, by strategy, then by global
+// batch, then by micro-batch. Options without an effect are listed once, whatever the lists contain: without a pipeline
+// the schedule is 1f1b (gpipe would only keep more activations), with t = 1 there is no sequence parallelism, with d =
+// 1 no ZeRO, and without ZeRO-3 nothing is gathered again.
 std::vector<Configuration> enumerate(const ModelDescription& model, int64_t sequence_length, const SearchSpace& space);
 
 }  // namespace copus

@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// A module of transformers and ours that it holds.
+// A module of transformers, and our modules that it contains.
 struct StoredModule {
   std::string name;
   std::vector<std::string> modules;
@@ -55,7 +55,7 @@ std::vector<StoredModule> phi3_modules(const ModelDescription& model) {
   return all;
 }
 
-// Lists the modules of files that differ from ours; empty: they are alike.
+// Lists the modules of files that differ from ours; empty: none differ.
 std::vector<StoredModule> stored_modules(const ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::gpt2:

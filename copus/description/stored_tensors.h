@@ -1,5 +1,5 @@
-// The tensors of a model's files as transformers lays them out. Most architectures store each parameter by itself under
-// its own name; others fuse parameters, or store them transposed.
+// The tensors of a model's files in transformers' layout. Most architectures store each parameter separately under its
+// own name; others fuse parameters, or store them transposed.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace copus {
 struct StoredTensor {
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<ParameterInfo> parameters;  // stacked along their outputs where there are several
+  std::vector<ParameterInfo> parameters;  // several ones are stacked along their outputs
   bool is_transposed = false;             // matrices are [in, out], as in transformers' Conv1D
 
-  // Tells whether the tensor is its parameter as it is, but for the name.
+  // Whether the tensor equals its parameter except for the name.
   bool is_plain() const { return !is_transposed && parameters.size() == 1; }
 };
 

@@ -1,4 +1,4 @@
-// The tensors of files and the parameters that they hold.
+// Tests the tensors of files and the parameters that they contain.
 #include "copus/description/stored_tensors.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// The descriptions agree with the installed transformers: what we write it reads, and with both reading the same
-// config.json the parameters have the same names, shapes and order. Skipped where transformers is not installed.
+// Tests that descriptions agree with the installed transformers. It reads what we write, and if both read the same
+// config.json, the parameters have the same names, shapes and order. Skipped if transformers is not installed.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -25,7 +25,7 @@ struct Described {
   std::vector<Json> models;
 };
 
-// One start of Python for all directories: importing transformers takes seconds.
+// Starts Python once for all directories, since importing transformers takes seconds.
 Described describe_with_transformers(const std::vector<fs::path>& directories) {
   std::vector<std::string> command{COPUS_PYTHON, COPUS_DESCRIBE_WITH_TRANSFORMERS};
   for (const fs::path& directory : directories) command.push_back(directory.string());
