@@ -1,5 +1,5 @@
 // Sends the training state from the ranks that hold it to the ranks that write it into a checkpoint. Whole tensors
-// travel in pieces, so that a rank needs memory for only a few pieces beside its state.
+// travel in pieces, so that a rank needs memory for only a few pieces in addition to its state.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,9 @@ int64_t piece_bytes(int64_t num_writers);
 // Plans the checkpoint of a model in its current layout.
 CheckpointPlan plan_checkpoint_of(const RankModel& model, const CheckpointLimits& limits = {});
 
-// Moves all state to the writers of `plan`, whose tensors are those of list_checkpoint_tensors. Every rank calls it. A
-// writer needs memory for two pieces beside the state. A rank whose state is on a device needs one more piece for each
-// writer. Tensors that files fuse or transpose are assembled as a whole.
+// Moves all state to the writers of `plan`, whose tensors are those of list_checkpoint_tensors. Every rank calls it. In
+// addition to the state, a writer needs memory for two pieces, and a rank whose state is on a device for one more piece
+// per writer. Tensors that files fuse or transpose are assembled as a whole.
 void hand_over_state(RankModel& model, const CheckpointPlan& plan, const TensorSink& sink);
 
 }  // namespace copus

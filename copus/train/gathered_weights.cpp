@@ -108,8 +108,7 @@ void GatheredWeights::gather_next() {
   if (!keeps_) {
     if (static_cast<int64_t>(gathered_.size()) > in_use_) return;
     next_gather_ = next_;
-    if (next_ < uses_.size() && gathered_.count(uses_[next_]) != 0)
-      ++next_gather_;  // the bucket in use is used once more
+    if (next_ < uses_.size() && gathered_.count(uses_[next_]) != 0) ++next_gather_;  // the one in use, used again
     if (next_gather_ < uses_.size() && gathered_.count(uses_[next_gather_]) == 0) gather(uses_[next_gather_]);
     return;
   }

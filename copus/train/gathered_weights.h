@@ -60,8 +60,7 @@ class GatheredWeights {
   size_t next_ = 0;                       // the first use that has not begun
   size_t next_gather_ = 0;                // with `keeps`: the first use whose bucket may not be gathered yet
   std::map<int64_t, int64_t> uses_left_;  // by bucket
-  std::map<int64_t, Work>
-      gathered_;  // by bucket, under way or done; with ZeRO-1 and 2 only gathers that nobody has waited for yet
+  std::map<int64_t, Work> gathered_;  // by bucket, under way or done; with ZeRO-1 and 2 only those not waited for yet
   int64_t in_use_ = 0;
 };
 

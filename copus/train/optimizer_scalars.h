@@ -1,5 +1,5 @@
-// Numbers that an optimizer keeps about its past updates, beside its slots. Training carries them through checkpoints,
-// re-layouts and failures; only the optimizer knows what they mean.
+// Numbers that an optimizer keeps about its past updates, in addition to its slots. Training carries them through
+// checkpoints, re-layouts and failures; only the optimizer knows what they mean.
 #pragma once
 
 #include <algorithm>

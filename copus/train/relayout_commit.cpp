@@ -1,4 +1,4 @@
-// The move of state at the step boundary, while all ranks stand still.
+// Moves the state at the step boundary, while training is paused on all ranks.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -26,8 +26,8 @@ void copy_runs(const std::vector<CopyRun>& runs, const std::byte* from, std::byt
   }
 }
 
-// Bytes of a bucket's state as the plan counts them: masters and slots, and the weights only where they are the
-// masters.
+// Bytes of a bucket's state as the plan counts them: master weights and slots. The compute weights count only if they
+// are the master weights.
 int64_t state_bytes(const BucketState& state) {
   if (!state.weight.defined()) return 0;
   const bool weights_are_master = state.master.scalar_type() == state.weight.scalar_type();
@@ -109,7 +109,7 @@ void StateMover::settle(const std::vector<BucketState>& state, std::vector<int64
 int64_t StateMover::move(const PreparedRelayout& prepared, at::ScalarType compute_dtype,
                          std::vector<BucketState>& state,
                          const std::function<void(const std::string& round)>& in_round) {
-  BucketState without_state;  // buckets that have only a gradient stay so
+  BucketState without_state;  // for buckets that have only a gradient
   without_state.slots.resize(prepared.num_slots);
   std::vector<BucketState> to(prepared.buckets.size(), without_state);
   int64_t bytes = 0;

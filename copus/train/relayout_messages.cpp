@@ -12,7 +12,7 @@ namespace copus {
 namespace {
 
 constexpr int64_t bytes_per_element = 4;   // as the plan counts
-constexpr int64_t message_alignment = 32;  // in elements; whole lines of memory are copied fastest
+constexpr int64_t message_alignment = 32;  // in elements; whole cache lines are copied fastest
 
 int64_t sum(const std::map<int64_t, int64_t>& sizes) {
   int64_t total = 0;
@@ -20,12 +20,12 @@ int64_t sum(const std::map<int64_t, int64_t>& sizes) {
   return total;
 }
 
-// View of `rows` stretches of `count` elements of a flat buffer, `stride` apart, as [rows, count].
+// View of `rows` ranges of `count` elements of a flat buffer, `stride` apart, as [rows, count].
 at::Tensor rows_of(const at::Tensor& buffer, int64_t begin, int64_t rows, int64_t count, int64_t stride) {
   return buffer.as_strided({rows, count}, {stride, 1}, buffer.storage_offset() + begin);
 }
 
-// Lays runs end to end and cuts the result into pieces of `size` elements.
+// Concatenates runs and splits the result into pieces of `size` elements.
 class Cutter {
  public:
   explicit Cutter(int64_t size) : size_(size) {}
@@ -82,8 +82,8 @@ const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
   return state.slots.at(static_cast<size_t>(kind) - static_cast<size_t>(StateKind::first_slot));
 }
 
-// Counts the exchanges of every round. A rank knows its own messages alone, and all ranks have to exchange equally
-// often: as often as the one with most.
+// Counts the exchanges of every round. A rank knows only its own messages, but all ranks must make the same number of
+// exchanges: that of the rank with most.
 RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, int64_t process,
                                    const std::map<int64_t, RankPlan>& stood_in, const StandIns& stand_ins,
                                    Communicator& everyone)
@@ -129,15 +129,15 @@ std::vector<RelayoutMessages::Part> RelayoutMessages::incoming(int64_t round,
   return parts;
 }
 
-// Number of elements in the messages of a round, by the other rank.
+// Number of elements in the messages of a round, by peer rank.
 std::map<int64_t, int64_t> RelayoutMessages::sizes_of(const std::vector<Part>& parts) {
   std::map<int64_t, int64_t> sizes;
   for (const Part& part : parts) sizes[part.other] += part.transfer->num_elements();
   return sizes;
 }
 
-// Cuts transfers into pieces. Those of one rank to another come in the same order on both sides, and so do their
-// pieces.
+// Splits transfers into pieces. The transfers from one rank to another have the same order on both sides, and so have
+// their pieces.
 RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Part>& parts, Side side, int64_t num_pieces) {
   std::map<int64_t, Cutter> cutters;
   for (const auto& [rank, size] : sizes_of(parts)) {

@@ -30,7 +30,8 @@ class RelayoutMessages {
  public:
   // Keeps references to all arguments except `process`. Every rank makes one. `process` is this rank's process in the
   // plan; `stood_in` are the plans of the processes in stand_ins.state. Exchanges are split so that the packed messages
-  // of one exchange fit into the memory that the plan's bound allows beside the state at rest: its k largest buckets.
+  // of one exchange fit into the plan's memory bound, which allows the k largest buckets in addition to the state at
+  // rest.
   RelayoutMessages(const RelayoutPlan& plan, int64_t process, const std::map<int64_t, RankPlan>& stood_in,
                    const StandIns& stand_ins, Communicator& everyone);
 

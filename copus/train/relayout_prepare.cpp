@@ -1,4 +1,4 @@
-// Preparation of a move beside training: no collective operation, and nothing that a step could notice.
+// Prepares a move while training continues: without collective operations, and without any effect on steps.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// Offsets of the blocks that a rank's state takes in its arena; one entry for each bucket.
+// Offsets of the blocks of a rank's state in its arena; one entry for each bucket.
 struct ArenaBlocks {
   std::vector<int64_t> state;
   std::vector<int64_t> gradient;
@@ -63,11 +63,11 @@ class TrialAllocation {
 
   ArenaSpace space_;
   int64_t weight_size_, master_size_;
-  size_t num_shards_;  // the optimizer's slots, and master weights of their own
+  size_t num_shards_;  // the optimizer's slots, and master weights if they are separate
 };
 
-// Bytes from the arena's beginning that the move and the layout after it need; with `keeps_old`, beside the state of
-// the layout before.
+// Bytes from the beginning of the arena that the move and the new layout need; with `keeps_old`, in addition to the
+// state of the old layout.
 int64_t bytes_needed(const PreparedRelayout& prepared, const std::vector<ArenaBlocks>& old, TrialAllocation trial,
                      bool keeps_old) {
   for (const ArenaBlocks& bucket : old) trial.release(bucket.gradient);
@@ -81,7 +81,7 @@ int64_t bytes_needed(const PreparedRelayout& prepared, const std::vector<ArenaBl
   return trial.high_water();
 }
 
-// The rank of the new layout that a process of the request becomes; empty where it becomes none.
+// The rank of the new layout that a process of the request becomes; empty if none.
 std::optional<int64_t> rank_after(const RelayoutRequest& request, int64_t process) {
   const std::vector<int64_t>& processes = request.to_processes;
   if (processes.empty()) return process;
@@ -143,7 +143,7 @@ std::future<PreparedRelayout> StateMover::prepare(const RelayoutRequest& request
       }
     }
   };
-  // Turns every failure into a veto: the state has not moved yet, so all ranks can go on as they are.
+  // Turns every failure into a veto: the state has not moved yet, so all ranks can continue in the old layout.
   const auto work = [get_ready] {
     const double begin = monotonic_seconds();
     PreparedRelayout prepared;

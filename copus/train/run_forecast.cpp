@@ -34,7 +34,7 @@ namespace {
 
 // docs/decisions/train.md gives the evidence for these numbers.
 constexpr double certain_share = 0.9;                // part of the forecast that every run certainly needs
-constexpr double process_bytes = 100.0 * (1 << 20);  // memory of a rank's process beside the forecast
+constexpr double process_bytes = 100.0 * (1 << 20);  // memory of a rank's process in addition to the forecast
 
 // Memory of the processes that train. On the modelled clock they hold config.model, whatever job they represent.
 std::vector<MemoryParts> memory_by_pipeline_rank(const RunConfig& config, const Configuration& configuration) {
@@ -45,8 +45,7 @@ std::vector<MemoryParts> memory_by_pipeline_rank(const RunConfig& config, const 
 // Sums over all ranks the part of each rank's memory that `bytes` selects.
 template <typename Bytes>
 double sum_over_ranks(RunConfig config, const Configuration& configuration, const Bytes& bytes) {
-  if (config.execution.precision ==
-      Precision::automatic) {  // the run will choose; assume the precision that needs less
+  if (config.execution.precision == Precision::automatic) {  // the run will choose; assume the smaller need
     config.execution.precision = Precision::bf16;
     const double in_bf16 = sum_over_ranks(config, configuration, bytes);
     config.execution.precision = Precision::fp32;

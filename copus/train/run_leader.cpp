@@ -18,8 +18,7 @@ RunLeader::RunLeader(const RunPlan& plan, const TrainingState& state)
 }
 
 void RunLeader::begin(bool can_judge_speed) {
-  const bool has_trained =
-      plan_.state_is_in_memory && plan_.logged_step > 0;  // otherwise the directory may not have been made yet
+  const bool has_trained = plan_.state_is_in_memory && plan_.logged_step > 0;  // otherwise it may not exist yet
   const bool is_gone = has_trained && !std::filesystem::exists(plan_.directory / "config.toml");
   output_.emplace(plan_, plan_.resume ? std::optional(written_step_) : std::nullopt);
   const auto note = [this](const std::string& line) { output_->note(line); };

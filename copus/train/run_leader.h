@@ -72,8 +72,7 @@ class RunLeader {
   int64_t written_step_;                    // the latest step whose record is written and was decided on
   std::optional<StepTimeKnowledge> known_;  // empty: there is no prediction of step times
   std::optional<ControllerStart> start_;    // until the run begins
-  std::optional<RunOutput>
-      output_;  // the first of these members, since it locks the run directory against other processes
+  std::optional<RunOutput> output_;         // first of these, since it locks the run directory against other processes
   std::optional<Adaptation> adaptation_;
   std::optional<RunControl> control_;
   std::optional<StragglerNotes> stragglers_;

@@ -154,8 +154,7 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
   if (!begins_schedule(before, plan.config) && then.strategy.world_size() == plan.start.strategy.world_size() &&
       !asks_for_another) {
     plan.start = then;
-  } else if (then != plan.start &&
-             then != configuration_of(before)) {  // otherwise the changed settings already show it
+  } else if (then != plan.start && then != configuration_of(before)) {  // else the changed settings show it
     plan.changes.push_back(describe_change(then, plan.start));
   }
   plan.effects = describe_resume_effects(before, plan.config, state, plan.start);

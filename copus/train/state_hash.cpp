@@ -18,18 +18,18 @@ namespace copus {
 
 namespace {
 
-// Number of elements that are brought to the host, or rounded, at once; and those of one task.
+// Number of elements that are copied to the host, or rounded, at once; and the number of elements of one task.
 constexpr int64_t elements_at_once = int64_t{4} << 20;
 constexpr int64_t elements_per_task = 1 << 16;
 
-// Places in the sum.
+// Positions of words in the sum.
 constexpr int64_t counters_word = 0, counter_copies_word = 1, padding_word = 2, first_of_parameters = 3;
 
 uint64_t key_of(StateKind kind, const std::string& parameter) {
   return stream_key(static_cast<uint64_t>(kind), parameter);
 }
 
-// Multiples of the golden ratio lie far apart, so that below 2^31 no index can stand for another value.
+// Multiples of the golden ratio are far apart, so below 2^31 no index can have the effect of another value.
 uint64_t hash_values(uint64_t key, int64_t first_index, std::span<const float> values) {
   constexpr uint64_t golden_ratio = 0x9E3779B97F4A7C15ULL;
   uint64_t place = key + static_cast<uint64_t>(first_index);
@@ -67,12 +67,12 @@ at::Tensor rounded(const at::Tensor& values, at::ScalarType dtype) {
 struct PartInBuffer {
   const LocalParameter& parameter;
   const at::Tensor& buffer;
-  int64_t first;  // number of the element that the buffer begins with; below 0 where something lies before the part
+  int64_t first;  // number of the buffer's first element; negative if something precedes the part
 
   int64_t begin() const { return std::clamp<int64_t>(first, 0, parameter.box.num_elements()); }
   int64_t end() const { return std::clamp<int64_t>(first + buffer.numel(), 0, parameter.box.num_elements()); }
 
-  // Hash of the elements from .. to, as `prepare` makes them of those in the buffer.
+  // Hash of the elements from .. to, after `prepare` has converted those in the buffer.
   template <class Prepare>
   uint64_t hash(StateKind kind, int64_t from, int64_t to, const Prepare& prepare) const {
     const uint64_t key = key_of(kind, parameter.info.name);
@@ -97,7 +97,7 @@ struct PartInBuffer {
   }
 };
 
-// What a rank holds of one bucket.
+// The part of one bucket that a rank holds.
 struct HeldBucket {
   const ParallelStrategy& strategy;
   const BucketOffsets& offsets;
@@ -109,8 +109,8 @@ struct HeldBucket {
   }
 
   struct Hashes {
-    uint64_t updated;  // of the elements that this rank updates; of weights, as they follow from these
-    uint64_t all;      // of those that it holds; with ZeRO-1 and 2 it holds weights that others update too
+    uint64_t updated;  // of the elements that this rank updates; for weights, of those derived from them
+    uint64_t all;      // of all elements that it holds; with ZeRO-1 and 2 that includes weights that other ranks update
   };
   Hashes hash(const LocalParameter& parameter, int64_t offset, StateKind kind) const {
     const PartInBuffer shard{parameter, lies_in_weights(kind) ? state.master : buffer_of(state, kind),
@@ -150,8 +150,8 @@ struct HeldBucket {
   }
 };
 
-// Tells whether this rank's copy is the one that counts: of the data-parallel ranks that update the same elements and
-// of replicas the first one's, and the embedding rather than the head that is tied to it.
+// Whether this rank's copy counts. Of the data-parallel ranks that update the same elements and of replicas, the first
+// one's counts. Of a tied pair the embedding counts, not the head.
 bool is_counted(const LocalParameter& parameter, const Placement& placement) {
   const ParallelStrategy& strategy = placement.strategy;
   return !parameter.tied_copy && placement.here.tensor % parameter.sharding.replicas == 0 &&
@@ -182,12 +182,12 @@ StateHash::StateHash(const ModelDescription& model, const std::vector<OptimizerS
   words_.resize(counted(std::ssize(parameters_), StateKind::weights));
 }
 
-// The word of a parameter's elements that count.
+// The word for a parameter's counted elements.
 int64_t StateHash::counted(int64_t parameter, StateKind kind) const {
   return first_of_parameters + parameter * 2 * std::ssize(kinds_) + static_cast<int64_t>(kind);
 }
 
-// The word of all its copies less these.
+// The word for all copies minus the counted elements.
 int64_t StateHash::copies(int64_t parameter, StateKind kind) const {
   return counted(parameter, kind) + std::ssize(kinds_);
 }

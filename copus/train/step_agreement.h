@@ -19,10 +19,9 @@ namespace copus {
 // The contribution of one rank to the agreement. For fields marked "rank 0's counts" the other ranks' values are
 // ignored.
 struct StepReport {
-  ExactSum squared_norm;  // of the gradient elements that this rank counts
-  ExactSum
-      small_squared_norms;  // of gradients of a smaller batch, summed over all data-parallel ranks; counted as above
-  ExactSum loss;            // of the token losses that this rank counts
+  ExactSum squared_norm;         // of the gradient elements that this rank counts
+  ExactSum small_squared_norms;  // of gradients of a smaller batch, over all data-parallel ranks; counted as above
+  ExactSum loss;                 // of the token losses that this rank counts
   StopReason stop = StopReason::none;  // as agree_on_stop() takes it
   double begin = 0;                    // beginning of the step, on the rank's clock; rank 0's counts
   double now = 0;                      // time when the rank reached the agreement

@@ -61,8 +61,7 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
     state.skipped_in_a_row = 0;
     if (measures_noise) norms = observe_noise(agreed, state);
   } else if (agreed.lacks_loss()) {
-    if (measures_noise)
-      state.observed_samples += state.configuration.global_batch;  // the samples carry no information about the noise
+    if (measures_noise) state.observed_samples += state.configuration.global_batch;  // they carry no noise information
   } else {
     skip(agreed, lr, state);
   }

@@ -29,8 +29,8 @@ Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
                        std::ssize(plan.micro_batches));
 }
 
-// Fills up the last held-out samples with sequences without loss, if they are too few for sequence-parallel ranks to
-// share their tokens evenly. Returns how many sequences there are then.
+// Pads the last held-out samples with sequences without loss, if they are too few for sequence-parallel ranks to share
+// their tokens evenly. Returns the resulting number of sequences.
 int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configuration, int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   if (!strategy.sequence_parallel || sequences * sequence_length % strategy.tensor_parallel == 0) return sequences;
@@ -56,7 +56,7 @@ std::vector<EvaluationBatch> batches_of(const std::vector<HeldOutPart>& parts, i
   return batches;
 }
 
-// Weighs the sources' losses. A source without a token that carries loss does not count.
+// Weights the sources' losses. A source without tokens that carry loss does not count.
 std::optional<HeldOutLoss> mean_of(const std::vector<HeldOutPart>& parts,
                                    const std::vector<std::optional<double>>& losses, const Dataset& dataset) {
   HeldOutLoss result;
@@ -74,7 +74,7 @@ std::optional<HeldOutLoss> mean_of(const std::vector<HeldOutPart>& parts,
   return result;
 }
 
-// Connects the ranks as the layout needs it, and makes this rank's part of the model, all zero.
+// Connects the ranks for the layout, and makes this rank's part of the model, all zero.
 std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configuration& configuration, World& world,
                                       StepRecorder& recorder, StateMemory& memory) {
   const ParallelStrategy& strategy = configuration.strategy;
@@ -85,7 +85,7 @@ std::unique_ptr<RankModel> make_model(const RunConfig& config, const Configurati
                                                     optimizer_slots(config.optimizer.kind).size(), memory));
 }
 
-// Throws UserError where the checkpoint holds optimizer state that nobody here would go on with, or lacks some.
+// Throws UserError if the checkpoint contains optimizer state that this version does not know, or lacks required state.
 void check_known(const Checkpoint& checkpoint, const RunConfig& config, const OptimizerScalars& scalars,
                  const UpdateRule& rule) {
   const auto refuse = [&](std::string_view name) {
@@ -111,7 +111,7 @@ void check_known(const Checkpoint& checkpoint, const RunConfig& config, const Op
   }
 }
 
-// The optimizer that wrote a checkpoint, by its slots; empty where none of ours did.
+// The optimizer that wrote a checkpoint, by its slots; empty if it is none of ours.
 std::optional<OptimizerKind> optimizer_of(const Checkpoint& checkpoint) {
   for (const auto& [kind, name] : named_values<OptimizerKind>) {
     const std::string first_slot = concat(optimizer_slots(kind).front().name, ".");
@@ -199,7 +199,7 @@ Trainer::Trainer(const RunConfig& config, const Dataset& dataset, at::Device dev
 int64_t samples_of_evaluation(const RunConfig& config, const Dataset& dataset) {
   const int64_t all = dataset.held_out_samples();
   if (config.evaluate.max_batches == 0) return all;
-  // The batch of the configuration keeps the samples the same after the micro-batch has changed.
+  // Using the configuration file's micro-batch keeps the samples the same when the current micro-batch changes.
   return std::min(all, config.evaluate.max_batches * config.train.micro_batch);
 }
 
@@ -273,7 +273,7 @@ void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
   model_->publish_weights();
   optimizer.set_steps(state.optimizer_steps);
   if (survives_) journal_in(survives_->journal).rest(state.optimizer_steps);
-  // A factor is that of the batch which the checkpoint was written in.
+  // The factor belongs to the batch with which the checkpoint was written.
   const int64_t batch = state.configuration.global_batch;
   if (batch != configuration().global_batch) state.rate_factor = state_.rate_factor;
   state.configuration = configuration();
@@ -346,8 +346,8 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   const StepGradients gradients =
       modelled_ ? compute_modelled_gradients(plan, loss_scale) : compute_gradients(plan, loss_scale);
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
-  // The only place at which the host waits for a GPU, as every rank has to before the ranks agree: the norm is the last
-  // of the device's work, so everything before it is done as well.
+  // The only place where the host waits for a GPU, as every rank must before the ranks agree. The norm is the last of
+  // the device's work, so everything before it is done as well.
   report.squared_norm = model_->optimizer->squared_gradient_norm();
   report.small_squared_norms = gradients.small_squared_norms;
   report.small_squared_norms.add(model_->probe.take());
@@ -362,20 +362,20 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   report.rate_factor = std::exchange(announced_rate_factor_, std::nullopt);
   StepAgreement agreed = agree_on_numbers(report, model_->groups.everyone());
   agreed.loss_tokens = loss_tokens;
-  agreed.loss /= static_cast<double>(loss_tokens);  // of no tokens there is no mean: NaN
+  agreed.loss /= static_cast<double>(loss_tokens);  // without tokens there is no mean: NaN
   if (survives_) survives_->decided = {state_.step + 1, agreed};
   agree_on_time(agreed, model_->groups.everyone());
   if (survives_) survives_->decided.agreed = agreed;
   write_record();  // before any weight changes
   if (modelled_) agreed.seconds = agreed.seconds_of_rank_0 = modelled_->step_seconds(configuration());
   stop_reason_ = agreed.stop;
-  // Right after the ranks have agreed none of them has to wait for another one that is late.
+  // Right after the agreement no rank has to wait for a late one.
   const PartSeconds seconds = recorder_.take_seconds();
   if (gathers_seconds_) clock_.leave_out([&] { seconds_.add(state_.step + 1, seconds, world_); });
   return agreed;
 }
 
-// Adds this rank's gradients to the main ones, and those of the other ranks.
+// Adds this rank's gradients and those of the other ranks to the main gradients.
 Trainer::StepGradients Trainer::compute_gradients(const ProbePlan& plan, double loss_scale) {
   recorder_.begin({.category = "data", .name = "data", .part = {}}, "reading data");
   const std::vector<MicroBatch> micro_batches = read_micro_batches(plan, loss_scale);
@@ -389,7 +389,8 @@ Trainer::StepGradients Trainer::compute_gradients(const ProbePlan& plan, double 
   return {{losses}, {}};
 }
 
-// Reads this rank's slice of the global batch, which is the samples after those consumed so far, whatever the layout.
+// Reads this rank's slice of the global batch. The global batch is the samples after those consumed so far, in any
+// layout.
 std::vector<MicroBatch> Trainer::read_micro_batches(const ProbePlan& plan, double loss_scale) const {
   auto first =
       static_cast<int64_t>(state_.data_position()) + model_->groups.here().data * samples_per_rank(configuration());
@@ -411,7 +412,8 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
               batch.document_starts.empty() ? at::Tensor() : to_device(batch.document_starts, sequences, device_)};
 }
 
-// Evaluates the held-out data. A micro-batch is of one source. They are dealt to the data-parallel ranks in rounds.
+// Evaluates the held-out data. A micro-batch has samples of one source only. Micro-batches are dealt to the
+// data-parallel ranks in rounds.
 std::optional<HeldOutLoss> Trainer::evaluate(const StopQuestion& stop) {
   recorder_.be_at(concat("evaluation after step ", state_.step));
   const ParallelStrategy& strategy = executed_.strategy;
@@ -423,7 +425,8 @@ std::optional<HeldOutLoss> Trainer::evaluate(const StopQuestion& stop) {
     stop_reason_ = agree_on_stop(stop(), groups.everyone());
     if (stop_reason_ != StopReason::none) return std::nullopt;
     const int64_t own = round + groups.here().data;
-    // Where the ranks gather weights together, one that has no samples left repeats the round's first, for the others.
+    // If the ranks gather weights together, a rank without samples repeats the round's first micro-batch, to take part
+    // in the gathers.
     const bool has_samples = own < std::ssize(batches);
     if (!has_samples && !strategy.cuts_weights()) continue;
     const auto& [part, first, count] = batches[static_cast<size_t>(has_samples ? own : round)];
@@ -434,7 +437,7 @@ std::optional<HeldOutLoss> Trainer::evaluate(const StopQuestion& stop) {
     sums[part].tokens += batch.loss_tokens;
     sums[part].loss.add(of_batch);
   }
-  // One rank of those that have seen a micro-batch counts it.
+  // Among the ranks that have processed a micro-batch, one counts it.
   const bool counts = groups.here().tensor == 0 && groups.here().pipeline + 1 == strategy.pipeline_parallel;
   if (!counts) sums.assign(parts.size(), {});
   return mean_of(parts, agree_on_mean_losses(sums, groups.everyone()), dataset_);

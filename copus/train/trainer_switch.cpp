@@ -148,7 +148,8 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
   return std::nullopt;
 }
 
-// Connects the groups of a layout beside those of the current one. Every rank calls it and returns the same result.
+// Connects the groups of a layout in addition to those of the current one. Every rank calls it and returns the same
+// result.
 std::optional<Obstacle> Trainer::open_groups(const Configuration& configuration) {
   std::vector<GroupUse> groups = groups_of(config_, this->configuration());
   const std::vector<GroupUse> new_groups = groups_of(config_, configuration);
@@ -325,8 +326,7 @@ void Trainer::change_layout(PendingSwitch& pending, SwitchPhases& phases, Switch
       COPUS_CHECK(!still, "nor can the layout before be had again: ", still->reason);
       refuse(report, SwitchReport::Outcome::rolled_back, *obstacle);
     }
-    if (report.outcome == SwitchReport::Outcome::moved)
-      world_.require(groups_of(config_, report.to));  // closes groups that are not needed
+    if (report.outcome == SwitchReport::Outcome::moved) world_.require(groups_of(config_, report.to));  // as above
     settle_after_move(state, report.outcome == SwitchReport::Outcome::moved ? state_after(pending.intent) : state_);
     if (dtype != master_dtype_of(dtype)) model_->publish_weights();
     if (before) {
@@ -416,8 +416,8 @@ double Trainer::step_bytes(const Configuration& configuration) const {
   return parts.activations + parts.logits + parts.workspace;
 }
 
-// Allocates, for a moment, the memory that a step is predicted to need beside its state. Returns the obstacle if it is
-// not available.
+// Allocates, for a moment, the memory that a step is predicted to need in addition to its state. Returns the obstacle
+// if it is not available.
 std::optional<Obstacle> Trainer::rehearse(const Configuration& configuration) const {
   const double bytes = step_bytes(configuration);
   // Host memory can be overcommitted, and a lack of it shows only on use, so compare with what is available. Memory in

@@ -111,8 +111,7 @@ TEST_F(TrainerSwitch, Beta2AndWeightDecayFollowTheBatch) {
 
 TEST_F(TrainerSwitch, AResumedRunGoesOnWithItsProductOfBeta2) {
   RunConfig begin = config({ranks(1, 1, 1), scaled});
-  begin.optimizer.schedule =
-      LearningRateSchedule::constant;  // with another schedule, another batch would change a run of so many steps
+  begin.optimizer.schedule = LearningRateSchedule::constant;  // others depend on the batch
   std::optional<Snapshot> snapshot;
   std::vector<double> losses;
   double product = 1;

@@ -24,16 +24,16 @@ struct TrainingState {
   uint64_t seed = 0;             // of the run: weights and data order
   int64_t sequence_length = 0;   // length that the data were cut into
   bool byte_tokens = false;      // tokens are bytes of text
-  std::string
-      data_fingerprint;    // identifies the data; a resumed run must see the same data unless the user asks for others
-  int64_t data_begin = 0;  // consumed_samples when the run began to read these data
+  // Identifies the data. A resumed run must see the same data unless the user asks for others.
+  std::string data_fingerprint;
+  int64_t data_begin = 0;            // consumed_samples when the run began to read these data
   std::string held_out_fingerprint;  // identifies what an evaluation reads
   NoiseAverage noise_average;        // of the steps so far; per sample, so it holds for any batch and layout
   // Value of consumed_samples - skipped_samples after the latest step whose norms were observed.
   int64_t observed_samples = 0;
   Configuration configuration;  // that the run was in
   double rate_factor = 1;       // factor on the schedule's learning rate for the batch
-  OptimizerScalars optimizer;   // numbers that the optimizer keeps beside its slots
+  OptimizerScalars optimizer;   // numbers that the optimizer keeps in addition to its slots
 
   // Index of the next sample in the data.
   uint64_t data_position() const { return static_cast<uint64_t>(consumed_samples - data_begin); }

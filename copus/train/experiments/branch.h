@@ -17,11 +17,10 @@ constexpr int64_t branch_held_out_samples = 512;
 
 struct Branch {
   int64_t global_batch = 0;
-  double learning_rate = 0;  // constant until the decay
-  double rate_factor = 1;    // the part of learning_rate that is due to the batch
-  int64_t samples = 0;       // number of samples to read; a multiple of global_batch
-  int64_t skipped_samples =
-      0;  // samples skipped between those that the checkpoint's run has read and the branch's first
+  double learning_rate = 0;     // constant until the decay
+  double rate_factor = 1;       // the part of learning_rate that is due to the batch
+  int64_t samples = 0;          // number of samples to read; a multiple of global_batch
+  int64_t skipped_samples = 0;  // between the last sample that the checkpoint's run has read and the branch's first
 };
 
 // The configuration in which a branch of a run trains: on one rank, without adapting. `consumed_tokens`: of the

@@ -141,9 +141,8 @@ inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& c
   const int64_t of_rank = samples_per_rank(config), num_ranks = config.parallel.data_parallel;
   const bool has_prefix = num_ranks == 1 || config.parallel.zero_stage >= 2;
   int64_t small = has_prefix ? std::min(of_rank, config.train.micro_batch) : of_rank;
-  if (of_rank == small && num_ranks == 1) {  // split
-    small = step % config.noise_scale.split_interval == 0 ? std::max<int64_t>(1, small / 8)
-                                                          : 0;  // 0 on steps that are not split
+  if (of_rank == small && num_ranks == 1) {  // the step is one micro-batch
+    small = step % config.noise_scale.split_interval == 0 ? std::max<int64_t>(1, small / 8) : 0;  // 0: no split
   }
   const double loss_tokens = gradients.loss_tokens(first, batch);
   Norms norms;

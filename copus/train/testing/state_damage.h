@@ -21,7 +21,7 @@
 
 namespace copus::state_damage {
 
-// What a rank knows beside its tensors.
+// What a rank knows in addition to its tensors.
 struct Counters {
   TrainingState state;
   int64_t updates = 0;  // updates that its optimizer counts
