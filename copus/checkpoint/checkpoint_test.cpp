@@ -290,8 +290,8 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
         {"flipped", flipped},
         {"of another run", read_text_file(others / checkpoint_name(20) / name)}};
     for (const auto& [kind, damaged] : kinds) {
-      if (damaged && damaged->size() == content.size() && name.ends_with(".safetensors"))
-        continue;  // only verify_tensors finds it
+      // Only verify_tensors finds such damage.
+      if (damaged && damaged->size() == content.size() && name.ends_with(".safetensors")) continue;
       if (damaged == content) continue;
       SCOPED_TRACE(concat(name, " ", kind));
       std::filesystem::remove(step_path(20) / name);

@@ -42,8 +42,8 @@ struct ParallelStrategy {
   int64_t pipeline_parallel = 1;  // p
   int64_t virtual_stages = 1;     // v: model chunks per pipeline rank
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  bool sequence_parallel =
-      false;  // activations outside attention and feed-forward are sharded over the tensor-parallel ranks
+  // Whether activations outside attention and feed-forward are sharded over the tensor-parallel ranks.
+  bool sequence_parallel = false;
   // What is sharded over the data-parallel ranks (Rajbhandari et al. 2020): master weights and moments from stage 1 on,
   // gradients from stage 2 on, and compute weights in stage 3.
   int64_t zero_stage = 0;

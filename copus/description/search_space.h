@@ -15,8 +15,7 @@ struct SearchSpace {
   std::vector<int64_t> micro_batches;  // empty: powers of two
   std::vector<PipelineSchedule> schedules = all_values<PipelineSchedule>();
   InterleavedRounds interleaved_rounds = InterleavedRounds::of_pipeline_ranks;
-  std::vector<int64_t>
-      virtual_stages;  // for interleaved; empty: powers of two, and numbers that split the layers evenly
+  std::vector<int64_t> virtual_stages;  // for interleaved; empty: powers of two, and even splits of the layers
   std::vector<Recompute> recomputes = all_values<Recompute>();
   std::vector<bool> sequence_parallel = {false, true};
   std::vector<int64_t> zero_stages = {0, 1, 2, 3};

@@ -100,8 +100,8 @@ Vector exponentials(const Vector& logarithms) {
 
 struct Prediction {
   double seconds = 0;
-  Vector
-      shares{};  // of each factor in the seconds: the gradient of log(seconds) with respect to the factors' logarithms
+  // Share of each factor in the seconds: the gradient of log(seconds) with respect to the factors' logarithms.
+  Vector shares{};
 };
 
 Prediction predict(const Vector& factors, const StepTimeParts& parts) {

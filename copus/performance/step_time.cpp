@@ -116,8 +116,7 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
     of.num_microbatches = configuration.num_microbatches();
     if (is_first) of.embedding = seconds_of(costs.blocks.embedding, buckets.embedding);
     if (is_last) of.head = seconds_of(costs.blocks.head, buckets.embedding);
-    if (is_first && is_last && model_.tie_word_embeddings && !of.reshards)
-      of.head.gather = 0;  // the embedding's weights serve it
+    if (is_first && is_last && model_.tie_word_embeddings && !of.reshards) of.head.gather = 0;  // it is the embedding
     if (tied_at_the_end) of.embedding.reduce = of.head.reduce = 0;
     const bool is_common = !is_first && !is_last;
     if (is_common && in_the_middle.contains(of.num_layers)) {

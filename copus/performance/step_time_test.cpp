@@ -230,8 +230,8 @@ TEST(StepTime, RanksThatShareDevicesTakeTurns) {
   cluster.devices_per_node = 2;
   const StepTimeParts sharing = predict(cluster, configuration);
   EXPECT_NEAR(sharing.compute, 2 * alone.compute, 1e-9);
-  EXPECT_GT(sharing.data_communication,
-            2 * alone.data_communication);  // more than twice, since nothing overlaps any more
+  // More than twice, since nothing overlaps any more.
+  EXPECT_GT(sharing.data_communication, 2 * alone.data_communication);
   cluster.devices_per_node = 8;
   EXPECT_NEAR(predict(cluster, configuration).compute, alone.compute / 2, 1e-9);
 }

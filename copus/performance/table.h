@@ -19,8 +19,8 @@ struct TableCell {
   Configuration configuration;
   StepTimeParts parts;  // the prediction
   MemoryPrediction memory;
-  Corrected
-      step;  // the corrected prediction, less certain on more nodes than the cluster's description was compared on
+  // The corrected prediction. It is less certain on more nodes than the cluster's description was compared on.
+  Corrected step;
   bool beyond_measured = false;  // whether it takes more nodes than that, and was not measured itself
   int64_t measured_steps = 0;
 

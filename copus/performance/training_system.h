@@ -51,10 +51,9 @@ struct MemoryUse {
   // it is an upper bound.
   bool writes_score_gradients = false;
 
-  double gradient_copy_bytes = 0;  // bytes per parameter of a micro-batch's own gradients, before they are added
-  bool separate_tied_gradient =
-      false;               // whether a tied head's gradient has its own buffer in addition to its embedding's
-  double fixed_bytes = 0;  // the device's runtime, communicators and their buffers
+  double gradient_copy_bytes = 0;       // bytes per parameter of a micro-batch's own gradients, before they are added
+  bool separate_tied_gradient = false;  // whether a tied head's gradient has a buffer of its own
+  double fixed_bytes = 0;               // the device's runtime, communicators and their buffers
   // Measured, and used instead of fixed_bytes if available; without context_bytes the context counts as fixed_bytes.
   CommunicatorCosts communicators = {};
 
@@ -93,10 +92,9 @@ struct TrainingSystem {
     double attention = 2;  // as wide as queries, keys and values together: rotary embedding
     // As wide as `attention`: norms of queries and keys, by head or over projections.
     double normed_heads = 2, normed_projections = 3;
-    double feed_forward = 3;  // intermediate_size wide: the activation function of gate and up
-    double normed_outputs =
-        2;                    // added to `stream` if norms apply to the outputs of blocks: a sum separate from its norm
-    double normed_twice = 4;  // added to `stream` if norms apply to inputs and outputs of blocks
+    double feed_forward = 3;    // intermediate_size wide: the activation function of gate and up
+    double normed_outputs = 2;  // added to `stream` if norms apply to outputs of blocks: a sum separate from its norm
+    double normed_twice = 4;    // added to `stream` if norms apply to inputs and outputs of blocks
     // Added to `stream` if the outputs of blocks are multiplied before they are added (residual_multiplier).
     double multiplied_outputs = 4;
     double launches = 11;  // number of kernels

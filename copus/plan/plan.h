@@ -62,8 +62,7 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
 
 struct BatchPlan {
   int64_t global_batch = 0;
-  std::vector<PlannedConfiguration>
-      layouts;  // each layout with its fastest configuration, sorted by time; empty if nothing fits
+  std::vector<PlannedConfiguration> layouts;  // each layout at its fastest, sorted by time; empty if nothing fits
 };
 
 struct Plan {

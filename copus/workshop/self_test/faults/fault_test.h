@@ -24,13 +24,12 @@ struct FaultTestOptions {
 // The result of one fault.
 struct FaultOutcome {
   const FaultKind* kind = nullptr;
-  std::string place;                      // of the struck process, as it reported it
-  bool was_harmed = false;                // whether the job had to heal or end
-  std::optional<double> named_seconds{};  // from the fault until the job knew which rank had failed
-  std::optional<double>
-      healed_seconds{};  // until all ranks were training, from then or, if no rank was named, from the fault
-  std::optional<double> gone_seconds{};  // from the fault until no process of the job remained
-  std::string failure{};                 // empty: as expected
+  std::string place;                       // of the struck process, as it reported it
+  bool was_harmed = false;                 // whether the job had to heal or end
+  std::optional<double> named_seconds{};   // from the fault until the job knew which rank had failed
+  std::optional<double> healed_seconds{};  // until all ranks trained, from then, or from the fault if none was named
+  std::optional<double> gone_seconds{};    // from the fault until no process of the job remained
+  std::string failure{};                   // empty: as expected
 };
 
 // The result of a run that was struck by several faults.
