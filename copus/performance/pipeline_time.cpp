@@ -83,8 +83,8 @@ class Passes {
 
   // The three kinds of cost of a pass on a stage.
   enum { forward_cost, backward_cost, backward_before_weight_cost, num_costs };
-  // A message that has arrived from the beginning, and one that no pass awaits; the others have indices from
-  // first_message on.
+  // `nothing` is a message that is available from the start, and `nobody` one that no pass awaits. The others have
+  // indices from first_message on.
   static constexpr int64_t nothing = 0, nobody = 1, first_message = 2;
 
  private:

@@ -18,8 +18,8 @@ struct PlanQuestion {
   std::string cluster_name;
   ModelDescription model;
   ClusterDescription cluster;
-  PlannedSystem program = PlannedSystem::copus;  // the program that will train, and
-  TrainingSystem system;                         // its properties in this precision
+  PlannedSystem program = PlannedSystem::copus;  // the program that will train
+  TrainingSystem system;                         // the program's properties in `precision`
   std::string precision;                         // "bf16" or "fp32"
   int64_t sequence_length = 0;
   int64_t tokens = 0;  // of the whole training, to compute its duration; 0: not asked

@@ -148,8 +148,8 @@ class Regrouping {
     for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
   }
 
-  // No member holds state. The member that can read the latest record of an ended process takes the record over. The
-  // state that the record describes is complete: a rank lets go of a layout only after all ranks have the next one.
+  // No member holds state. The member that can read the latest record of an ended process takes it over. The state that
+  // the record describes is complete: a rank releases a layout only after all ranks have the next one.
   void speak_for_the_ended() {
     tell("reading what the ended have left");
     const FoundRecord mine = latest_record(state_.arena.get(), state_.loaded_in);

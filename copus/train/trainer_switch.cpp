@@ -403,7 +403,7 @@ std::optional<Obstacle> Trainer::assemble(const Configuration& configuration, st
   return obstacle;
 }
 
-// The memory that a step is predicted to need on this rank, beside its state.
+// The memory that a step is predicted to need on this rank, in addition to its state.
 double Trainer::step_bytes(const Configuration& configuration) const {
   const MeshCoordinates here = Mesh(configuration.strategy).coordinates(world_.rank());
   const PredictedJob job = predicted_job(config_);

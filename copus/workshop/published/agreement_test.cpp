@@ -13,7 +13,7 @@ TEST(Agreement, KendallsTauCountsPairs) {
   EXPECT_DOUBLE_EQ(kendall_tau(a, std::vector<double>{2, 4, 6, 9}), 1);
   EXPECT_DOUBLE_EQ(kendall_tau(a, std::vector<double>{9, 7, 5, 3}), -1);
   EXPECT_DOUBLE_EQ(kendall_tau(a, std::vector<double>{1, 3, 2, 4}), 4.0 / 6);
-  // With one tie in b: 5 agreeing pairs, of 6 in a and 5 in b.
+  // With one tie in b: 5 pairs agree, out of 6 untied pairs in a and 5 in b.
   EXPECT_DOUBLE_EQ(kendall_tau(a, std::vector<double>{1, 2, 2, 4}), 5 / std::sqrt(30.0));
   EXPECT_TRUE(std::isnan(kendall_tau(a, std::vector<double>{1, 1, 1, 1})));
   EXPECT_TRUE(std::isnan(kendall_tau(std::vector<double>{1}, std::vector<double>{1})));

@@ -33,7 +33,7 @@ constexpr double tolerance = 1e-5;
 constexpr auto look_interval = std::chrono::microseconds(500);
 // Limits for waiting. They do not define good results, and only detect what never happens.
 constexpr double start_limit = 120, heal_limit = 30, gone_limit = 30, phase_limit = 2;
-// For this time after a fault that should be harmless, no rank may be reported as failed.
+// After a fault that should be harmless, no rank may be reported as failed for this many seconds.
 constexpr double harm_limit = 1;
 
 constexpr const char* model_text = R"(
