@@ -1,6 +1,6 @@
 // Agreements of all ranks. Once a step two small all-reduces give all ranks the same numbers. Between steps ranks agree
 // on an obstacle that prevents one of them from continuing, or on any text. No message grows with the number of ranks
-// n, and no rank exchanges messages with more than log2 n others.
+// n, and no rank exchanges messages with more than log2 n others, rounded up.
 #pragma once
 
 #include <cmath>

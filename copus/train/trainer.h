@@ -238,7 +238,7 @@ class Trainer {
   bool measures_noise_;
   bool gathers_seconds_ = false;
   SecondsByRank seconds_;
-  std::optional<SurvivingState> survives_;  // its training state is outdated; leave() updates it from state_
+  std::optional<SurvivingState> survives_;  // its training state may be outdated; leave() updates it from state_
 };
 
 // Returns what `body` returns for a trainer, which is destroyed at the end. If `body` throws, the trainer is leaked on
