@@ -19,6 +19,7 @@
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/run_directory.h"
+#include "copus/config/descriptions.h"
 #include "copus/config/run_config.h"
 #include "copus/model/decoder.h"
 #include "copus/model/precision.h"
@@ -41,6 +42,9 @@ constexpr int64_t most_repetitions = 8;
 
 // The number of batches, and their sequences, for measuring the noise scale at the checkpoint.
 constexpr int64_t noise_batches = 16, noise_batch = 64;
+
+// No interval of branches is so narrow that it stands above the scatter between moments of a run.
+constexpr double smallest_deviation = 0.05;
 
 struct CalibrateOptions {
   std::string run;
@@ -256,9 +260,37 @@ class Calibration {
     report.fit = *fit;
     report.rate_exponent = best_rate_exponent(efficiencies);
     const fs::path file = run_ / "calibration.json";
+    report.critical_batches = critical_batches_with(measured_by(report), file);
     write_file_durably(file, to_json(report) + '\n');
     std::cout << (options_.json ? to_json(report) + '\n' : describe(report, file)) << std::flush;
     return 0;
+  }
+
+  // The critical batch at this checkpoint. noise_scale.critical_updates bounds it anew in a run that reads it.
+  MeasuredCriticalBatch measured_by(const CalibrationReport& report) const {
+    constexpr double deviations_of_interval = 2 * 1.96;  // of 95 %
+    const auto sequence = static_cast<double>(config_.train.sequence_length);
+    const double noise_scale = report.noise_scale * sequence;
+    const Estimate& calibration = report.fit.calibration;
+    return {.tokens = static_cast<double>(report.consumed_samples) * sequence,
+            .noise_scale = noise_scale,
+            .critical_batch = calibration.value * noise_scale,
+            .deviation =
+                std::max(smallest_deviation, std::log(calibration.high / calibration.low)) / deviations_of_interval};
+  }
+
+  // Adds it to those of the run's other checkpoints in the file, if there is one that this Copus reads.
+  static std::vector<MeasuredCriticalBatch> critical_batches_with(const MeasuredCriticalBatch& latest,
+                                                                  const fs::path& file) {
+    std::vector<MeasuredCriticalBatch> all;
+    try {
+      all = read_calibration_file(file, "calibrate");
+    } catch (const UserError&) {  // the file is missing, or of another version, and is replaced
+    }
+    std::erase_if(all, [&](const MeasuredCriticalBatch& at) { return at.tokens == latest.tokens; });
+    all.push_back(latest);
+    std::ranges::sort(all, {}, &MeasuredCriticalBatch::tokens);
+    return all;
   }
 
   static bool is_at_an_end(const Estimate& calibration) {

@@ -25,7 +25,7 @@ class Calibrate(ProgramTest):
         files = list((self.folder / "r" / "calibration").glob("*/branches-*.jsonl"))
         return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
-    def test_finds_a_constant_that_a_run_reads(self):
+    def test_finds_critical_batches_that_a_run_reads(self):
         self.train()
         printed = json.loads(self.assert_done("calibrate", "r", "--time", "60s", "--json").stdout)
         written = json.loads((self.folder / "r" / "calibration.json").read_text())
@@ -40,7 +40,17 @@ class Calibrate(ProgramTest):
         self.assert_done("train", "run.toml", "--run-dir", "s", "--set", "noise_scale.calibration=r/calibration.json",
                          "--set", "train.max_steps=2")
         config = tomllib.loads((self.folder / "s" / "config.toml").read_text())
-        self.assertEqual(config["noise_scale"]["calibration"], written["calibration"])
+        [point] = written["critical_batches"]
+        self.assertEqual(config["noise_scale"]["calibration"],
+                         [[point[name] for name in ("tokens", "noise_scale_tokens", "critical_batch_tokens", "deviation")]])
+        self.assertAlmostEqual(point["critical_batch_tokens"] / point["noise_scale_tokens"], written["calibration"])
+
+        # A later checkpoint adds its own.
+        self.assert_done("train", "--resume", "--run-dir", "r", "--set", "train.max_steps=200")
+        self.assert_done("calibrate", "r", "--time", "60s")
+        later = json.loads((self.folder / "r" / "calibration.json").read_text())
+        self.assertEqual(later["critical_batches"][0], point)
+        self.assertEqual([entry["tokens"] for entry in later["critical_batches"]], [point["tokens"], 2 * point["tokens"]])
 
     def test_goes_on_where_it_was_stopped(self):
         self.train()

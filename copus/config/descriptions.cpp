@@ -63,20 +63,33 @@ std::string read_named_file(const std::filesystem::path& path, const std::string
   }
 }
 
-double read_calibration_file(const std::filesystem::path& path, const std::string& asked_by) {
+std::vector<MeasuredCriticalBatch> read_calibration_file(const std::filesystem::path& path,
+                                                         const std::string& asked_by) {
   const char* const expected = "a number, or the calibration.json that `copus calibrate` has written";
   const std::string text = read_named_file(path, asked_by, expected);
   const nlohmann::json object = parse_json(text);
-  const auto found = object.is_object() ? object.find("calibration") : object.end();
-  if (!object.is_object() || found == object.end() || !found->is_number()) {
-    throw UserError(concat(asked_by, ": ", path.string(), " holds no \"calibration\"; expected ", expected));
-  }
+  const auto refuse = [&] {
+    throw UserError(concat(asked_by, ": ", path.string(), " holds no \"critical_batches\"; expected ", expected));
+  };
+  if (!object.is_object()) refuse();
   try {
     check_version(object, calibration_file_version);
   } catch (const UserError& error) {
     throw UserError(concat(asked_by, ": ", path.string(), ": ", error.what(), "; run `copus calibrate` again"));
   }
-  return found->get<double>();
+  const auto found = object.find("critical_batches");
+  if (found == object.end() || !found->is_array() || found->empty()) refuse();
+  std::vector<MeasuredCriticalBatch> measured;
+  for (const nlohmann::json& point : *found) {
+    const auto amount = [&](const char* name) {
+      const auto value = point.is_object() ? point.find(name) : point.end();
+      if (value == point.end() || !value->is_number() || !(value->get<double>() > 0)) refuse();
+      return value->get<double>();
+    };
+    measured.push_back(
+        {amount("tokens"), amount("noise_scale_tokens"), amount("critical_batch_tokens"), amount("deviation")});
+  }
+  return measured;
 }
 
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/config/job_config.h"
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
 
@@ -44,11 +45,12 @@ std::vector<std::string> names_of_shipped_clusters();
 std::vector<std::string> names_of_shipped_models();
 
 // The format version of calibration.json.
-inline constexpr int64_t calibration_file_version = 1;
+inline constexpr int64_t calibration_file_version = 2;
 
-// Reads the quotient critical batch / noise scale from a calibration.json that `copus calibrate` wrote. Throws
-// UserError, which begins with `asked_by`, if the file cannot be read or holds no such number.
-double read_calibration_file(const std::filesystem::path& path, const std::string& asked_by);
+// Reads the critical batches from a calibration.json that `copus calibrate` wrote; at least one. Throws UserError,
+// which begins with `asked_by`, if the file cannot be read or holds none.
+std::vector<MeasuredCriticalBatch> read_calibration_file(const std::filesystem::path& path,
+                                                         const std::string& asked_by);
 
 // Reads a file that `asked_by` names. Throws UserError if that fails; the message says who named the file and what was
 // expected there.

@@ -122,19 +122,25 @@ TEST(Descriptions, MistakesInTheDeviceAreNamed) {
               HasSubstr("within_node has an unknown key \"tree_microseconds\""));
 }
 
-TEST(Descriptions, ACalibrationIsANumberInAFile) {
+TEST(Descriptions, ACalibrationFileHoldsCriticalBatches) {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "calibration.json";
-  write_file_durably(path, "{\"calibration\": 1.5, \"version\": 1}");
-  EXPECT_EQ(read_calibration_file(path, "x"), 1.5);
-  write_file_durably(path, "{\"calibration\": 1.5, \"version\": 2}");
+  const auto file = [](int version, const std::string& critical_batches) {
+    return concat("{\"version\": ", version, ", \"critical_batches\": ", critical_batches, "}");
+  };
+  const std::string point =
+      "{\"tokens\": 1e6, \"noise_scale_tokens\": 200, \"critical_batch_tokens\": 300, \"deviation\": 0.1}";
+  write_file_durably(path, file(2, "[" + point + "]"));
+  const std::vector<MeasuredCriticalBatch> expected = {{1e6, 200, 300, 0.1}};
+  EXPECT_EQ(read_calibration_file(path, "x"), expected);
+  write_file_durably(path, file(1, "[" + point + "]"));
   EXPECT_THAT(
       user_error([&] { read_calibration_file(path, "x"); }),
-      HasSubstr("its format is of version 2, and this Copus reads version 1 alone; run `copus calibrate` again"));
-  for (const std::string& text : {std::string("{\"calibration\": \"1\"}"), std::string("[1.5]"), std::string("{"),
-                                  "{\"calibration\": " + deep_json() + "}"}) {
+      HasSubstr("its format is of version 1, and this Copus reads version 2 alone; run `copus calibrate` again"));
+  for (const std::string& text : {std::string("{}"), std::string("[1.5]"), std::string("{"), file(2, "[]"),
+                                  file(2, "[1]"), file(2, "[{\"tokens\": 1}]"), file(2, deep_json())}) {
     write_file_durably(path, text);
-    EXPECT_THAT(user_error([&] { read_calibration_file(path, "x"); }), HasSubstr("holds no \"calibration\""));
+    EXPECT_THAT(user_error([&] { read_calibration_file(path, "x"); }), HasSubstr("calibrat")) << text;
   }
 }
 

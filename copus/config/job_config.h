@@ -122,12 +122,23 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+// A critical batch that branches of a run have shown. Amounts are in tokens, so that they also serve runs with another
+// sequence length.
+struct MeasuredCriticalBatch {
+  double tokens = 1;          // that the run had read there
+  double noise_scale = 1;     // of the run there
+  double critical_batch = 1;  // as measured
+  double deviation = 1;       // standard deviation of its logarithm
+  bool operator==(const MeasuredCriticalBatch&) const = default;
+};
+
 // Section [noise_scale].
 struct NoiseScaleConfig {
   bool enabled = true;
   double window_samples = 2048;  // a step's weight in the averages is 1/e after this many samples, at least 32 steps
   int64_t split_interval = 8;    // interval, in steps, of splitting a step that is one micro-batch in two
-  double calibration = 2.0;      // critical batch / noise scale, unless the number of updates bounds the critical batch
+  double calibration = 2.0;      // critical batch / noise scale, unless measured or bounded by the number of updates
+  std::vector<MeasuredCriticalBatch> critical_batches = {};  // if there are any, they replace `calibration`
   double critical_updates = 0;   // updates that a run needs, in any batch, to get as far again; 0: no bound
   bool operator==(const NoiseScaleConfig&) const = default;
 };

@@ -30,6 +30,8 @@ inline constexpr Range<double> seconds_or_zero{0.0, longest_duration};
 inline constexpr Range<double> at_least_one_second{1.0, longest_duration};
 inline constexpr Range<double> window_of_samples{1.0, 1e18};
 inline constexpr Range<double> amount_or_zero{0.0, 1e18};  // of tokens or updates
+inline constexpr Range<double> amount_of_tokens{1e-9, 1e18};
+inline constexpr Range<double> deviation_of_measurement{1e-6, 10.0};
 inline constexpr Range<double> any_factor{1e-9, 1e9};
 inline constexpr Range<double> any_factor_or_zero{0.0, 1e9};
 inline constexpr Range<double> single_precision_or_zero{0.0, single_precision.high};
@@ -255,7 +257,7 @@ void visit_noise_scale(Job& job, Visitor& visitor) {
   visitor.field("enabled", job.noise_scale.enabled);
   visitor.field("window_samples", job.noise_scale.window_samples, window_of_samples);
   visitor.field("split_interval", job.noise_scale.split_interval, at_least_one);
-  visitor.calibration("calibration", job.noise_scale.calibration, any_factor);
+  visitor.calibration("calibration", job.noise_scale);
   visitor.field("critical_updates", job.noise_scale.critical_updates, amount_or_zero);
 }
 

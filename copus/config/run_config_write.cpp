@@ -37,6 +37,10 @@ std::string write(const Curve& curve) {
   }
   return concat("[", text, "]");
 }
+std::string write(const MeasuredCriticalBatch& measured) {
+  return concat("[", write(measured.tokens), ", ", write(measured.noise_scale), ", ", write(measured.critical_batch),
+                ", ", write(measured.deviation), "]");
+}
 std::string write(const Link& link) {
   std::string more;
   if (link.efficiency != Curve{}) more = concat(", ", efficiency_key, " = ", write(link.efficiency));
@@ -99,7 +103,9 @@ class Writer {
   void quantity(const char* key, double value, const Unit& unit, const Range<double>&) {
     if (value != 0) add(key, write(unit.to_theirs(value)));  // 0 means not given
   }
-  void calibration(const char* key, double value, const Range<double>&) { add(key, write(value)); }
+  void calibration(const char* key, const NoiseScaleConfig& value) {
+    add(key, value.critical_batches.empty() ? write(value.calibration) : write(value.critical_batches));
+  }
   void duration(const char* key, double seconds, const Range<double>&) { add(key, write(seconds)); }
   void cluster(const ClusterDescription& description) {
     if (description != ClusterDescription{}) visit_cluster(description, *this);

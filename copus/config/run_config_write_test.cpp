@@ -58,7 +58,13 @@ class RandomConfigs {
     config.noise_scale.enabled = coin();
     config.noise_scale.window_samples = 1 + positive();
     config.noise_scale.split_interval = whole(1, 1000);
-    config.noise_scale.calibration = positive();
+    if (coin()) {
+      config.noise_scale.calibration = positive();
+    } else {
+      for (int64_t i = whole(1, 3); i > 0; --i) {
+        config.noise_scale.critical_batches.push_back({positive(), positive(), positive(), 1e-6 + share()});
+      }
+    }
     draw_layout(config);
     config.wait_limit = 1 + positive();
     if (coin()) {

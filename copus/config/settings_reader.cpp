@@ -180,14 +180,45 @@ void SettingsReader::duration(const char* key, double& seconds, const Range<doub
   check_range(*setting, seconds, range);
 }
 
-void SettingsReader::calibration(const char* key, double& value, const Range<double>& range) {
+MeasuredCriticalBatch SettingsReader::measured_critical_batch(const Setting& setting) const {
+  const std::string expected =
+      "a list of tokens read, noise scale, critical batch (all in tokens) and the standard deviation of its logarithm, "
+      "such as [1e8, 4e4, 9e4, 0.2]";
+  if (setting.kind != Setting::Kind::list || setting.children.size() != 4) {
+    fail(setting, "must be ", expected, ", got ", copus::describe(setting));
+  }
+  const auto amount = [&](size_t place, const Range<double>& range) {
+    const double value = number(setting.children[place]);
+    check_range(setting.children[place], value, range);
+    return value;
+  };
+  return {amount(0, amount_of_tokens), amount(1, amount_of_tokens), amount(2, amount_of_tokens),
+          amount(3, deviation_of_measurement)};
+}
+
+void SettingsReader::calibration(const char* key, NoiseScaleConfig& value) {
   const Setting* setting = find(key);
   if (!setting) return;
-  value = setting->kind == Setting::Kind::text
-              ? read_calibration_file(std::get<std::string>(setting->value),
-                                      concat(setting->origin, ": ", section_name_, ".", key))
-              : number(*setting);
-  check_range(*setting, value, range);
+  const auto read = [&](const Setting& path) {
+    return read_calibration_file(std::get<std::string>(path.value), concat(path.origin, ": ", section_name_, ".", key));
+  };
+  value.critical_batches.clear();
+  if (setting->kind == Setting::Kind::text) {
+    value.critical_batches = read(*setting);
+  } else if (setting->kind == Setting::Kind::list) {
+    for (const Setting& item : items_of(*setting)) {
+      if (item.kind == Setting::Kind::text) {
+        const std::vector<MeasuredCriticalBatch> more = read(item);
+        value.critical_batches.insert(value.critical_batches.end(), more.begin(), more.end());
+      } else {
+        value.critical_batches.push_back(measured_critical_batch(item));
+      }
+    }
+    if (value.critical_batches.empty()) fail(*setting, "is empty; expected at least one measured critical batch");
+  } else {
+    value.calibration = number(*setting);
+    check_range(*setting, value.calibration, any_factor);
+  }
 }
 
 std::string SettingsReader::path(const Setting& setting) const {

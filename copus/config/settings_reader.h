@@ -43,8 +43,9 @@ class SettingsReader {
   void field(const char* key, std::optional<ModelDescription>& model);
   void field(const char* key, std::optional<ClusterDescription>& cluster);
   void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
-  // Reads a number, or the path of a calibration.json that holds it.
-  void calibration(const char* key, double& value, const Range<double>& range);
+  // Reads critical batch / noise scale as a number, or measured critical batches: as a list of numbers for each, or
+  // from one or several calibration.json.
+  void calibration(const char* key, NoiseScaleConfig& value);
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }
 
@@ -98,6 +99,7 @@ class SettingsReader {
   std::string path(const Setting& setting) const;
   DataSource data_source(const Setting& setting) const;
   Curve curve(const Setting& setting) const;
+  MeasuredCriticalBatch measured_critical_batch(const Setting& setting) const;
   template <class Visit>
   void table(const char* key, const char* example, const Visit& visit);
   double number_in(const Setting& table, const char* key, const Range<double>& range) const;

@@ -1,14 +1,43 @@
 #include "copus/record/batch_worth.h"
 
+#include <algorithm>
+
 namespace copus {
+
+namespace {
+
+// A belief about the noise scale first reaches from 0 to infinity, where a law has no logarithm.
+constexpr double smallest_noise_scale = 1e-3, largest_noise_scale = 1e9;  // samples
+
+std::optional<EfficiencyLaw> law_of(const NoiseScaleConfig& config) {
+  if (config.critical_batches.empty()) return std::nullopt;
+  return expected_law(evidence_of(config));
+}
+
+}  // namespace
+
+std::vector<CriticalBatchEvidence> evidence_of(const NoiseScaleConfig& config) {
+  std::vector<CriticalBatchEvidence> evidence;
+  evidence.reserve(config.critical_batches.size());
+  for (const MeasuredCriticalBatch& at : config.critical_batches) {
+    evidence.push_back({{at.tokens, at.noise_scale}, at.critical_batch, at.deviation});
+  }
+  return evidence;
+}
 
 BatchWorth::BatchWorth(const JobConfig& config)
     : rule_{.calibration = config.noise_scale.calibration, .updates = config.noise_scale.critical_updates},
+      law_(law_of(config.noise_scale)),
+      tokens_of_sample_(static_cast<double>(config.train.sequence_length)),
       reference_batch_(static_cast<double>(reference_batch_of(config))),
       alpha_(config.adapt.alpha) {}
 
 double BatchWorth::critical_batch(double noise_scale, double consumed_samples) const {
-  return copus::critical_batch(rule_, noise_scale, consumed_samples);
+  if (!law_) return copus::critical_batch(rule_, noise_scale, consumed_samples);
+  const double noise = std::clamp(noise_scale, smallest_noise_scale, largest_noise_scale);
+  const TrainingMoment moment{std::max(1.0, consumed_samples) * tokens_of_sample_, noise * tokens_of_sample_};
+  const double by_law = law_->critical_batch(moment) / tokens_of_sample_;
+  return copus::critical_batch({.calibration = 1, .updates = rule_.updates}, by_law, consumed_samples);
 }
 
 double BatchWorth::goodput(int64_t batch, double step_seconds, double critical_batch, double rate_factor) const {

@@ -2,17 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "copus/config/job_config.h"
 #include "copus/statistics/efficiency.h"
+#include "copus/statistics/efficiency_belief.h"
 
 namespace copus {
+
+// The measured critical batches of noise_scale.calibration, as evidence for a law.
+std::vector<CriticalBatchEvidence> evidence_of(const NoiseScaleConfig& config);
 
 class BatchWorth {
  public:
   explicit BatchWorth(const JobConfig& config);
 
-  // Returns the critical batch, in samples, for a noise scale, in samples, after `consumed_samples`.
+  // Returns the critical batch, in samples, at this noise scale, in samples, after so many samples. It follows the law
+  // that the measured critical batches of noise_scale.calibration give (expected_law), or else that setting's factor.
+  // noise_scale.critical_updates bounds both.
   double critical_batch(double noise_scale, double consumed_samples) const;
 
   // Returns the Goodput at the run's adapt.alpha, in samples/s, where a sample in the run's reference batch counts as
@@ -23,7 +31,8 @@ class BatchWorth {
 
  private:
   CriticalBatchRule rule_;
-  double reference_batch_, alpha_;
+  std::optional<EfficiencyLaw> law_;  // takes the place of the rule's calibration
+  double tokens_of_sample_, reference_batch_, alpha_;
 };
 
 }  // namespace copus

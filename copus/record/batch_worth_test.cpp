@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 namespace copus {
 namespace {
@@ -23,6 +24,23 @@ TEST(BatchWorth, FollowsFromTheRunsConfiguration) {
   EXPECT_DOUBLE_EQ(BatchWorth(config).goodput_of_a_sample(80, 60, 1), 80.0 / 140);
   config.noise_scale.critical_updates = 10;
   EXPECT_DOUBLE_EQ(BatchWorth(config).critical_batch(20, 600), 30) << "bound by the updates made";
+}
+
+// With measured critical batches the noise scale counts as far as they show that it does.
+TEST(BatchWorth, FollowsTheLawOfMeasuredCriticalBatches) {
+  JobConfig config;
+  config.train.sequence_length = 100;
+  // In tokens, grown by the root of the tokens read, while the noise scale fell and rose.
+  config.noise_scale.critical_batches = {{1e6, 4e4, 3e4, 0.05}, {4e6, 5e3, 6e4, 0.05}, {1.6e7, 3e4, 1.2e5, 0.05}};
+  const BatchWorth worth(config);
+  EXPECT_NEAR(worth.critical_batch(300, 1.6e5), 1200, 120) << "in samples";
+  EXPECT_NEAR(worth.critical_batch(300, 6.4e5), 2400, 300);
+  EXPECT_NEAR(worth.critical_batch(600, 6.4e5) / worth.critical_batch(300, 6.4e5), 1, 0.07);
+  EXPECT_TRUE(std::isfinite(worth.critical_batch(0, 0)));
+  EXPECT_TRUE(std::isfinite(worth.critical_batch(std::numeric_limits<double>::infinity(), 1000)));
+  config.noise_scale.critical_updates = 1000;
+  EXPECT_NEAR(1 / BatchWorth(config).critical_batch(300, 1.6e5), 1 / worth.critical_batch(300, 1.6e5) + 1 / 160.0,
+              1e-9);
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ std::string to_json(const CalibrationReport& report) {
       {"calibration_high", report.fit.calibration.high},
       {"alpha", report.alpha},
       {"critical_updates", report.updates},
+      {"critical_batches", nlohmann::ordered_json::array()},
       {"deviation", report.fit.deviation},
       {"free_fit",
        {{"calibration", to_object(report.fit.free_calibration)}, {"alpha", to_object(report.fit.free_alpha)}}},
@@ -72,6 +73,12 @@ std::string to_json(const CalibrationReport& report) {
       {"outside", report.outside},
       {"step", report.step},
       {"consumed_samples", report.consumed_samples}};
+  for (const MeasuredCriticalBatch& at : report.critical_batches) {
+    object["critical_batches"].push_back({{"tokens", at.tokens},
+                                          {"noise_scale_tokens", at.noise_scale},
+                                          {"critical_batch_tokens", at.critical_batch},
+                                          {"deviation", at.deviation}});
+  }
   if (report.rate_exponent) object["rate_exponent"] = to_object(*report.rate_exponent);
   return object.dump(2);
 }

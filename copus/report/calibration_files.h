@@ -1,5 +1,6 @@
 // The files of a calibration (copus calibrate). branches.jsonl has a line for each finished branch, so that an
-// interrupted calibration can be resumed. calibration.json has the result, to which noise_scale.calibration can refer.
+// interrupted calibration can be resumed. calibration.json has the latest result and the critical batches of all
+// checkpoints that were calibrated, to which noise_scale.calibration can refer.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "copus/config/job_config.h"
 #include "copus/report/line_log.h"
 #include "copus/statistics/compared/branch_calibration.h"
 
@@ -41,6 +43,7 @@ struct CalibrationReport {
   double alpha = 0;          // the exponent with which c was fitted
   double updates = 0;        // k of the critical batch's rule (critical_batch) with which c was fitted
   BranchCalibration fit;
+  std::vector<MeasuredCriticalBatch> critical_batches;  // at this checkpoint and at earlier ones, by tokens
   std::optional<Estimate> rate_exponent;  // best e of the rate's factor (B / B_ref)^e; empty: not compared
 };
 

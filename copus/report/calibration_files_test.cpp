@@ -8,8 +8,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
+#include "copus/config/descriptions.h"
 
 namespace copus {
 namespace {
@@ -66,15 +68,25 @@ TEST_F(BranchLogTest, ADeepLineIsDamaged) {
 TEST(CalibrationReport, FieldNames) {
   CalibrationReport report;
   report.rate_exponent = Estimate{0.25, 0, 0.5};
+  report.critical_batches = {{1e6, 200, 300, 0.1}, {4e6, 500, 700, 0.2}};
   const nlohmann::json object = nlohmann::json::parse(to_json(report));
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);
-  EXPECT_THAT(names,
-              ::testing::UnorderedElementsAre("format", "version", "calibration", "calibration_low", "calibration_high",
-                                              "alpha", "critical_updates", "deviation", "free_fit", "rate_exponent",
-                                              "noise_scale", "noise_scale_low", "noise_scale_high", "reference_batch",
-                                              "learning_rate", "branches", "outside", "step", "consumed_samples"));
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
+                         "format", "version", "calibration", "calibration_low", "calibration_high", "alpha",
+                         "critical_updates", "critical_batches", "deviation", "free_fit", "rate_exponent",
+                         "noise_scale", "noise_scale_low", "noise_scale_high", "reference_batch", "learning_rate",
+                         "branches", "outside", "step", "consumed_samples"));
   EXPECT_EQ(object["rate_exponent"]["high"], 0.5);
+}
+
+TEST(CalibrationReport, ARunReadsItsCriticalBatches) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "calibration.json";
+  CalibrationReport report;
+  report.critical_batches = {{1e6, 200, 300, 0.1}, {4e6, 500, 700, 0.2}};
+  write_file_durably(path, to_json(report));
+  EXPECT_EQ(read_calibration_file(path, "a test"), report.critical_batches);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/philox.h"
@@ -38,10 +39,8 @@ const std::array<PriorComponent, 2> prior = {
     {{.mean = {std::log(1.0e6), 0.50, 0, 0, 0}, .deviation = {1.0, 0.15, 0.15, 0.2, 0.3}},
      {.mean = {std::log(1.42 * noise_at_center), 0, 1, 0, 0}, .deviation = {2.1, 0.15, 0.15, 0.2, 0.3}}}};
 
-// Standard deviations, both ours: of ln B_c at one moment around the law of its run, and of another run's ln B_c around
-// this run's law.
+// Standard deviation, ours, of ln B_c at one moment around the law of its run.
 constexpr double scatter_within_run = 0.2;
-constexpr double scatter_between_runs = 0.5;
 
 constexpr size_t proposals_of_component = 4096;
 constexpr size_t kept = 512;
@@ -59,7 +58,8 @@ struct Row {
   double by_log_power = 0, by_rate_slope = 0;  // how the value changes with these
 };
 
-// The rows of one moment share a deviation of ln B_c from the law, `offset`, whose standard deviation is scatter_of.
+// The rows of one moment share a deviation of ln B_c from the law, `offset`, whose standard deviation is
+// scatter_within_run.
 std::vector<Row> rows_of(const BranchPointEvidence& point, const EfficiencyLaw& law, double offset) {
   std::vector<Row> rows;
   const double critical = law.critical_batch(point.moment) * std::exp(offset), reference = point.reference_batch;
@@ -83,9 +83,6 @@ std::vector<Row> rows_of(const CriticalBatchEvidence& evidence, const Efficiency
            .variance = evidence.deviation * evidence.deviation}};
 }
 
-double scatter_of(const BranchPointEvidence&) { return scatter_within_run; }
-double scatter_of(const CriticalBatchEvidence&) { return scatter_between_runs; }
-
 // How well a law fits the evidence of one moment.
 struct MomentFit {
   double misfit = 0;           // squares of residuals and of the offset, over their variances
@@ -100,7 +97,7 @@ template <class Evidence>
 MomentFit fit_moment(const Evidence& evidence, const EfficiencyLaw& law) {
   constexpr int most_steps = 20;
   constexpr double precision = 1e-6, longest_step = 2;  // the latter in units of the scatter
-  const double scatter = scatter_of(evidence);
+  constexpr double scatter = scatter_within_run;
   double offset = 0, weight = 0;
   std::vector<Row> rows;
   for (int step = 0; step < most_steps; ++step) {
@@ -340,13 +337,6 @@ double EfficiencyLaw::log_worth(double batch, double critical_batch, double rate
   return -power * std::log1p(batch / critical_batch) + rate_slope * std::log(rate_factor);
 }
 
-CriticalBatchEvidence evidence_of_calibration(const TrainingMoment& moment, double calibration, double low,
-                                              double high) {
-  COPUS_CHECK(0 < low && low < high && calibration > 0, calibration, ", ", low, " .. ", high);
-  constexpr double deviations_of_interval = 2 * 1.96;  // of 95 %
-  return {moment, calibration * moment.noise_scale, std::log(high / low) / deviations_of_interval};
-}
-
 EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed) {
   check(evidence);
   const std::vector<WeightedVector> draws = weighted_draws(evidence, seed);
@@ -373,15 +363,38 @@ EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed) {
   return belief;
 }
 
-std::vector<EfficiencyLaw> published_laws(uint64_t seed) {
-  const PriorComponent& by_tokens_read = prior.front();
-  const uint64_t key = stream_key(seed, "published laws");
+EfficiencyLaw expected_law(const std::vector<CriticalBatchEvidence>& critical_batches) {
+  const EfficiencyEvidence evidence{.branch_points = {}, .critical_batches = critical_batches};
+  check(evidence);
+  std::array<Vector, 2> modes;
+  std::array<double, 2> log_weights;
+  for (size_t half = 0; half < prior.size(); ++half) {
+    const Peak peak = peak_of(prior[half], evidence);
+    double log_root = 0;  // of the determinant of the information
+    for (size_t i = 0; i < dimensions; ++i) log_root += std::log(peak.lower[i][i]);
+    modes[half] = peak.mode;
+    log_weights[half] = log_density(prior[half], peak.mode) + log_likelihood(evidence, peak.mode) - log_root;
+  }
+  const double share = 1 / (1 + std::exp(log_weights[1] - log_weights[0]));
+  const auto mean = [&](Parameter parameter) {
+    return share * modes[0][parameter] + (1 - share) * modes[1][parameter];
+  };
+  return {.level = mean(level), .by_tokens = mean(by_tokens), .by_noise = mean(by_noise)};
+}
+
+std::vector<EfficiencyLaw> laws_by_tokens(std::vector<CriticalBatchEvidence> critical_batches, uint64_t seed) {
+  // At the centre's noise scale the evidence says nothing about by_noise.
+  for (CriticalBatchEvidence& evidence : critical_batches) evidence.moment.noise_scale = noise_at_center;
+  const EfficiencyEvidence evidence{.branch_points = {}, .critical_batches = std::move(critical_batches)};
+  check(evidence);
+  const Peak peak = peak_of(prior.front(), evidence);
+  const uint64_t key = stream_key(seed, "laws by tokens");
   std::vector<EfficiencyLaw> laws;
   for (size_t number = 0; number < kept; ++number) {
     Vector at;
-    for (size_t i = 0; i < dimensions; ++i) {
-      at[i] = by_tokens_read.mean[i] + by_tokens_read.deviation[i] * standard_normal(key, number * dimensions + i);
-    }
+    for (size_t i = 0; i < dimensions; ++i) at[i] = standard_normal(key, number * dimensions + i);
+    at = solve_upper(peak.lower, at);
+    for (size_t i = 0; i < dimensions; ++i) at[i] += peak.mode[i];
     at[by_noise] = 0;
     laws.push_back(law_of(at));
   }

@@ -46,7 +46,7 @@ struct BranchPointEvidence {
   std::vector<MeasuredBranch> branches;
 };
 
-// A critical batch that an earlier run was found to have, as calibration.json states it.
+// A critical batch that branches of a run have shown, as calibration.json states it.
 struct CriticalBatchEvidence {
   TrainingMoment moment;
   double critical_batch = 1;
@@ -54,13 +54,9 @@ struct CriticalBatchEvidence {
 };
 
 struct EfficiencyEvidence {
-  std::vector<BranchPointEvidence> branch_points;       // of the run itself
-  std::vector<CriticalBatchEvidence> critical_batches;  // of earlier runs
+  std::vector<BranchPointEvidence> branch_points;
+  std::vector<CriticalBatchEvidence> critical_batches;
 };
-
-// Makes the evidence of a calibration: c times the noise scale of its checkpoint, with the 95 % interval of c.
-CriticalBatchEvidence evidence_of_calibration(const TrainingMoment& moment, double calibration, double low,
-                                              double high);
 
 struct EfficiencyBelief {
   std::vector<EfficiencyLaw> laws;  // equally likely draws for a moment at which nobody has branched
@@ -75,8 +71,14 @@ struct EfficiencyBelief {
 // not positive and finite.
 EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed);
 
-// Draws 512 equally likely laws from the half of the prior in which the critical batch depends on the tokens read: for
-// a run of which nothing is known, not even its noise scale, which plays no part in them.
-std::vector<EfficiencyLaw> published_laws(uint64_t seed);
+// Returns the law with the posterior means of level, by_tokens and by_noise, power 1 and rate slope 0: the expectation
+// of ln B_c at any moment. Evidence that is linear in the law, as these critical batches are, gives each half of the
+// prior a normal posterior, so this takes microseconds where believe() draws. Throws InternalError as believe() does.
+EfficiencyLaw expected_law(const std::vector<CriticalBatchEvidence>& critical_batches);
+
+// Draws 512 equally likely laws from the half of the prior in which the critical batch depends on the tokens read,
+// given these critical batches, if there are any: for a run whose noise scale is unknown, and has no effect in these
+// laws.
+std::vector<EfficiencyLaw> laws_by_tokens(std::vector<CriticalBatchEvidence> critical_batches, uint64_t seed);
 
 }  // namespace copus

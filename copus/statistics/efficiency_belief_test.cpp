@@ -16,7 +16,7 @@ namespace copus {
 namespace {
 
 // The constants of the prior and the scatter, as docs/decisions/statistics.md states them.
-constexpr double n_0 = 1e9, phi_0 = 3e5, law_scatter = 0.2, scatter_of_others = 0.5;
+constexpr double n_0 = 1e9, phi_0 = 3e5, law_scatter = 0.2;
 struct Normal {
   double mean, deviation;
 };
@@ -106,17 +106,30 @@ TEST(EfficiencyBelief, ThePriorByNoiseIsThatOfMcCandlishsTasks) {
   EXPECT_NEAR(std::sqrt(variance), components[1].level.deviation, 0.05);
 }
 
-TEST(EfficiencyBelief, PublishedLawsAreThePriorByTokensWhateverTheNoiseScale) {
-  const EfficiencyBelief published{.laws = published_laws(1)};
-  ASSERT_EQ(published.laws.size(), 512u);
+TEST(EfficiencyBelief, LawsByTokensAreThePriorsHalfWhateverTheNoiseScale) {
+  const EfficiencyBelief by_tokens{.laws = laws_by_tokens({}, 1)};
+  ASSERT_EQ(by_tokens.laws.size(), 512u);
   for (const TrainingMoment& moment : {TrainingMoment{n_0, phi_0}, {1e6, 1}, {3e11, 1e9}}) {
     const double tokens = std::log(moment.tokens / n_0);
     const Component& prior = components[0];
-    expect_alike(log_critical_batch(published, moment),
+    expect_alike(log_critical_batch(by_tokens, moment),
                  {prior.level.mean + prior.by_tokens.mean * tokens,
                   std::sqrt(square(prior.level.deviation) + square(prior.by_tokens.deviation * tokens))});
   }
-  expect_alike(moments_of(published, [](const EfficiencyLaw& law) { return std::log(law.power); }), {0, 0.2});
+  expect_alike(moments_of(by_tokens, [](const EfficiencyLaw& law) { return std::log(law.power); }), {0, 0.2});
+}
+
+// Precise critical batches that grow by a third of the tokens' logarithm leave only the scatter around them.
+TEST(EfficiencyBelief, LawsByTokensFollowMeasuredCriticalBatches) {
+  std::vector<CriticalBatchEvidence> measured;
+  for (const double tokens : {1e8, 4e8, 1.6e9, 6.4e9, 2.56e10}) {
+    measured.push_back({{tokens, 1e3}, 5e5 * std::cbrt(tokens / n_0), 0.01});
+  }
+  const EfficiencyBelief belief{.laws = laws_by_tokens(measured, 1)};
+  const MeanAndSpread exponent = moments_of(belief, [](const EfficiencyLaw& law) { return law.by_tokens; });
+  EXPECT_NEAR(exponent.mean, 1.0 / 3, 0.05);
+  EXPECT_LT(exponent.deviation, 0.06);
+  EXPECT_NEAR(log_critical_batch(belief, {n_0, 1e9}).mean, std::log(5e5), 0.05);
 }
 
 TEST(EfficiencyBelief, WithoutEvidenceIsThePrior) {
@@ -141,7 +154,7 @@ TEST(EfficiencyBelief, WithoutEvidenceIsThePrior) {
 // whose share follows from the density of what was found.
 TEST(EfficiencyBelief, AnEarlierRunsCriticalBatchGivesTheClosedForm) {
   const TrainingMoment measured{3e7, 2e4}, later{3e8, 4e4};
-  const double found = std::log(9e4), variance = square(0.3) + square(scatter_of_others);
+  const double found = std::log(9e4), variance = square(0.3) + square(law_scatter);
   struct Posterior {
     double density;
     MeanAndSpread later, by_noise;
@@ -322,12 +335,39 @@ TEST(EfficiencyBelief, TheSameEvidenceAndSeedGiveTheSameBits) {
   EXPECT_EQ(same_as_other, 0);
 }
 
-TEST(EfficiencyBelief, ACalibrationIsACriticalBatchWithAnInterval) {
-  const CriticalBatchEvidence evidence = evidence_of_calibration({1e7, 500}, 3, 2, 4.5);
-  EXPECT_DOUBLE_EQ(evidence.critical_batch, 1500);
-  EXPECT_DOUBLE_EQ(evidence.moment.tokens, 1e7);
-  EXPECT_NEAR(evidence.deviation, std::log(1.5) / 1.96, 1e-12);
-  EXPECT_THROW(evidence_of_calibration({1e7, 500}, 3, 2, 2), InternalError);
+// The expected law is the mean of what draws say, at every moment: at those of the evidence and beyond them.
+TEST(EfficiencyBelief, TheExpectedLawIsTheMeanOfTheDraws) {
+  const std::vector<std::vector<CriticalBatchEvidence>> cases = {
+      {},
+      {{{3e7, 2e4}, 9e4, 0.3}},
+      {{{1e8, 4e4}, 9e4, 0.3}, {{4e8, 5e4}, 2e5, 0.3}, {{1.6e9, 3e5}, 4.5e5, 0.3}},
+      {{{1e8, 4e4}, 8e4, 0.1}, {{4e8, 2e5}, 4e5, 0.1}, {{1.6e9, 5e4}, 1e5, 0.1}}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const EfficiencyLaw law = expected_law(cases[i]);
+    const EfficiencyBelief belief = believe({.branch_points = {}, .critical_batches = cases[i]}, i);
+    for (const TrainingMoment& moment : {TrainingMoment{n_0, phi_0}, {1e8, 4e4}, {1e10, 1e6}}) {
+      const MeanAndSpread drawn = log_critical_batch(belief, moment);
+      // Five standard errors of the mean of 512 draws, which effective_draws may make a little wider.
+      EXPECT_NEAR(std::log(law.critical_batch(moment)), drawn.mean, 5 * drawn.deviation / std::sqrt(512))
+          << "case " << i << " at " << moment.tokens << " tokens";
+    }
+    EXPECT_EQ(law.power, 1);
+    EXPECT_EQ(law.rate_slope, 0);
+  }
+}
+
+// Three moments at which the critical batch grew by the root of the tokens while the noise scale went its own way, and
+// three at which it followed the noise scale.
+TEST(EfficiencyBelief, TheExpectedLawLearnsWhichHalfHolds) {
+  const auto at = [](double tokens, double noise, double critical) {
+    return CriticalBatchEvidence{{tokens, noise}, critical, 0.05};
+  };
+  const EfficiencyLaw by_tokens = expected_law({at(1e8, 4e5, 2e5), at(4e8, 5e4, 4e5), at(1.6e9, 3e5, 8e5)});
+  EXPECT_NEAR(by_tokens.by_tokens, 0.5, 0.1);
+  EXPECT_NEAR(by_tokens.by_noise, 0, 0.1);
+  const EfficiencyLaw by_noise = expected_law({at(1e8, 4e5, 8e5), at(4e8, 5e4, 1e5), at(1.6e9, 3e5, 6e5)});
+  EXPECT_NEAR(by_noise.by_tokens, 0, 0.1);
+  EXPECT_NEAR(by_noise.by_noise, 1, 0.1);
 }
 
 TEST(EfficiencyBelief, WhatIsNotPositiveAndFiniteIsRefused) {

@@ -20,6 +20,7 @@
 #include "copus/orchestrator/step_time_learner.h"
 #include "copus/performance/machine.h"
 #include "copus/performance/memory.h"
+#include "copus/record/batch_worth.h"
 #include "copus/report/performance_profile.h"
 #include "copus/statistics/efficiency_belief.h"
 #include "copus/train/device.h"
@@ -135,8 +136,9 @@ void tell_adapting(const RunPlan& plan, const Knowledge& known, const Corrected&
   const auto tokens_of_a_step = static_cast<double>(plan.start.global_batch * config.train.sequence_length);
   const TokensLeft tokens{static_cast<double>(state_at_start(plan).consumed_tokens), steps * tokens_of_a_step};
   const auto pause_seconds = [&](const ParallelStrategy& to) { return job->move_seconds(plan.start.strategy, to); };
-  const AdaptForecast forecast = forecast_adapting(config, candidates_of(table, current, config), plan.start, tokens,
-                                                   pause_seconds, published_laws(config.execution.seed));
+  const std::vector<EfficiencyLaw> laws = laws_by_tokens(evidence_of(config.noise_scale), config.execution.seed);
+  const AdaptForecast forecast =
+      forecast_adapting(config, candidates_of(table, current, config), plan.start, tokens, pause_seconds, laws);
   std::cout << "adapting   may save, of this time:\n";
   for (const std::string& line : describe(forecast)) std::cout << "           " << line << '\n';
   std::cout << std::flush;
