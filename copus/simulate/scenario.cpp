@@ -14,8 +14,13 @@ namespace copus {
 
 namespace {
 
+// The number of the first scenario by the prior.
+constexpr int64_t first_by_prior = 1'000'000;
+
 // Pieces of the truth up to the share 1 of a run; they are short where a run begins, since most changes there.
 constexpr int64_t pieces_of_a_run = 256;
+// Share of the run below which a critical batch by tokens is constant: it would begin at nothing.
+constexpr double earliest_share = 1e-4;
 // Share of the run up to which the truth goes on: a run of so many seconds may get further than the best static one.
 constexpr double furthest_share = 2.5;
 
@@ -29,6 +34,7 @@ struct TruthDraw {
   double bound_share;     // of the run that is bound by steps
   double bound_batch;     // the critical batch there
   double gradient_exponent;
+  double tokens_exponent = 0;  // of the critical batch's growth with the tokens read
 };
 
 WorthShape shape_of(WorthFamily family) {
@@ -49,10 +55,10 @@ Family one_of(const std::vector<Family>& families, Draws& draws) {
   return families[static_cast<size_t>(draws.one_of(std::ssize(families)))];
 }
 
-TruthDraw draw_truth(ScenarioHalf half, int64_t first_batch, int64_t largest_batch, Draws& draws) {
+TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_batch, Draws& draws) {
   TruthDraw draw;
-  draw.worth = one_of(worth_families(half), draws);
-  draw.growth = draw_growth(one_of(growth_families(half), draws), draws);
+  draw.worth = one_of(worth_families(group), draws);
+  draw.growth = draw_growth(one_of(growth_families(group), draws), draws);
   draw.critical_batch = draws.log_uniform(static_cast<double>(first_batch), static_cast<double>(largest_batch));
   draw.calibration = draws.log_uniform(0.5, 8);
   if (draw.worth == WorthFamily::measured) draw.calibration = measured_calibration * std::exp(0.25 * draws.normal());
@@ -61,6 +67,10 @@ TruthDraw draw_truth(ScenarioHalf half, int64_t first_batch, int64_t largest_bat
   draw.bound_share = draws.log_uniform(0.03, 0.3);
   draw.bound_batch = static_cast<double>(first_batch) * draws.log_uniform(0.25, 1.5);
   draw.gradient_exponent = draws.log_uniform(0.2, 0.8);
+  if (draw.worth == WorthFamily::tokens) {
+    draw.calibration = draws.log_uniform(0.5, 20);
+    draw.tokens_exponent = std::max(0.1, 0.5 + 0.15 * draws.normal());
+  }
   return draw;
 }
 
@@ -77,6 +87,9 @@ TruthPiece piece_at(const TruthDraw& draw, double share) {
   }
   if (draw.worth == WorthFamily::olmo) {
     piece.critical_batch = draw.critical_batch * olmo_critical_batch(share, draw.tokens);
+  }
+  if (draw.worth == WorthFamily::tokens) {
+    piece.critical_batch = draw.critical_batch * std::pow(std::max(share, earliest_share), draw.tokens_exponent);
   }
   if (draw.worth == WorthFamily::step_bound && share < draw.bound_share) piece.critical_batch = draw.bound_batch;
   piece.maturity = std::clamp(1 + std::log(std::max(share, 1e-6)) / std::log(3.0), 0.0, 1.0);
@@ -137,21 +150,32 @@ void set_limit(RunConfig& config, const Truth& truth, const ScenarioEnd& end) {
 
 }  // namespace
 
-ScenarioHalf half_of(int64_t number) { return number % 2 == 0 ? ScenarioHalf::chosen : ScenarioHalf::held_back; }
-
-int64_t number_in(ScenarioHalf half, int64_t index) { return 2 * index + (half == ScenarioHalf::chosen ? 0 : 1); }
-
-std::vector<WorthFamily> worth_families(ScenarioHalf half) {
-  std::vector<WorthFamily> families = all_values<WorthFamily>();
-  if (half == ScenarioHalf::chosen) {
-    std::erase_if(families, [](WorthFamily f) { return f == WorthFamily::root || f == WorthFamily::olmo; });
-  }
-  return families;
+ScenarioGroup group_of(int64_t number) {
+  if (number >= first_by_prior) return ScenarioGroup::by_prior;
+  return number % 2 == 0 ? ScenarioGroup::chosen : ScenarioGroup::held_back;
 }
 
-std::vector<GrowthFamily> growth_families(ScenarioHalf half) {
+int64_t number_in(ScenarioGroup group, int64_t index) {
+  if (group == ScenarioGroup::by_prior) return first_by_prior + index;
+  return 2 * index + (group == ScenarioGroup::chosen ? 0 : 1);
+}
+
+std::vector<WorthFamily> worth_families(ScenarioGroup group) {
+  using enum WorthFamily;
+  switch (group) {
+    case ScenarioGroup::chosen:
+      return {hyperbola, measured, kaplan, step_bound};
+    case ScenarioGroup::held_back:
+      return {hyperbola, root, measured, kaplan, olmo, step_bound};
+    case ScenarioGroup::by_prior:
+      return {tokens, tokens, tokens, tokens, tokens, tokens, hyperbola, hyperbola, kaplan, step_bound};
+  }
+  fail_check("a group", __FILE__, __LINE__, "");
+}
+
+std::vector<GrowthFamily> growth_families(ScenarioGroup group) {
   std::vector<GrowthFamily> families = all_values<GrowthFamily>();
-  if (half == ScenarioHalf::chosen) std::erase(families, GrowthFamily::decay_jump);
+  if (group == ScenarioGroup::chosen) std::erase(families, GrowthFamily::decay_jump);
   return families;
 }
 
@@ -163,7 +187,7 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
   const int64_t first_batch = one_of(job.first_batches, draws);
   const std::vector<int64_t>& batches = job.config.adapt.global_batches;
   const TruthDraw draw =
-      draw_truth(half_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
+      draw_truth(group_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
 
   // The length is such that the run in its first batch has so many steps.
   const double whole_steps = draws.log_uniform(2000, 20000);
@@ -183,6 +207,10 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
   if (draws.uniform() < 0.5) end = {ScenarioEnd::Kind::seconds, best_static(truth, seconds, end).seconds};
   RunConfig config = beginning(job, first.configuration);
   set_limit(config, truth, end);
+  const bool is_by_prior = group_of(number) == ScenarioGroup::by_prior;
+  if (is_by_prior) {
+    config.optimizer.schedule = draws.uniform() < 0.5 ? LearningRateSchedule::cosine : LearningRateSchedule::constant;
+  }
   const NormSpread spread{.dimensions = draws.log_uniform(100, 10000),
                           .step_deviation = draws.log_uniform(0.03, 0.3),
                           .spike_probability = 0.002,
@@ -193,6 +221,9 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
            .pause_seconds = pause,
            .step_deviation = draws.log_uniform(0.01, 0.06),
            .rate_feedback = draws.uniform() < 0.5 ? 0 : draws.uniform(),
+           .noise_follows_schedule = is_by_prior,
+           .noise_drift = is_by_prior ? draws.log_uniform(0.05, 0.4) : 0,
+           .stalled_steps = is_by_prior ? draws.log_uniform(0.5, 8) : 0,
            .spread = spread,
            .end = end},
           number,
@@ -203,6 +234,24 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
           config,
           best_static(truth, seconds, end),
           clairvoyant(truth, seconds, pause, end)};
+}
+
+std::vector<MeasuredCriticalBatch> measured_critical_batches(const Scenario& scenario) {
+  constexpr double error = 0.3;
+  Draws draws(scenario.seed, "earlier run");
+  const auto sequence = static_cast<double>(scenario.config.train.sequence_length);
+  std::vector<MeasuredCriticalBatch> measured;
+  for (const double share : {0.01, 0.04, 0.16}) {
+    const double progress = share * scenario.best_static.progress;
+    TruthWalk walk(scenario.truth);
+    const double samples = scenario.truth.samples_to(progress, scenario.config.train.global_batch);
+    walk.advance(samples, scenario.config.train.global_batch, progress);
+    measured.push_back({.tokens = samples * sequence,
+                        .noise_scale = walk.piece().noise_scale * sequence,
+                        .critical_batch = walk.piece().critical_batch * std::exp(error * draws.normal()) * sequence,
+                        .deviation = error});
+  }
+  return measured;
 }
 
 std::string describe(const Scenario& scenario) {

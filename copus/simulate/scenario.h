@@ -1,5 +1,5 @@
 // Scenarios: what is true in one simulated run, drawn from the scenario's number alone. Rules are chosen by the
-// scenarios of one half, and judged once by those of the other, which hold families that nobody has chosen by.
+// scenarios of one group, and judged by those of the others.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,16 @@
 
 namespace copus {
 
-enum class ScenarioHalf { chosen, held_back };
+enum class ScenarioGroup {
+  chosen,     // to choose rules by
+  held_back,  // to judge rules by, with families that the chosen group lacks
+  by_prior,   // to judge rules by, with families as likely as measurements make them (docs/decisions/simulate.md)
+};
 template <>
-inline constexpr auto named_values<ScenarioHalf> =
-    std::to_array<NamedValue<ScenarioHalf>>({{ScenarioHalf::chosen, "chosen"}, {ScenarioHalf::held_back, "held-back"}});
+inline constexpr auto named_values<ScenarioGroup> =
+    std::to_array<NamedValue<ScenarioGroup>>({{ScenarioGroup::chosen, "chosen"},
+                                              {ScenarioGroup::held_back, "held-back"},
+                                              {ScenarioGroup::by_prior, "by-prior"}});
 
 // What is true of a sample's worth.
 enum class WorthFamily {
@@ -28,6 +34,7 @@ enum class WorthFamily {
   kaplan,      // a hyperbola whose critical batch grows as Kaplan et al. 2020 have it
   olmo,        // a hyperbola whose critical batch grows as measured for OLMo, far above a noise scale of its own growth
   step_bound,  // a hyperbola whose early part is limited by the number of updates, whatever the noise scale
+  tokens,      // a hyperbola whose critical batch is a power of the tokens read, whatever the noise scale
 };
 template <>
 inline constexpr auto named_values<WorthFamily> =
@@ -36,17 +43,20 @@ inline constexpr auto named_values<WorthFamily> =
                                             {WorthFamily::measured, "measured"},
                                             {WorthFamily::kaplan, "kaplan"},
                                             {WorthFamily::olmo, "olmo"},
-                                            {WorthFamily::step_bound, "step-bound"}});
+                                            {WorthFamily::step_bound, "step-bound"},
+                                            {WorthFamily::tokens, "tokens"}});
 
-// Even numbers are the chosen half, odd ones are held back.
-ScenarioHalf half_of(int64_t number);
-// Returns the number of a half's scenario `index`, from 0.
-int64_t number_in(ScenarioHalf half, int64_t index);
-// Returns the families that a half draws from: the chosen half lacks the root form and OLMo's growth, and the jump at a
-// decay. A rule that has learned the families it was chosen by, rather than to adapt, loses on those. The root form and
-// OLMo's each stand near one that is there (the measured curves, Kaplan's growth), as the truth of a user's run will.
-std::vector<WorthFamily> worth_families(ScenarioHalf half);
-std::vector<GrowthFamily> growth_families(ScenarioHalf half);
+// Even numbers are the chosen group, odd ones the held-back group, both below a million; from a million on all numbers
+// are drawn by the prior.
+ScenarioGroup group_of(int64_t number);
+// Returns the number of a group's scenario `index`, from 0.
+int64_t number_in(ScenarioGroup group, int64_t index);
+// Returns the families that a group draws from; one that is there k times is k times as likely. The chosen group lacks
+// the root form, OLMo's growth and the jump at a decay, so that a rule that is fitted to its families rather than to
+// adapting loses on those. The root form and OLMo's growth are near families that it has (the measured curves, Kaplan's
+// growth), as the truth of a user's run will be. The chosen and the held-back group lack the law by tokens.
+std::vector<WorthFamily> worth_families(ScenarioGroup group);
+std::vector<GrowthFamily> growth_families(ScenarioGroup group);
 
 struct Scenario : SimulatedWorld {
   int64_t number = 0;
@@ -64,6 +74,10 @@ struct Scenario : SimulatedWorld {
 // steps in its first batch, and the truth is that of the whole run.
 Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs,
                        std::optional<int64_t> steps = std::nullopt);
+
+// Returns what branches of an earlier run of the same job in the scenario's first batch would have shown at 1, 4 and 16
+// % of its progress: the true critical batches, with a standard error of 0.3 in their logarithms.
+std::vector<MeasuredCriticalBatch> measured_critical_batches(const Scenario& scenario);
 
 // Describes a scenario in one line: "12: 8b-64 kaplan power c=2.3 ...".
 std::string describe(const Scenario& scenario);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <set>
 
 #include "copus/simulate/testing/small_job.h"
@@ -38,9 +40,9 @@ TEST(Scenario, TheChosenHalfLacksFamiliesOfTheOther) {
   std::set<WorthFamily> worths[2];
   std::set<GrowthFamily> growths[2];
   for (const Scenario& scenario : scenarios()) {
-    const auto half = static_cast<size_t>(half_of(scenario.number));
-    worths[half].insert(scenario.worth);
-    growths[half].insert(scenario.growth.family);
+    const auto group = static_cast<size_t>(group_of(scenario.number));
+    worths[group].insert(scenario.worth);
+    growths[group].insert(scenario.growth.family);
   }
   using enum WorthFamily;
   EXPECT_EQ(worths[0], (std::set{hyperbola, measured, kaplan, step_bound}));
@@ -48,8 +50,8 @@ TEST(Scenario, TheChosenHalfLacksFamiliesOfTheOther) {
   EXPECT_EQ(growths[0], (std::set{GrowthFamily::power, GrowthFamily::saturating, GrowthFamily::falling_first}));
   EXPECT_EQ(growths[1].count(GrowthFamily::decay_jump), 1);
   for (int64_t i = 0; i < 10; ++i) {
-    for (const ScenarioHalf half : {ScenarioHalf::chosen, ScenarioHalf::held_back}) {
-      EXPECT_EQ(half_of(number_in(half, i)), half);
+    for (const ScenarioGroup group : all_values<ScenarioGroup>()) {
+      EXPECT_EQ(group_of(number_in(group, i)), group);
     }
   }
 }
@@ -121,6 +123,50 @@ TEST(Scenario, TheNoiseScaleTellsTheCriticalBatchOrDoesNot) {
       EXPECT_EQ(pieces[0].critical_batch, pieces[1].critical_batch);
     }
   }
+}
+
+// Most of the scenarios by the prior have a critical batch that grows by the tokens read, on its own path beside the
+// noise scale.
+TEST(Scenario, ThePriorFavoursTheLawByTokens) {
+  const std::vector<SimulatedJob> jobs = {small_job()};
+  int by_tokens = 0, decaying = 0;
+  constexpr int count = 60;
+  for (int64_t i = 0; i < count; ++i) {
+    const Scenario scenario = make_scenario(number_in(ScenarioGroup::by_prior, i), jobs);
+    decaying += scenario.config.optimizer.schedule == LearningRateSchedule::cosine;
+    EXPECT_GT(scenario.stalled_steps, 0);
+    EXPECT_GT(scenario.noise_drift, 0);
+    if (scenario.worth != WorthFamily::tokens) continue;
+    ++by_tokens;
+    const std::vector<TruthPiece>& pieces = scenario.truth.pieces();
+    const auto exponent = [&](size_t from, size_t to) {
+      return std::log(pieces[to].critical_batch / pieces[from].critical_batch) /
+             std::log((pieces[to].begin + pieces[to + 1].begin) / (pieces[from].begin + pieces[from + 1].begin));
+    };
+    EXPECT_NEAR(exponent(32, 64), exponent(64, 250), 1e-6) << describe(scenario);
+  }
+  EXPECT_NEAR(by_tokens, 0.6 * count, 3 * std::sqrt(0.24 * count));
+  EXPECT_NEAR(decaying, 0.5 * count, 3 * std::sqrt(0.25 * count));
+}
+
+TEST(Scenario, AnEarlierRunShowsItsCriticalBatchesWithErrors) {
+  double squares = 0;
+  int count = 0;
+  for (const Scenario& scenario : scenarios()) {
+    const std::vector<MeasuredCriticalBatch> measured = measured_critical_batches(scenario);
+    ASSERT_EQ(measured.size(), 3);
+    for (size_t i = 0; i < 3; ++i) {
+      const double progress = scenario.best_static.progress * 0.01 * std::pow(4, static_cast<double>(i));
+      const auto after = std::ranges::find_if(scenario.truth.pieces(),
+                                              [&](const TruthPiece& piece) { return piece.begin > progress; });
+      const double sequence = static_cast<double>(scenario.config.train.sequence_length);
+      const double error = std::log(measured[i].critical_batch / sequence / std::prev(after)->critical_batch);
+      squares += error * error;
+      ++count;
+      EXPECT_LT(i == 0 ? 0 : measured[i - 1].tokens, measured[i].tokens);
+    }
+  }
+  EXPECT_NEAR(std::sqrt(squares / count), 0.3, 0.05);
 }
 
 }  // namespace

@@ -55,9 +55,13 @@ class SimulatedTraining {
     double samples = batch;
     const bool ends_by_time = world_.end.kind == ScenarioEnd::Kind::seconds;
     if (ends_by_time) samples *= std::min(1.0, (world_.end.value - run_.seconds) / step_seconds_);
+    // The part of the step that a change of the batch has stalled makes no progress, but takes its time.
+    const double stalled = std::min(samples, stalled_steps_ * batch);
+    stalled_steps_ -= stalled / batch;
+    run_.seconds += step_seconds_ * stalled / batch;
     const TruthWalk before = walk_;
-    const double needed = walk_.advance(samples, current_.global_batch, target_);
-    note_arrivals(before, samples);
+    const double needed = walk_.advance(samples - stalled, current_.global_batch, target_);
+    note_arrivals(before, samples - stalled);
     run_.seconds += step_seconds_ * needed / batch;
     ++run_.steps;
     consumed_samples_ += current_.global_batch;
@@ -97,7 +101,14 @@ class SimulatedTraining {
 
   // The noise scale is that at the learning rate that this step had.
   void add_noise(const TruthPiece& truth, Observation& seen) {
-    const double noise = truth.noise_scale * std::pow(controller_.rate_factor(), -world_.rate_feedback);
+    double rate = controller_.rate_factor();
+    if (world_.noise_follows_schedule) rate = seen.learning_rate / config_.optimizer.lr;
+    double noise = truth.noise_scale * std::pow(rate, -world_.rate_feedback);
+    if (world_.noise_drift > 0) {
+      constexpr double memory = 0.999;  // of a step before
+      drift_ = memory * drift_ + std::sqrt(1 - memory * memory) * draws_.normal();
+      noise *= std::exp(world_.noise_drift * drift_);
+    }
     const GradientNoise gradient{truth.squared_gradient, noise * truth.squared_gradient};
     const auto norms = draw_norms(config_, current_, run_.steps, gradient, world_.spread, draws_);
     seen.grad_norm = std::sqrt(gradient.squared_gradient + gradient.trace / static_cast<double>(current_.global_batch));
@@ -144,7 +155,10 @@ class SimulatedTraining {
     report.rate_factor = intent.rate_factor;
     report.pause_seconds = is_relayout ? pause_to(target.strategy) : 0;
     if (is_relayout) ++run_.relayouts;
-    if (target.global_batch != current_.global_batch) ++run_.batch_changes;
+    if (target.global_batch != current_.global_batch) {
+      ++run_.batch_changes;
+      stalled_steps_ = world_.stalled_steps;
+    }
     run_.pause_seconds += report.pause_seconds;
     run_.seconds += report.pause_seconds;
     observed_seconds_ += report.pause_seconds;
@@ -179,6 +193,8 @@ class SimulatedTraining {
   int64_t consumed_samples_ = 0;
   int64_t measured_samples_ = 0;  // samples up to the latest step that measured norms
   double observed_seconds_ = 0;
+  double stalled_steps_ = 0;
+  double drift_ = 0;  // a standard normal deviate with memory
   SimulatedRun run_;
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 struct RegretCommandOptions {
   int64_t scenarios = 100;
-  ScenarioHalf half = ScenarioHalf::chosen;
+  ScenarioGroup group = ScenarioGroup::chosen;
   std::vector<std::string> policies = {"copus"};
   std::vector<std::string> settings;
   bool calibrated = false;
@@ -53,7 +53,7 @@ RunConfig with_rule(const Scenario& scenario, const std::string& policy, const R
   }
   overrides.push_back("adapt.policy=" + policy);
   RunConfig config = parse_run_config(to_toml(scenario.config), "the scenario", overrides);
-  if (options.calibrated) config.noise_scale.calibration = scenario.calibration;
+  if (options.calibrated) config.noise_scale.critical_batches = measured_critical_batches(scenario);
   const AdaptConfig& own = scenario.config.adapt;
   AdaptConfig candidates = config.adapt;
   candidates.global_batches = own.global_batches;
@@ -195,7 +195,7 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   for (const std::string& policy : options.policies) rules.push_back({policy, {}});
   const double start = monotonic_seconds();
   for (int64_t i = 0; i < options.scenarios; ++i) {
-    const Scenario scenario = make_scenario(number_in(options.half, i), jobs, options.steps);
+    const Scenario scenario = make_scenario(number_in(options.group, i), jobs, options.steps);
     for (JudgedRule& rule : rules) {
       const RunConfig config = with_rule(scenario, rule.policy, options);
       rule.outcomes.push_back(outcome_of(scenario, simulate(scenario, config)));
@@ -203,12 +203,12 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   }
   const double seconds = monotonic_seconds() - start;
   if (options.json) {
-    nlohmann::json result{{"half", to_string(options.half)}, {"scenarios", options.scenarios}, {"seconds", seconds}};
+    nlohmann::json result{{"group", to_string(options.group)}, {"scenarios", options.scenarios}, {"seconds", seconds}};
     for (const JudgedRule& rule : rules) result["rules"].push_back(to_json(rule, options.settings));
     std::cout << json_text(result) << '\n' << std::flush;
     return 0;
   }
-  std::cout << options.scenarios << " scenarios of the " << to_string(options.half) << " half in "
+  std::cout << options.scenarios << " scenarios of the " << to_string(options.group) << " group in "
             << format_number("%.1f", seconds) << " s; all in %, slowdowns against the best static run of hindsight\n\n";
   print_cells(regret_widths,
               {"", "scenarios", "to gain", "captured", "<= 1 %", "<= 3 %", "median", "worst", "re-layouts", "batches"});
@@ -243,13 +243,13 @@ void add_regret_bench(CLI::App& bench, CommandAction& action) {
   regret.add_option("--scenarios", options->scenarios, "How many runs to simulate")
       ->check(at_least(1))
       ->capture_default_str();
-  add_named_option(regret, "--half", options->half,
-                   "Which half of the scenarios: rules are chosen by one, judged by the other");
+  add_named_option(regret, "--group", options->group,
+                   "Which scenarios: rules are chosen by one group and judged by the others");
   regret.add_option("--policy", options->policies, "Policies to compare, as adapt.policy")->capture_default_str();
   regret.add_option("--set", options->settings,
                     "A setting of [adapt] or [noise_scale] for all of them, section.key=value");
   regret.add_flag("--calibrated", options->calibrated,
-                  "Tell the rules the scenario's critical batch over its noise scale, at the end of the run");
+                  "Give the rules critical batches that an earlier run's branches would have shown, with their errors");
   regret.add_option("--scenario", options->scenario, "Simulate this scenario alone")->check(at_least(0));
   regret.add_option("--steps", options->steps, "End each run where it would be after so many steps in its first batch")
       ->check(number_in(Range<int64_t>{1, 1'000'000'000}));
