@@ -1,5 +1,5 @@
-// What a run whose batch and layout move by themselves promises its user (docs/decisions/orchestrator.md): few
-// re-layouts, and no batch in which the loss stays above what it would have been.
+// The contract of an adapting run (docs/decisions/orchestrator.md): it makes few re-layouts, and it leaves a batch in
+// which the loss stays above its forecast from the batch before.
 #pragma once
 
 #include <cstdint>
@@ -19,30 +19,30 @@ class AdaptContract {
  public:
   explicit AdaptContract(const JobConfig& config) : adapt_(config.adapt), counts_samples_(spares_tokens(config)) {}
 
-  // Notes a step and the configuration that it ran in. Re-layouts count whoever made them. Other ranks or other speeds
-  // are another question of the layout, for which they count anew.
+  // Records a step and the configuration that it ran in. Every re-layout counts, also one that a user commanded. If the
+  // number of ranks or the speed of steps changes, another layout may be best, so the count restarts at 0.
   void observe(const Observation& step, const Configuration& configuration);
 
-  // The number of re-layouts that may still be made; below 0 where others have made more.
+  // The number of re-layouts that are still allowed; negative if users have made more.
   int64_t left() const { return adapt_.most_relayouts - relayouts_; }
-  // Tells whether so many more re-layouts may be made.
+  // Whether this many more re-layouts are allowed.
   bool allows(int64_t relayouts) const { return relayouts <= left(); }
-  // Explains why so many more re-layouts would be too many; empty where they would not.
+  // Explains why this many more re-layouts are not allowed; empty if they are.
   std::optional<std::string> why_too_many(int64_t relayouts) const;
 
   // A batch in which the loss is too high.
   struct Breach {
-    int64_t batch_before = 0;  // from which the batch has grown
+    int64_t batch_before = 0;  // the batch before it grew
     LossSentinel::Excess excess;
   };
-  // Returns the breach of adapt.loss_contract in the present batch, beyond two standard deviations of chance. None in a
-  // run that only advises.
+  // Returns the breach if the loss in the current batch exceeds its forecast by adapt.loss_contract plus more than two
+  // standard deviations. A run that only advises has no breach.
   std::optional<Breach> breach() const;
   std::string describe(const Breach& breach) const;
-  // Forbids batches as large as this one, in which the loss was too high, until the run is twice as far. Under the
-  // published laws the critical batch is 1.4 times as large then (docs/decisions/statistics.md).
+  // Forbids this batch and larger ones, because the loss was too high, until the run has consumed twice as many
+  // samples. Under the published laws the critical batch is then 1.4 times as large (docs/decisions/statistics.md).
   void forbid(int64_t batch, int64_t consumed_samples);
-  // Explains why a batch is forbidden after so many samples; empty where it is not.
+  // Explains why a batch is forbidden after this many samples; empty if it is allowed.
   std::optional<std::string> why_forbidden(int64_t batch, int64_t consumed_samples) const;
 
   void visit_state(StateValues& values);
@@ -56,7 +56,7 @@ class AdaptContract {
   LossSentinel sentinel_;
   double seconds_ = 0;  // of all steps, without pauses
   int64_t batch_before_ = 0;
-  std::optional<std::pair<int64_t, int64_t>> forbidden_;  // a batch, and the samples until which none is as large
+  std::optional<std::pair<int64_t, int64_t>> forbidden_;  // the smallest one, and the samples at which that ends
 };
 
 }  // namespace copus

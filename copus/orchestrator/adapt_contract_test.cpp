@@ -17,7 +17,7 @@ class AdaptContractTest : public testing::Test {
  protected:
   AdaptContractTest() { config_.adapt.objective = Objective::tokens; }
 
-  // Makes steps of a second whose loss is `more` above a run's that falls by its samples.
+  // Makes steps of `seconds` seconds. Their loss falls as a power of the samples, with `more` added.
   void steps(AdaptContract& contract, int64_t count, const Configuration& configuration, double more = 0,
              double seconds = 1) {
     for (int64_t i = 0; i < count; ++i) {
@@ -78,7 +78,7 @@ TEST_F(AdaptContractTest, RelayoutsCountWhoeverMadeThemUntilRanksOrSpeedsChange)
   steps(contract, 1, small_);
   EXPECT_FALSE(contract.why_too_many(2));
   steps(contract, 1, elsewhere_);
-  steps(contract, 1, small_);  // there and back, before anybody has decided anything
+  steps(contract, 1, small_);  // there and back, without a decision
   EXPECT_THAT(contract.why_too_many(1).value(), HasSubstr("of 2 re-layouts (adapt.most_relayouts) 2 have been made"));
   steps(contract, 1, large_);
   EXPECT_TRUE(contract.why_too_many(1));

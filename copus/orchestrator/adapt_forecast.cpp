@@ -16,7 +16,8 @@ namespace copus {
 
 namespace {
 
-// Pieces of a run within which the critical batch is taken for constant; they are short where a run begins.
+// Number of pieces of a run. The critical batch counts as constant within each piece; the first pieces are the
+// shortest.
 constexpr int64_t pieces_of_a_run = 64;
 
 // The fastest candidate of each batch.
@@ -31,8 +32,9 @@ FastestByBatch fastest_by_batch(const std::vector<Candidate>& candidates) {
   return fastest;
 }
 
-// The share of the time in its first batch that a run saves by the best batch in each piece, under one law. A run that
-// spares tokens has no batch in which a sample is worth less than adapt.least_efficiency of one in its first batch.
+// The saving of a run that uses the best batch in each piece, under one law, as a share of its time in the first batch.
+// A run that spares tokens uses no batch in which a sample is worth less than adapt.least_efficiency times one in the
+// first batch.
 double batch_saving(const JobConfig& config, const FastestByBatch& fastest, int64_t first_batch,
                     const TokensLeft& tokens, const EfficiencyLaw& law) {
   const auto tokens_of = [&](int64_t batch) { return static_cast<double>(batch * config.train.sequence_length); };

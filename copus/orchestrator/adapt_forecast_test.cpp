@@ -21,7 +21,7 @@ class AdaptForecastTest : public testing::Test {
         config_, candidates, {pipeline, 16, 1}, {0, tokens_},
         [this](const ParallelStrategy&) { return pause_seconds_; }, laws);
   }
-  // A law whose critical batch is so many samples throughout the run.
+  // A law whose critical batch is `samples` throughout the run.
   EfficiencyLaw constant(double samples) const {
     return {.level = std::log(samples * static_cast<double>(config_.train.sequence_length))};
   }
@@ -44,7 +44,8 @@ TEST_F(AdaptForecastTest, ALayoutSavesWhatItsStepsAreShorter) {
   EXPECT_THAT(describe(already).front(), HasSubstr("nothing by its layout"));
 }
 
-// A batch four times as large at 1.25 times the seconds, where each sample is worth (1 + 16 / 64) / (1 + 64 / 64).
+// The larger batch is four times as large and takes 1.25 times the seconds. Each of its samples is worth (1 + 16 / 64)
+// / (1 + 64 / 64) of one in the first batch.
 TEST_F(AdaptForecastTest, ABatchSavesByItsThroughputAndTheWorthOfItsSamples) {
   const std::vector<Candidate> candidates = {candidate(pipeline, 16, 1), candidate(pipeline, 64, 1.25)};
   const double time = 1.25 / 4 / (1.25 / 2);
@@ -53,7 +54,7 @@ TEST_F(AdaptForecastTest, ABatchSavesByItsThroughputAndTheWorthOfItsSamples) {
   const AdaptForecast unsure = forecast(candidates, {constant(64), constant(1), constant(1)});
   EXPECT_EQ(unsure.batch_saving, 0);
   EXPECT_GT(unsure.batch_saving_high, 0.1);
-  // In half of the time, by another layout, half as much is left to save.
+  // Another layout halves the time, so the batch can save only half as much.
   std::vector<Candidate> in_other_layout = {candidate(pipeline, 16, 2), candidate(data, 16, 1),
                                             candidate(data, 64, 1.25)};
   EXPECT_NEAR(forecast(in_other_layout, {constant(64)}).batch_saving, (1 - time) / 2, 1e-12);
@@ -70,7 +71,7 @@ TEST_F(AdaptForecastTest, TheCriticalBatchOfAResumedRunIsThatOfItsTokens) {
         .batch_saving;
   };
   const double length = static_cast<double>(config_.train.sequence_length);
-  const double critical = 64 * length;  // ln B_c = ln n, so that this is n
+  const double critical = 64 * length;  // the law is B_c = n, so this is also the tokens done
   EXPECT_NEAR(saving_after(critical), 0.5, 1e-6);
   EXPECT_EQ(saving_after(length), 0);
 }

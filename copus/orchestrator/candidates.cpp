@@ -19,15 +19,15 @@ std::vector<Value> chosen(const std::vector<Value>& listed, Value own) {
   return values;
 }
 
-// Doublings of `base`, and its halves as far as there are any, between two batches.
+// Adds `base`, its doublings and its whole halvings, from `smallest` to `largest`.
 void add_scaled(std::vector<int64_t>& batches, int64_t base, int64_t smallest, int64_t largest) {
   int64_t batch = base;
   while (batch % 2 == 0 && batch / 2 >= smallest) batch /= 2;
   for (; batch <= largest; batch *= 2) batches.push_back(batch);
 }
 
-// The batches of a job that names none reach from a quarter of the smaller of its batch and that of its learning rate
-// to 64 times its batch.
+// The range of batches of a job that names none: from a quarter of the smaller of its own batch and its learning rate's
+// reference batch to 64 times its own batch.
 struct BatchRange {
   explicit BatchRange(const JobConfig& job)
       : reference(reference_batch_of(job)),
@@ -37,7 +37,7 @@ struct BatchRange {
   int64_t reference, smallest, largest;
 };
 
-// Adds the job's own batch and those of a schedule.
+// Adds the job's own batch and, for the policy "steps", those of its schedule.
 std::vector<int64_t> with_certain_batches(std::vector<int64_t> batches, const JobConfig& job) {
   batches = chosen(batches, job.train.global_batch);
   if (job.adapt.policy != PolicyKind::steps) return batches;
@@ -49,7 +49,7 @@ std::vector<int64_t> with_certain_batches(std::vector<int64_t> batches, const Jo
 
 }  // namespace
 
-// Only what comes from the two batches by factors of two may be whole micro-batches of all ranks.
+// Scales the two batches by factors of two alone: other batches may not consist of whole micro-batches on all ranks.
 std::vector<int64_t> batches_of(const AdvisedConfig& config) {
   std::vector<int64_t> batches = config.adapt.global_batches;
   if (batches.empty()) {
@@ -82,8 +82,8 @@ SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> rank
   space.zero_stages = chosen(adapt.zero_stages, own.strategy.zero_stage);
   if (adapt.zero_stages.empty()) space.reshard_after_forward = {own.strategy.reshard_after_forward};
   space.zero_replicas = {own.strategy.zero_replicas};
-  // Tensor parallelism beyond a node pays for two all-reduces a layer over the network, and is hardly ever worth a
-  // look. The degree that the run itself describes stays possible.
+  // Tensor parallelism across nodes costs two all-reduces a layer over the network, so it is rarely worth considering.
+  // The degree of the run's own configuration stays possible.
   space.max_tensor_parallel = adapt.max_tensor_parallel > 0
                                   ? adapt.max_tensor_parallel
                                   : std::max(config.cluster.description.ranks_per_node, own.strategy.tensor_parallel);
@@ -108,7 +108,7 @@ std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candid
     return config.noise_scale.split_interval > 1 && configuration.strategy.data_parallel == 1 &&
            configuration.num_microbatches() == 1;
   };
-  std::map<std::pair<ParallelStrategy, int64_t>, bool> measured_well;  // of those that may be measured rarely
+  std::map<std::pair<ParallelStrategy, int64_t>, bool> measured_well;  // for layouts without data parallelism
   if (measures) {
     for (const TableCell& cell : table.cells) {
       const Configuration& configuration = cell.configuration;

@@ -12,25 +12,26 @@
 
 namespace copus {
 
-// The configurations that [adapt] allows around the one that the run describes, which is one of them. Where it names no
-// batches, they are doublings from a quarter of the smaller of the run's batch and the learning rate's reference batch
-// to 64 times the run's: a run that begins in a large batch may find its way to the small one that its rate is for.
-// `ranks` are those that the configurations are for, where they are not as many as the run describes.
+// The configurations that [adapt] allows, the run's own included. If [adapt] names no batches, they are doublings from
+// a quarter of the run's batch, or of the learning rate's reference batch if that is smaller, to 64 times the run's
+// batch. So a run that begins in a large batch can reach the small batch that its rate is for. `ranks` is the number of
+// ranks, if it differs from that of the run's own configuration.
 SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> ranks = std::nullopt);
 
-// The batches that [adapt] allows to a job that another program trains, in micro-batches of its own. Where it names
-// none, they are doublings and halves of the job's batch and of the learning rate's reference batch.
+// The batches that [adapt] allows for a job that another program trains with micro-batches of its own. If [adapt] names
+// none, they are doublings and halvings of the job's batch and of the learning rate's reference batch, in the same
+// range.
 std::vector<int64_t> batches_of(const AdvisedConfig& config);
 
-// Predicts the steps of all configurations that [adapt] allows on so many ranks, likewise. Throws UserError where
-// nothing says how fast the cluster computes.
+// Predicts the step times of all configurations that search_space_of returns. Throws UserError if the cluster's speed
+// is not described.
 PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowledge,
                                  std::optional<int64_t> ranks = std::nullopt);
 
-// Makes candidates of the cells of the table and of `current`, which a resumed or forced run may be in though the table
-// does not have it. For a policy that goes by the noise scale, configurations that would leave it blind are left out,
-// except `current`: a batch of one sample never shows the noise scale, and where a step is one micro-batch only every
-// noise_scale.split_interval-th does; the latter stay where the layout has no other candidate of that batch.
+// Makes candidates of the table's cells and of `current`, which the table may lack in a resumed or forced run. For
+// policies that use the noise scale, configurations that never or rarely measure it are left out, except `current`. A
+// batch of one sample never measures it. If a step is one micro-batch, only every noise_scale.split_interval-th step
+// measures it; such a configuration stays a candidate if its layout has no other one of that batch.
 std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candidate& current, const JobConfig& config);
 
 }  // namespace copus

@@ -46,7 +46,7 @@ TEST(SearchSpaceOf, GoesFromAQuarterToSixtyFourTimesTheBatch) {
   EXPECT_THAT(space.zero_stages, ElementsAre(0));
 }
 
-// A run that begins in a large batch, with a rate for a small one, may find its way there.
+// A run that begins in a large batch can reach the small batch that its learning rate is for.
 TEST(SearchSpaceOf, ReachesDownToTheBatchThatTheLearningRateIsFor) {
   RunConfig config = copus_run();
   config.train.global_batch = 128;
@@ -60,7 +60,7 @@ TEST(SearchSpaceOf, ReachesDownToTheBatchThatTheLearningRateIsFor) {
   EXPECT_EQ(batches.back(), 64 * 128);
 }
 
-// A program of 3 ranks with micro-batches of 2 cannot take the powers of two.
+// A program of 3 ranks with micro-batches of 2 cannot train in batches that are powers of two.
 TEST(BatchesOf, ScalesTheOwnBatchesOfAProgramThatTrainsElsewhere) {
   AdvisedConfig config;
   config.train.global_batch = 12;
@@ -137,7 +137,7 @@ TEST(Candidates, DoNotLeaveAPolicyBlindThatGoesByTheNoiseScale) {
   EXPECT_THAT(configurations_of(candidates_of(table, current, config)),
               ElementsAre(two_micro_batches, only_one_micro_batch, one_each));
   EXPECT_EQ(candidates_of(table, {one_micro_batch, 5, 0.1, 7}, config).size(), 4u);  // the run may stay where it is
-  config.noise_scale.split_interval = 1;  // every step is cut, so only the single sample is blind
+  config.noise_scale.split_interval = 1;  // every step is split, so only the batch of one sample is blind
   EXPECT_EQ(candidates_of(table, current, config).size(), 4u);
   config.adapt.policy = PolicyKind::steps;
   EXPECT_EQ(candidates_of(table, current, config).size(), 5u);

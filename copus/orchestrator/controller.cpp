@@ -18,7 +18,7 @@ namespace {
 
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
-// The observation as it reads back from a log, which keeps values that are not finite as null.
+// The observation as a replay reads it: a log stores values that are not finite as null.
 Observation as_logged(Observation observation) {
   for (double* value : {&observation.loss, &observation.grad_norm}) {
     if (!std::isfinite(*value)) *value = unknown;
@@ -28,7 +28,7 @@ Observation as_logged(Observation observation) {
 
 bool is_relayout(const Configuration& from, const Configuration& to) { return from.strategy != to.strategy; }
 
-// The policy of the run; null where nobody decides.
+// The policy of the run; null if adapt.policy is "none".
 std::unique_ptr<Policy> policy_of(const JobConfig& config, const std::string& file) {
   return config.adapt.policy == PolicyKind::none ? nullptr : make_policy(config, file);
 }
@@ -68,7 +68,7 @@ bool Controller::learns_from_steps(const AnyConfig& config) {
   return job_of(config).adapt.policy != PolicyKind::none || predicts_steps(config);
 }
 
-// Throws UserError where a batch of the schedule needs more memory than there is: it is refused before training.
+// Refuses a schedule before training if one of its batches needs more memory than there is.
 void Controller::check_schedule_fits() {
   for (const auto& [begin, batch] : parse_step_schedule(config_.adapt.schedule, config_.train.sequence_length)) {
     Configuration piece = configuration_of(config_);
@@ -96,7 +96,7 @@ void Controller::restore_state(const std::vector<std::string>& state) {
   values.require_end();
 }
 
-// Lists all members but those that follow from the settings, and from the others.
+// Lists all members except those that follow from the settings or from other members.
 void Controller::visit_state(StateValues& values) {
   uint64_t hash = inputs_.value();
   values(hash, current_, rate_cap_, rate_factor_, infeasible_, memory_refusal_, entered_, latest_, is_measured_,
@@ -147,8 +147,9 @@ Reaction Controller::observe(const Observation& observation) {
   return reaction;
 }
 
-// A configuration is looked at after the first step that counts and the third. They are counted by the run, so that a
-// resumed one, which has to warm up again, decides at the same steps. A step that is not finite does not count.
+// Besides the interval, decisions are due after the first and the third step that count in a configuration. The run
+// counts these steps, so a resumed run, which warms up again, decides at the same steps. Steps that are not finite do
+// not count.
 bool Controller::is_decision_due(bool has_counted) const {
   if (!policy_ || under_way_ || pinned_) return false;
   const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples ||
@@ -204,7 +205,7 @@ Decision Controller::decide() {
   return decision;
 }
 
-// Fills in where the learning rate's schedule is, and begins to count clipped updates anew.
+// Fills in the state of the learning rate's schedule, and restarts the count of clipped updates.
 void Controller::describe_schedule(Decision& decision) {
   if (latest_.phase) {
     decision.learning_rate = latest_.learning_rate;
@@ -215,15 +216,15 @@ void Controller::describe_schedule(Decision& decision) {
   if (updates > 0) decision.clipped_share = clipped / updates;
 }
 
-// Tells whether the batch stays in this phase of the learning rate's schedule. Layouts may change, since they do not
-// change what is computed, and the rate goes on following the critical batch.
+// Whether the batch must not change in this phase of the learning rate's schedule. Layouts may change, since they do
+// not change the losses, and the rate still follows the critical batch.
 bool Controller::holds_batch() const {
   const std::vector<SchedulePhase>& phases = config_.adapt.hold_in;
   return latest_.phase && !is_open_loop(config_.adapt.policy) &&
          std::find(phases.begin(), phases.end(), *latest_.phase) != phases.end();
 }
 
-// Turns a choice of another batch into one to stay. Policies that do not know of the phases make such choices.
+// Turns a choice of another batch into a hold, for policies that ignore the phases.
 void Controller::hold_batch(Choice& choice) const {
   if (!choice.target || choice.target->global_batch == current_.global_batch) return;
   choice.reason = concat("holds: ", why_batch_is_held(*latest_.phase), "; otherwise to ", to_string(*choice.target),
@@ -252,7 +253,7 @@ void Controller::correct_candidates() {
   correct_candidates(learner_->open_steps());
 }
 
-// Likewise, as if only so many of the learner's open steps had been seen.
+// Corrects the candidates' step times as if only the first `open_steps` of the learner's open steps had run.
 void Controller::correct_candidates(int64_t open_steps) {
   corrected_at_ = learner_->revision();
   corrected_open_steps_ = open_steps;
@@ -270,7 +271,7 @@ void Controller::correct_candidates(int64_t open_steps) {
 
 void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain) {
   under_way_ = intent;
-  if (!learner_) return;  // nothing is promised
+  if (!learner_) return;  // there is no prediction
   const Knowledge knowledge = learner_->knowledge();
   promise_ = {.switched = {.decision_step = latest_.step,
                            .from = current_,
@@ -282,9 +283,9 @@ void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain)
               .to_rate_factor = intent.rate_factor};
 }
 
-// The first step boundary at which all ranks can be ready for `target`. Where a switch has been made at the present
-// boundary it is one later: a user may want the next switch there, but a script, which must be able to repeat it, is
-// not asked again before another step has run.
+// The first step boundary at which all ranks can be ready for `target`. If the run has just switched at this boundary,
+// it is one step later. A user could want the next switch at once, but a script that repeats the run is only asked
+// again after another step.
 int64_t Controller::first_boundary(const Configuration& target) const {
   const bool has_just_moved = switched_at_ == latest_.consumed_samples;
   return latest_.step + (has_just_moved ? 2 : 1) + (is_relayout(current_, target) ? lead_steps : 0);
@@ -299,8 +300,8 @@ double Controller::critical_batch_at(double noise_scale) const {
   return BatchWorth(config_).critical_batch(noise_scale, static_cast<double>(latest_.consumed_samples));
 }
 
-// A pause is what the plan takes and what comes on top, which does not grow with it: the ranks' agreement, allocations.
-// Where re-layouts were quicker than planned, the plan is what was wrong, and that by a factor.
+// A pause is the planned time plus an overhead that does not grow with the plan: the ranks' agreement, allocations. If
+// re-layouts took less time than planned, the plans are wrong by a factor instead.
 double Controller::pause_seconds(const ParallelStrategy& target) {
   const double planned = job_->move_seconds(current_.strategy, target);
   std::vector<double> on_top, factors, of_no_state;
@@ -347,11 +348,12 @@ void Controller::report(const SwitchReport& report) {
   list_candidates();
 }
 
-// The pause is no measure of those of re-layouts to come: it is also that of finding out, and of new processes.
+// The pause does not predict those of later re-layouts: it includes the detection of the change and the start of
+// processes.
 void Controller::ranks_changed(const RanksChanged& change) {
   COPUS_CHECK(change.to.global_batch == change.from.global_batch, to_string(change.from), " to ", to_string(change.to));
   COPUS_CHECK(change.ranks >= change.to.strategy.world_size(), change.ranks, " ranks for ", to_string(change.to));
-  // Ranks that failed before they could tell of the switch may have made it.
+  // The ranks may have made the switch under way, but some failed before it was reported.
   if (under_way_ && under_way_->configuration == change.from) rate_factor_ = under_way_->rate_factor;
   under_way_.reset();
   inputs_.add(change.after_step);
@@ -362,7 +364,7 @@ void Controller::ranks_changed(const RanksChanged& change) {
     regrouped_with_ = knowledge();
     table_ = job_->table(*regrouped_with_, change.to.strategy.world_size());
   }
-  infeasible_.clear();  // what these ranks could not do the others may
+  infeasible_.clear();  // what failed on the old ranks may work on the new ones
   enter(change.to);
   switched_at_ = latest_.consumed_samples;
   outcomes_.interrupted(knowledge());
@@ -376,7 +378,7 @@ void Controller::enter(const Configuration& configuration) {
   if (learner_) learner_->change_configuration(configuration);
 }
 
-// Makes the steps that follow the first ones that are looked at, after a pause.
+// Restarts the count of steps in the current configuration, after a pause.
 void Controller::restart_counting(double pause_seconds) {
   is_measured_ = false;
   steps_in_configuration_ = 0;
@@ -392,9 +394,9 @@ void Controller::note_refusal(const SwitchReport& report) {
   if (!memory_refusal_ || bytes < memory_refusal_->bytes) memory_refusal_ = {report.to, bytes, report.reason};
 }
 
-// The reason against a configuration that switches have shown. A prediction of memory may be wrong, but it orders
-// configurations well enough that what needs more than one that did not fit is not worth a try; one that has been run
-// has proved that it fits.
+// Explains why earlier switches rule a configuration out; empty if none does. Predicted bytes may be wrong, but they
+// order configurations well enough: whatever needs at least as much as one that did not fit is not worth a try. A
+// configuration that has run is known to fit.
 std::optional<std::string> Controller::why_refused(const Configuration& target) {
   if (const auto refused = infeasible_.find(target); refused != infeasible_.end()) {
     return concat("it was tried and is not possible: ", refused->second);
@@ -437,8 +439,8 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   inputs_.add(target);
   if (target == current_) return std::nullopt;
   const bool keeps_batch = target.global_batch == current_.global_batch;
-  // Where nobody decides, this is when the cap follows the critical batch: at once, since the rate changes with the
-  // batch anyway.
+  // Without a policy, only here does the cap follow the critical batch. It jumps there at once, since the rate changes
+  // with the batch anyway.
   if (!policy_ && !keeps_batch) {
     rate_cap_ =
         rate_cap_by_noise(config_, rate_cap_, believed_noise(latest_), static_cast<double>(latest_.consumed_samples));
@@ -448,7 +450,7 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   return under_way_;
 }
 
-// The relative gain of Goodput in another configuration and at its rate; NaN where nobody knows.
+// The relative gain of Goodput in another configuration and at its rate; NaN if step times or phi are unknown.
 double Controller::gain_of(const Configuration& target, double target_rate) const {
   if (!learner_ || !latest_.noise_scale) return unknown;
   const Knowledge knowledge = learner_->knowledge();

@@ -1,4 +1,4 @@
-// A controller without a policy (adapt.policy "none"), which moves a run by a user's command alone.
+// Tests of a controller without a policy (adapt.policy "none"), which moves a run only on a user's command.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -38,7 +38,7 @@ class ControllerByCommand : public testing::Test {
   }
 
   RunConfig described_ = adapting_run();
-  RunConfig unknown_;  // nothing says how fast its cluster computes
+  RunConfig unknown_;  // its cluster's speed is not described
 };
 
 TEST_F(ControllerByCommand, NeedsNoDescriptionOfTheClusterAndDecidesNothing) {

@@ -91,7 +91,8 @@ TEST_F(ControllerTest, TheHashIsOfEverythingThatWasObserved) {
   }
 }
 
-// And after the first step that counts in a configuration, and the third, since a bad one is to be left soon.
+// Decisions also follow the first and the third step that count in a configuration, since a bad one should be left
+// soon.
 TEST_F(ControllerTest, DecidesAtFirstSightAndAtIntervalsOfSamplesAndNeverBeforeAStepCounts) {
   config_.adapt.interval_samples = 1;
   EXPECT_EQ(course_of().decisions.front().step, StepTimeLearner::warm_up_steps + 1);
@@ -115,7 +116,7 @@ TEST_F(ControllerTest, DecidesAtFirstSightAndAtIntervalsOfSamplesAndNeverBeforeA
 TEST_F(ControllerTest, ADecisionKnowsRateAndPhaseOfItsStepAndWhatWasClippedSinceTheOneBefore) {
   std::vector<Observation> seen;
   const Course course = course_of([&](Observation& observation) {
-    if (observation.step % 10 == 0) observation.clipped.reset();  // as of a step that was skipped
+    if (observation.step % 10 == 0) observation.clipped.reset();  // as in a skipped step
     seen.push_back(observation);
   });
   int64_t before = 0, warm = 0;
@@ -154,7 +155,7 @@ TEST_F(ControllerTest, TheBatchStaysInThePhasesThatAreHeld) {
     observation.phase = observation.step < main_from    ? SchedulePhase::warm_up
                         : observation.step < decay_from ? SchedulePhase::main
                                                         : SchedulePhase::decay;
-    // Each phase wants other batches, so that there is a reason to switch in each.
+    // Each phase has another best batch, so there is a reason to switch in each.
     const double noise = std::array{500.0, 2.0, 20.0}[static_cast<size_t>(*observation.phase)];
     observation.noise_scale = noise;
     observation.noise_scale_low = 0.8 * noise;
@@ -293,7 +294,7 @@ TEST_F(ControllerTest, WhileItIsPinnedNothingIsDecided) {
   EXPECT_FALSE(course.decisions.empty());
 }
 
-// A user forces one batch upon another, and the log of it is the script of a second run.
+// A user forces one batch after another, and the log of that run is the script of a second run.
 TEST_F(ControllerTest, WhatAPersonForcesAtTheBoundaryOfASwitchAScriptCanRepeat) {
   config_.adapt.policy = PolicyKind::fixed;
   SyntheticJob job(config_);
@@ -324,7 +325,7 @@ TEST_F(ControllerTest, WhatAPersonForcesAtTheBoundaryOfASwitchAScriptCanRepeat) 
 }
 
 TEST_F(ControllerTest, ForcedItMovesAtTheNextBoundaryAndStaysThere) {
-  config_.adapt.advise = true;  // a user's command counts more
+  config_.adapt.advise = true;  // a user's command overrides it
   SyntheticJob job(config_);
   Controller steered = controller();
   Course course;
@@ -368,7 +369,7 @@ TEST_F(ControllerTest, RefusesToBeForcedIntoWhatCannotBe) {
   EXPECT_FALSE(steered.under_way());
 }
 
-// The job's ranks change to as many as a layout of its batch has, data-parallel alone.
+// A change to `ranks` ranks, in a data-parallel layout with the current batch.
 RanksChanged data_parallel_on(int64_t ranks, const SyntheticJob& job) {
   Configuration to = job.current();
   to.strategy = {.data_parallel = ranks};
@@ -550,7 +551,7 @@ TEST_F(ControllerTest, WhatWasVetoedOrRolledBackIsNotChosenAgain) {
   }
 }
 
-// Refuses every switch, and returns their targets with the bytes that they were predicted to need, in order.
+// Refuses every switch, and returns the targets in order, with their predicted bytes.
 std::vector<std::pair<Configuration, double>> refused_switches(const RunConfig& config, Controller& steered,
                                                                std::optional<bool> is_lack_of_memory) {
   const PredictedJob predicted = predicted_job(config);
@@ -573,7 +574,7 @@ std::vector<std::pair<Configuration, double>> refused_switches(const RunConfig& 
   return refused;
 }
 
-// Tells whether each needs less than all before it.
+// Whether each target needs less than all before it.
 bool needs_ever_less(const std::vector<std::pair<Configuration, double>>& targets) {
   return std::is_sorted(targets.begin(), targets.end(),
                         [](const auto& one, const auto& other) { return one.second >= other.second; });
@@ -644,7 +645,7 @@ TEST_F(ControllerTest, SaysWhatSwitchesBrought) {
     const double before = job.true_seconds(realised.from), after = job.true_seconds(realised.to);
     const double throughput = static_cast<double>(realised.to.global_batch) / after * before /
                               static_cast<double>(realised.from.global_batch);
-    // The efficiency of the larger batch is lower and the learning rate higher, so this is an upper bound.
+    // The larger batch has a lower efficiency and a higher learning rate, so this is an upper bound.
     EXPECT_LT(realised.realised_gain, 2 * throughput);
     EXPECT_GT(realised.realised_gain, -0.2);
   }

@@ -12,9 +12,9 @@ namespace copus {
 
 namespace {
 
-// Values of a sample in a batch of B, at phi and at the ends of its interval, computed once per batch: a table has
-// thousands of candidates, but few batches. The learning rate is the one that the run will have in this batch; at the
-// ends of the interval the one that it would come to if phi were there.
+// Worth of a sample in a batch of B, at phi and at the ends of its interval. It is computed once per batch, since a
+// table has thousands of candidates but few batches. At phi, the learning rate is the one that the run will have in
+// this batch; at an end of the interval, it is the one that the run would reach if phi were there.
 class Worths {
  public:
   struct Worth {

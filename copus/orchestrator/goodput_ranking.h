@@ -1,5 +1,4 @@
-// The Goodput of every candidate over the interval of the noise scale: Copus decides by it, and all decisions are
-// logged with it.
+// The Goodput of every candidate over the interval of the noise scale. Copus decides by it, and every decision logs it.
 #pragma once
 
 #include <optional>
@@ -20,7 +19,7 @@ std::string percent_of(double fraction);
 // The candidate of the configuration that the run is in.
 const Candidate& current_candidate(const Situation& situation);
 
-// Explains why no switch may follow the latest one yet; empty where one may.
+// Explains why it is too early for another switch; empty if it is not.
 std::optional<std::string> dwell_reason(const JobConfig& config, const Situation& situation);
 
 class GoodputRanking {
@@ -36,15 +35,15 @@ class GoodputRanking {
 
   // The candidate of the configuration that the run is in.
   const Candidate& current() const { return current_; }
-  // Gains of one of situation.candidates, which `candidate` refers to.
+  // Gains of `candidate`, which must refer to an element of situation.candidates.
   const Gains& gains_of(const Candidate& candidate) const { return gains_[&candidate - candidates_.data()]; }
   double gain_of(const Configuration& configuration) const;
-  // The worth of a sample in the candidate's batch over that of one in train.global_batch, at the end of phi's interval
-  // where it is least.
+  // The worth of a sample in the candidate's batch relative to one in train.global_batch: the least over phi and the
+  // ends of its interval.
   double least_efficiency_of(const Candidate& candidate) const {
     return least_efficiencies_[&candidate - candidates_.data()];
   }
-  // The best candidates, at most five, best first; of equal ones the first.
+  // The best candidates, at most five, best first; ties keep the order of the candidates.
   std::vector<RankedCandidate> best() const;
 
  private:

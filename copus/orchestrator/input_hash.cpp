@@ -13,7 +13,7 @@ namespace copus {
 namespace {
 constexpr size_t most_words = 1024;
 
-// The first letters of a field's symbol. They tell fields apart, and stay when other fields come.
+// The first letters of a field's symbol. They identify the field, also after other fields were added.
 int64_t name_as_word(const ConfigurationField& field) {
   uint64_t word = 0;
   for (size_t i = 0; i < sizeof(word) && field.symbol[i] != 0; ++i) {
@@ -47,7 +47,7 @@ void InputHash::add(const Configuration& configuration) {
         add(static_cast<int64_t>(value));
       },
       configuration, plain);
-  add(int64_t{0});  // no name
+  add(int64_t{0});  // no field's name: the end
 }
 
 void InputHash::add(const Observation& observation) {

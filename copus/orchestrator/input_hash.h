@@ -1,5 +1,4 @@
-// A running hash of everything that decisions are made from: bit by bit, so that a replay that differs anywhere shows
-// it at the next decision.
+// A running hash of all inputs of decisions, bit by bit: if a replay differs anywhere, its next decision shows it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ namespace copus {
 
 class InputHash {
  public:
-  // Adds a number. Numbers that are not finite count alike: a log keeps all of them as null.
+  // Adds a number. All numbers that are not finite hash alike, because a log stores them as null.
   void add(double value);
   void add(int64_t value);
   void add(const std::optional<double>& value);
@@ -22,8 +21,8 @@ class InputHash {
 
   // Hash of everything so far.
   uint64_t value();
-  // Goes on from the hash of everything so far, so that no more than this number needs to be kept. The hashes that
-  // follow are others than without.
+  // Restarts from the hash of everything so far, so that only this number has to be saved. Later hashes differ from
+  // those without a restart.
   void restart_from(uint64_t value);
 
  private:

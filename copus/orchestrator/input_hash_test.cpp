@@ -35,7 +35,7 @@ TEST(InputHash, IsOfWhatIsLeftOfTheRun) {
   EXPECT_NE(hash_of(observation), hash_of(observed()));
 }
 
-// A field that is added to configurations leaves the hashes of those that do not use it as they are.
+// A new field of configurations does not change the hashes of configurations that leave it at its default.
 TEST(InputHash, IsOfTheFieldsOfAConfigurationThatAreNotAsByDefault) {
   const auto hash_of_all = [](const std::vector<Configuration>& configurations) {
     InputHash hash;

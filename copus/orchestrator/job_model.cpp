@@ -16,14 +16,14 @@ namespace copus {
 
 namespace {
 
-// Bytes per second that one core copies, used where links are not described: ranks then share a machine.
+// Bytes per second that one core copies, used if links are not described: ranks then share a machine.
 constexpr double copied_bytes_per_second = 4e9;
 
 RelayoutForecast relayout_forecast(const RunConfig& config) {
   const PredictedJob job = predicted_job(config);
   const bool are_links_shown = config.cluster.clock != ClockKind::real;
   ClusterDescription cluster = config.cluster.description;
-  // Ranks on a CPU open no communicators, whatever GPUs the description is of.
+  // Ranks on CPUs open no communicators, even if the description is of GPUs.
   if (!config.cluster.is_modelled() && processor_of(config) == Processor::cpu) cluster.communicators = {};
   return {job.model, job.sequence_length, std::move(cluster), training_system_of(config),
           are_links_shown ? 0 : copied_bytes_per_second};
@@ -35,8 +35,8 @@ std::unique_ptr<StepTimeModel> step_time_model(const RunConfig& config) {
                                          training_system_of(config));
 }
 
-// A job of Copus' own. Its models are made when they are first asked, since a cluster may be too little described for
-// some.
+// A job of Copus' own. Each model is made on first use, because the description of a cluster may not suffice for all of
+// them.
 class OwnJob : public JobModel {
  public:
   explicit OwnJob(RunConfig config) : config_(std::move(config)) {}
@@ -94,8 +94,8 @@ class OwnJob : public JobModel {
   std::optional<RelayoutForecast> moves_;
 };
 
-// A job that another program trains. It stays in its layout and micro-batch, whose memory it has: batches are what can
-// be chosen. It need not tell its loss.
+// A job that another program trains. Its layout and micro-batch are fixed, and memory suffices for them, so only its
+// batch can be chosen. It need not report its loss.
 class AdvisedJobModel : public JobModel {
  public:
   AdvisedJobModel(AdvisedConfig config, AccumulationTime time) : config_(std::move(config)), time_(time) {}
@@ -145,8 +145,8 @@ class AdvisedJobModel : public JobModel {
   bool may_lack_choice() const override { return true; }
 
  private:
-  // A step of one micro-batch shows the noise scale only where its reduction is watched. Whoever lists such a batch, or
-  // begins in it, knows that.
+  // A step of one micro-batch shows the noise scale only if the adviser observes the gradients' reduction. A user who
+  // lists such a batch, or begins in one, is assumed to know that.
   bool may_be_blind(const Configuration& configuration, const Configuration& own) const {
     return configuration.num_microbatches() == 1 && own.num_microbatches() > 1 && config_.adapt.global_batches.empty();
   }

@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// Converts a length, given in tokens or below 1 as a share of the run, into the share of a run of `total_tokens`.
+// Converts a length into a share of a run of `total_tokens`. Lengths below 1 are shares already, others are tokens.
 double as_share(double length, double total_tokens) { return length < 1 ? length : length / total_tokens; }
 
 }  // namespace
@@ -54,7 +54,7 @@ double LearningRate::warmup_share(const RunProgress& progress) const {
   return std::min(1.0, done / length);
 }
 
-// Share of the run that the decay at its end takes; 0 where there is none.
+// Share of the run that the decay at its end takes; 0 if there is none.
 double LearningRate::decay_share() const {
   return optimizer_.schedule == LearningRateSchedule::wsd ? as_share(optimizer_.decay_tokens, total_tokens_) : 0;
 }
@@ -74,8 +74,8 @@ double LearningRate::at(const RunProgress& progress) const {
     case LearningRateSchedule::constant:
       return optimizer_.lr;
     case LearningRateSchedule::cosine: {
-      // Cosine decay (Loshchilov & Hutter 2017, SGDR), one half period over what follows the warm-up. A warm-up that is
-      // given in tokens is an unknown share of a run that is limited by time, and counts as none.
+      // Cosine decay (Loshchilov & Hutter 2017, SGDR), one half period from the end of the warm-up to the end of the
+      // run. If time limits the run, a warm-up given in tokens is an unknown share of it, and counts as 0.
       const bool is_unknown = optimizer_.warmup_tokens >= 1 && total_tokens_ == 0;
       const double begin = is_unknown ? 0 : as_share(optimizer_.warmup_tokens, total_tokens_);
       const double done = begin < 1 ? (now - begin) / (1 - begin) : 0;

@@ -8,26 +8,26 @@
 
 namespace copus {
 
-// Progress of a run. `tokens` includes the batch that the learning rate is wanted for, so that the first step of a
-// warm-up is not lost and the last step of a run ends exactly at the final rate; `seconds` is the training time up to
-// the update of that step.
+// Progress of a run. `tokens` includes the batch whose learning rate is computed. So the first step of a warm-up has a
+// rate above 0, and the last step of a run exactly the final rate. `seconds` is the training time up to that step's
+// update.
 struct RunProgress {
   int64_t tokens = 0;
   double seconds = 0;
 };
 
 // The learning rate schedule, clocked in tokens. A run that is limited by max_seconds alone cannot know its tokens in
-// advance: shares of the run are then shares of the time, and the run log says which rate was used.
+// advance, so its shares are shares of the time. The run log states the rates that were used.
 class LearningRate {
  public:
-  // Throws UserError where the schedule cannot be clocked: wsd with a decay given in tokens in a run that is limited by
-  // time alone, warm-up and decay that together are longer than the run, or no limit at all.
+  // Throws UserError if the schedule does not fit the run: the run has no limit, warm-up and decay together are longer
+  // than the run, or wsd has a decay in tokens although time alone limits the run.
   LearningRate(const OptimizerConfig& optimizer, const TrainConfig& train);
 
   double at(const RunProgress& progress) const;
 
-  // The part of the schedule that this progress is in: the warm-up while the rate is below its highest, the decay where
-  // that of wsd has begun.
+  // The phase of the schedule: the warm-up until the rate reaches its peak, the decay once the decay of wsd has begun,
+  // else the main phase.
   SchedulePhase phase(const RunProgress& progress) const;
 
   // The share of the run that is done, in [0, 1].
@@ -38,8 +38,8 @@ class LearningRate {
   double decay_share() const;
 
   OptimizerConfig optimizer_;
-  double total_tokens_;   // 0 where the run is limited by time alone
-  double total_seconds_;  // limit of a run that is limited by time alone
+  double total_tokens_;   // 0 if time alone limits the run
+  double total_seconds_;  // 0 if tokens limit the run
 };
 
 }  // namespace copus

@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// A run of 100 steps of 10 tokens each, at a peak of 1.
+// A run of 100 steps of 10 tokens each, at a peak rate of 1.
 TrainConfig hundred_steps() {
   TrainConfig train;
   train.sequence_length = 5;

@@ -15,7 +15,8 @@ namespace {
 constexpr size_t most_bins = 256, least_bins = 16;
 constexpr int64_t least_steps_before = 64, least_steps_since = 32;
 constexpr double bump_share = 0.25;
-// The forecast is made from this share of the way on, and is worth something until so many times as far.
+// The forecast is made from the losses beyond first_share of the place at which the watch began. It is valid until
+// last_share times that place.
 constexpr double first_share = 0.5, last_share = 1.25;
 // From flatter than any published law to the steep beginnings of small models.
 constexpr std::array exponents = {0.02, 0.1, 0.2, 0.28, 0.4, 0.5, 0.65, 0.8, 1.0, 1.2};
@@ -74,7 +75,7 @@ std::optional<LossSentinel::Excess> LossSentinel::excess() const {
     passed += bin.steps;
     if (static_cast<double>(passed) > bump_share * static_cast<double>(steps_since)) since.push_back(bin);
   }
-  // Where the place has jumped, few bins may be left of many steps.
+  // After a jump of the place, the second half of the way may hold few bins.
   if (steps_before < least_steps_before || before.size() < least_bins) return std::nullopt;
 
   std::vector<LineExcess> lines;
@@ -89,7 +90,8 @@ std::optional<LossSentinel::Excess> LossSentinel::excess() const {
   return least;
 }
 
-// Bins count by their steps, whose losses scatter alike. Places are relative to the last one, for the sake of rounding.
+// Bins are weighted by their steps, whose losses have equal variances. Places are relative to the last one, to limit
+// rounding errors.
 LossSentinel::LineExcess LossSentinel::excess_over_line(const std::vector<Bin>& before, const std::vector<Bin>& since,
                                                         double exponent) {
   const double place_then = before.back().place;

@@ -1,4 +1,4 @@
-// Watches the loss after the batch has grown: whether it stays above what the steps before had promised.
+// Checks whether the loss stays above its forecast after the batch has grown.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class LossSentinel {
   // ascending.
   void add(double place, double loss);
 
-  // Compares losses from here on with a forecast from those so far, because the batch has grown. Where it had grown
-  // fewer than 64 steps ago, the forecast stays the one from before that; returns false then.
+  // Call when the batch has grown. Later losses are compared with a forecast from the losses so far. If the previous
+  // watch began fewer than 64 steps ago, its forecast stays, and this returns false.
   bool begin_watch();
   // Forgets all losses and ends the watch.
   void restart() { *this = {}; }
@@ -26,26 +26,27 @@ class LossSentinel {
     double nats = 0;
     double deviation = 0;  // one standard deviation of `nats`
   };
-  // Returns the mean excess since the watch began, without the first quarter of the steps, in which the loss may jump
-  // and recover (Merrill et al. 2025, arXiv 2505.23971). Empty where there are fewer than 32 steps since then or 64
-  // before, and where the run is a quarter further than it was then: the forecast has lost its worth.
+  // Returns the mean excess since the watch began. It leaves out the first quarter of the steps, in which the loss may
+  // jump and recover (Merrill et al. 2025, arXiv 2505.23971). Empty if the watch has fewer than 32 steps or the
+  // forecast is made from fewer than 64. Also empty once the run is 1.25 times as far as when the watch began, since
+  // the forecast is then too old.
   //
-  // A forecast is a straight line, by least squares, of the loss over place^-a, through the second half of the way
-  // before. The loss of a run falls with an exponent a that nobody knows; the law of Hoffmann et al. 2022 (arXiv
-  // 2203.15556) has 0.28 for the tokens. Of the exponents under which the losses before are likely, within two standard
-  // deviations, the one with the highest forecast counts.
+  // A forecast is a least-squares line of the loss over place^-a, through the second half of the run before the watch.
+  // The exponent a with which a run's loss falls is unknown; the law of Hoffmann et al. 2022 (arXiv 2203.15556) has
+  // 0.28 for the tokens. Of the exponents that fit the earlier losses within two standard deviations, the one with the
+  // highest forecast counts.
   std::optional<Excess> excess() const;
 
   void visit_state(StateValues& values) { values(before_, since_, is_watching_); }
 
  private:
-  // Means over neighbouring steps.
+  // Means over consecutive steps.
   struct Bin {
     int64_t steps = 0;
     double place = 0, loss = 0;
     void visit_state(StateValues& values) { values(steps, place, loss); }
   };
-  // Steps in their order, in at most 256 bins of one width: where there are more, neighbours become one.
+  // Consecutive steps in at most 256 bins of equal width. If there are more, neighbouring bins are merged.
   struct Stretch {
     int64_t steps_of_a_bin = 1;
     std::vector<Bin> bins;
@@ -54,14 +55,14 @@ class LossSentinel {
     void visit_state(StateValues& values) { values(steps_of_a_bin, bins); }
   };
 
-  // The excess over one line, and how badly the line fits: the sum of squared residuals, each of one step.
+  // The excess over one line, and the sum of the squared residuals of all steps, which shows how badly the line fits.
   struct LineExcess {
     Excess excess;
     double residuals = 0;
   };
   static LineExcess excess_over_line(const std::vector<Bin>& before, const std::vector<Bin>& since, double exponent);
 
-  Stretch before_, since_;  // the watch began
+  Stretch before_, since_;  // steps before and since the beginning of the watch
   bool is_watching_ = false;
 };
 

@@ -10,8 +10,8 @@
 namespace copus {
 namespace {
 
-// A run whose loss falls by a power of the steps, as in Hoffmann et al. 2022, and whose batch grows after so many
-// steps, where it is a nat above the least loss. `extra` is added to the losses after that, by steps since.
+// A run whose loss falls as a power of the steps, as in Hoffmann et al. 2022. The batch grows after `steps_before`
+// steps, when the loss is a nat above the least loss. `extra` is added to the losses after that, by steps since.
 struct LossCourse {
   int64_t steps_before = 2000, steps_since = 490;
   double scatter = 0.02;  // of a step's loss
@@ -31,7 +31,7 @@ struct LossCourse {
     return sentinel;
   }
 
-  // The share of 400 runs whose loss is called more than `allowed` nats too high, by two deviations.
+  // The share of 400 runs whose loss is reported as more than `allowed` nats too high, by two deviations.
   double alarms(double allowed) const {
     int64_t alarms = 0;
     for (unsigned seed = 1; seed <= 400; ++seed) {
@@ -53,14 +53,14 @@ TEST(LossSentinel, MeasuresHowFarTheLossIsAboveItsForecast) {
   EXPECT_NEAR(run.play(1).excess().value().nats, 0, 0.001);
 }
 
-// By two deviations chance alone exceeds a normal distribution's mean in 2.3 % of runs; 5 % leave room for the counting
-// of 400 runs and for exponents between those that are tried.
+// Chance alone exceeds the mean of a normal distribution by two deviations in 2.3 % of runs. The limit of 5 % leaves
+// room for the error of counting over 400 runs, and for exponents between the tested ones.
 TEST(LossSentinel, ItsDeviationIsWhatChanceDoes) {
   for (const double exponent : {0.1, 0.28, 0.8}) EXPECT_LT((LossCourse{.exponent = exponent}).alarms(0), 0.05);
 }
 
-// A run whose loss falls with another exponent, a nat above its least loss where the batch grows; the forecast never
-// falls so far below it that this alone breaks the contract.
+// The run's loss falls with an exponent that may differ from the tested ones, and is a nat above its least loss when
+// the batch grows. The forecast must never be so far below the loss that this alone breaks the contract.
 TEST(LossSentinel, HoweverTheLossFallsTheForecastIsNotFarTooLow) {
   for (const double exponent : {0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2}) {
     LossSentinel sentinel;
@@ -76,8 +76,8 @@ TEST(LossSentinel, HoweverTheLossFallsTheForecastIsNotFarTooLow) {
   }
 }
 
-// What chance does, and what it leaves to be seen, where a step's loss scatters by 0.02 nats: in runs that fall as
-// steeply as small models in their beginning, or hardly.
+// False alarms by chance, and excesses that are detected, if a step's loss scatters by 0.02 nats: in runs that fall as
+// steeply as small models at their beginning, or hardly.
 TEST(LossSentinel, FalseAlarmsAreRareAndALossThatIsTooHighIsSeen) {
   constexpr double contract = 0.01;
   for (const double exponent : {0.05, 0.28, 0.6, 1.0}) {
@@ -112,7 +112,7 @@ TEST(LossSentinel, SaysNothingBeforeThereAreStepsAndWhereTheForecastIsOld) {
   EXPECT_FALSE(restarted.excess());
 }
 
-// As where a job was paused for longer than it had run.
+// For example a job that was paused for longer than it had run.
 TEST(LossSentinel, APlaceThatJumpsLeavesTooLittleForAForecast) {
   LossSentinel sentinel;
   for (int64_t step = 1; step <= 3000; ++step)

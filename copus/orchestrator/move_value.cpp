@@ -12,7 +12,7 @@ namespace {
 // Probability that a standard normal deviate is below z.
 double normal_below(double z) { return std::erfc(-z / std::sqrt(2.0)) / 2; }
 
-// Expected share of the time that the target saves where it is better, and loses where it is worse.
+// Expected shares of the time: saved if the target is better, and lost if it is worse.
 struct Shares {
   double saved, lost, probably_better;
 };

@@ -1,27 +1,27 @@
-// Values a move in seconds: what it is expected to save, less what it costs, with the option to go back where the
-// target turns out to be worse.
+// Values a move in seconds: its expected saving minus its cost, with the option to go back if the target turns out to
+// be worse.
 #pragma once
 
 namespace copus {
 
-// Number of steps after which a layout that was tried and is worse has been left: three after a switch, the one in
-// which the decision falls, and the lead of the move back.
+// Number of steps that a failed trial of a layout takes: three after the switch, the one in which the decision is made,
+// and the lead of the move back.
 inline constexpr double steps_of_a_trial = 6;
 
-// A move as it looks beforehand.
+// A move as predicted.
 struct MoveProspect {
-  // Logarithm of the target's Goodput over the current one's, and one standard deviation of what some steps in the
-  // target would tell about it: 0 where nothing is left to be told.
+  // Logarithm of the target's Goodput over the current one's, and the standard deviation of what a few steps in the
+  // target would reveal about it: 0 if they would reveal nothing.
   double gain = 0;
   double deviation = 0;
   double pause_seconds = 0;  // of the move, and of the one back
-  double trial_seconds = 0;  // of the steps that tell, at their expected speed
-  double price_seconds = 0;  // that are lost whatever comes of it
+  double trial_seconds = 0;  // of the trial's steps, at their expected speed
+  double price_seconds = 0;  // cost in any case
 };
 
-// Returns the seconds that the move is expected to save of the next `horizon_seconds`. After the trial the run stays
-// where its Goodput is higher, so that a target which is probably somewhat worse may be worth a try, and one that is
-// probably somewhat better not the pause. Below 0 where it costs.
+// Returns the seconds that the move is expected to save within the next `horizon_seconds`; negative if it costs time.
+// After the trial the run stays in the faster configuration. So a target that is probably a little worse may be worth a
+// try, and one that is probably a little better may not be worth the pause.
 //
 // With the ratio r = exp(-x) of times, x ~ N(gain, deviation^2), s = E max(0, 1 - r) and l = E max(0, r - 1):
 //   (horizon - pause) s - trial l - pause (1 + P(x < 0)) - price

@@ -9,11 +9,11 @@ namespace copus {
 namespace {
 
 TEST(MoveValue, OfACertainGainIsItsShareOfTheTimeLessThePause) {
-  // Twice as fast: of the 90 s after the pause, half.
+  // Twice as fast: half of the 90 s after the pause.
   EXPECT_NEAR(expected_seconds_saved({.gain = std::log(2), .pause_seconds = 10, .trial_seconds = 2}, 100), 35, 1e-12);
-  // Nothing to gain: two pauses, the time of the trial does no harm.
+  // No gain: two pauses; the trial costs nothing.
   EXPECT_NEAR(expected_seconds_saved({.pause_seconds = 10, .trial_seconds = 2}, 100), -20, 1e-12);
-  // Half as fast for the trial, and back.
+  // Half as fast during the trial, then back.
   EXPECT_NEAR(expected_seconds_saved({.gain = -std::log(2), .pause_seconds = 10, .trial_seconds = 2}, 100), -22, 1e-12);
   EXPECT_NEAR(expected_seconds_saved({.gain = std::log(2), .price_seconds = 7}, 100), 43, 1e-12);
 }
@@ -35,7 +35,7 @@ TEST(MoveValue, IsWhatTryingBringsOnAverage) {
         const double ratio = std::exp(-normal(random));
         saved += ratio < 1 ? (1000 - 3) * (1 - ratio) - 3 : -5 * (ratio - 1) - 6;
       }
-      // One standard error of the mean of so many draws is below 0.25 s.
+      // One standard error of the mean of this many draws is below 0.25 s.
       EXPECT_NEAR(expected_seconds_saved(move, 1000), saved / draws, 1) << gain << ", " << deviation;
     }
   }

@@ -1,6 +1,6 @@
-// Input of a controller: the record of one step, and events beside steps. A run's decisions are a function of the
-// sequence of these alone, so that a replay of the sequence gives the same decisions. Seconds are those of the run's
-// clock, batches are in samples.
+// Inputs of a controller: the record of each step, and events between steps. A run's decisions depend on the sequence
+// of inputs alone, so a replay of the sequence gives the same decisions. Seconds are on the run's clock, batches in
+// samples.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,35 @@
 
 namespace copus {
 
-// One finished step; the fields are those of run.jsonl (record/step_record.h) that decisions may depend on. The
-// configuration that it ran in is not here: it follows from the switches before it.
+// One finished step, with those fields of run.jsonl (record/step_record.h) that decisions may depend on. It has no
+// configuration, because that follows from the switches before.
 struct Observation {
   int64_t step = 0;              // steps so far, this one included
   int64_t consumed_samples = 0;  // samples so far, those of this step included
-  double loss = 0;               // mean loss of this step; not finite on a skipped one
+  double loss = 0;               // mean loss of this step; not finite if skipped
   double grad_norm = 0;          // norm before clipping
   double step_seconds = 0;
   double elapsed_seconds = 0;          // seconds of training so far
   double learning_rate = 0;            // of this step's update
-  std::optional<SchedulePhase> phase;  // of the learning rate's schedule; empty where another program trains
-  std::optional<bool> clipped;  // whether the update was scaled down to train.clip_norm; empty where there was none
+  std::optional<SchedulePhase> phase;  // of the learning rate's schedule; empty if another program trains
+  std::optional<bool> clipped;         // whether train.clip_norm scaled the update down; empty without update
   std::optional<double> small_batch, small_batch_squared_norm;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high;  // phi and its 95 % interval
-  // Seconds of training that are left at the pace so far; infinite where no limit is known.
+  // Seconds of training left at the pace so far; infinite if no limit is known.
   double seconds_left = std::numeric_limits<double>::infinity();
-  // Share of the run that is done, as the learning rate's schedule counts it (LearningRate::share); empty where that is
-  // not known, as where another program trains and does not tell its length: then no decision and no change of the
-  // batch comes sooner for it.
+  // Share of the run that is done, as the learning rate's schedule counts it (LearningRate::share). Empty if unknown,
+  // for example if another program trains and does not report its length. Decisions and changes of the batch are then
+  // not made sooner because a run is short.
   std::optional<double> share_done;
 };
 
-// Makes the observation that a controller is told of a step: in the run and in a replay alike.
+// Makes a controller's observation of a step, in the run and in a replay.
 Observation observation_of(const StepRecord& record);
 
-// Tells whether a gradient of this norm is scaled down; a clip_norm of 0 stands for none.
+// Whether a gradient of this norm is clipped; a clip_norm of 0 means no clipping.
 inline bool is_clipped(double gradient_norm, double clip_norm) { return clip_norm > 0 && gradient_norm > clip_norm; }
 
-// A switch that all ranks are to make: rank 0 tells the others with the next step.
+// A switch that all ranks will make: rank 0 sends it to the others with the next step.
 struct SwitchIntent {
   Configuration configuration;
   int64_t commit_after_step = 0;  // the step boundary
@@ -58,27 +58,26 @@ struct SwitchReport {
   int64_t consumed_samples = 0;
   Configuration from, to;
   enum class Outcome { moved, vetoed, rolled_back } outcome = Outcome::moved;
-  std::string reason;  // of a veto or roll-back: which rank, and what it lacked
-  std::optional<bool> is_lack_of_memory =
-      {};                                  // whether a veto or roll-back was for want of memory; empty where it moved
-  std::optional<double> rate_factor = {};  // on the learning rate since then
-  double pause_seconds = 0;                // in which training stood still, after the last rank had ended the step
-  double prepare_seconds = 0;              // beside training, on the slowest rank
+  std::string reason;                                // of a veto or roll-back: which rank, and what it lacked
+  std::optional<bool> is_lack_of_memory = {};        // whether memory was lacking; empty if the run moved
+  std::optional<double> rate_factor = {};            // on the learning rate from there on
+  double pause_seconds = 0;                          // without training, from the end of the step on the last rank
+  double prepare_seconds = 0;                        // overlapped with training, on the slowest rank
   std::map<std::string, double> phase_seconds = {};  // parts of the pause on rank 0, by phase of a change of layout
   int64_t bytes_copied = 0;                          // all ranks together
   int64_t bytes_received = 0;                        // of these, from other ranks
-  int64_t peak_bytes = 0;                            // of state, on the rank that held most while it moved
-  int64_t peak_bound_bytes = 0;                      // bound on peak_bytes that the plan gave
+  int64_t peak_bytes = 0;                            // of state during the move, on the rank with most
+  int64_t peak_bound_bytes = 0;                      // the plan's bound on peak_bytes
 };
 
-// A change of the ranks that a job has: some were lost, or others have come. The job trains on in `to`, which has the
-// global batch of `from` and needs as many ranks as there are, or fewer: the rest are spare.
+// A change of the job's ranks: some were lost, or others joined. The job continues in `to`, which has the global batch
+// of `from` and needs no more ranks than there are. Ranks beyond that are spare.
 struct RanksChanged {
   int64_t after_step = 0;  // the step boundary
-  int64_t ranks = 0;       // that are there, spare ones included
+  int64_t ranks = 0;       // that the job now has, spare ones included
   Configuration from, to;
-  double pause_seconds = 0;  // in which training stood still
-  std::string reason;        // which ranks were lost, and how, or have come
+  double pause_seconds = 0;  // without training
+  std::string reason;        // which ranks were lost, and how, or joined
 };
 
 template <>
@@ -93,7 +92,7 @@ struct Command {
     pin,     // stay in the current configuration until unpin
     unpin,   // let the policy decide again
     pause,   // no steps until resume
-    resume,  // go on after a pause
+    resume,  // continue after a pause
     force,   // move to `target` at the next boundary, whatever the policy says, and stay pinned there
   } kind = Kind::pin;
   std::optional<Configuration> target;  // set for `force` alone

@@ -1,5 +1,5 @@
-// Tests of the pauses that a controller expects of re-layouts (Controller::pause_seconds): planned at first, corrected
-// by what moves took.
+// Tests of the pauses that a controller expects of re-layouts (Controller::pause_seconds): planned at first, then
+// corrected by measured pauses.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class PauseForecast : public testing::Test {
     return seconds;
   }
 
-  // Moves the job there, in a pause of so many seconds.
+  // Moves the job there, with a pause of `seconds`.
   void move(const ParallelStrategy& strategy, double seconds) {
     run_steps(job_, controller_, 5, course_);
     Configuration target = controller_.current();
@@ -103,7 +103,7 @@ TEST_F(PauseForecast, IsWhatDecisionsCountWith) {
   EXPECT_EQ(relayouts_after_one_of(1e4), 0);
 }
 
-// On the real clock nothing is shown of the links, and the state is copied in memory.
+// On the real clock links are not emulated, so each rank copies its state in memory, at 4e9 bytes/s.
 TEST_F(PauseForecast, WhereLinksAreNotShownItIsThatOfCopying) {
   config_.cluster.clock = ClockKind::real;
   config_.cluster.description.device.memory_bytes_per_second = 1e10;

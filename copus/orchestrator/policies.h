@@ -1,5 +1,5 @@
-// Policies, and what they share: policy_goodput.cpp is Copus itself, policy_script.cpp repeats a run, and baselines/
-// holds what Copus is compared with. make_policy chooses among them.
+// The policies and what they share. policy_goodput.cpp is the policy of Copus, policy_script.cpp repeats a run, and
+// baselines/ holds the policies that Copus is compared with. make_policy makes any of them.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,16 @@
 
 namespace copus {
 
-// Values of phi by consumed samples, in ascending order, at least one; linear in between, constant beyond the ends.
+// Values of phi by consumed samples, ascending, at least one. phi is linear between them, and constant beyond the ends.
 using NoiseTrace = std::vector<std::pair<double, double>>;
 // Parses a trace. Throws UserError naming the line. Exposed for the tests of its messages.
 NoiseTrace parse_noise_trace(std::string_view text, const std::string& source);
 
 // Makes the policy of Copus; with `truth` the oracle.
 std::unique_ptr<Policy> make_goodput_policy(const JobConfig& config, std::optional<NoiseTrace> truth);
-// Makes one of the policies that set the batch by what is measured, or the one that never moves, by
-// config.adapt.policy.
+// Makes the policy config.adapt.policy, which sets the batch by measurements or never moves.
 std::unique_ptr<Policy> make_batch_policy(const JobConfig& config);
-// Makes one of the policies whose batches are a schedule, by config.adapt.policy.
+// Makes the policy config.adapt.policy, whose batches follow a schedule.
 std::unique_ptr<Policy> make_schedule_policy(const JobConfig& config);
 std::unique_ptr<Policy> make_cona_policy(const JobConfig& config);
 std::unique_ptr<Policy> make_paper_policy(const JobConfig& config);
@@ -34,8 +33,8 @@ std::unique_ptr<Policy> make_script_policy(const JobConfig& config, std::string_
 using CandidateFilter = std::function<bool(const Candidate&)>;
 CandidateFilter layout_is(const ParallelStrategy& strategy);
 
-// The base of the policies that Copus is compared with and that decide by something else than Goodput: logs it beside
-// the decision of their own rule.
+// Base class of the policies that Copus is compared with and that do not decide by Goodput. It adds the ranking by
+// Goodput to their decisions, for the log.
 class BaselinePolicy : public Policy {
  public:
   explicit BaselinePolicy(JobConfig config) : config_(std::move(config)) {}
@@ -45,30 +44,30 @@ class BaselinePolicy : public Policy {
  protected:
   const JobConfig& config() const { return config_; }
 
-  // Returns target and reason; the rest of the choice is filled in.
+  // Returns target and reason; `choose` fills in the rest.
   virtual Choice decide(const Situation& situation) = 0;
 
   static Choice hold(const std::string& why);
   static Choice move(const Configuration& target, const std::string& why);
-  // Chooses `batch`, or the nearest to it, in the current layout or among those that `layout` lets through; `why`
-  // explains the batch in words.
+  // Chooses `batch`, or the candidate batch nearest to it, in the current layout or in a layout that `layout` accepts.
+  // `why` explains the batch in words.
   static Choice to_batch(const Situation& situation, double batch, const std::string& why);
   static Choice to_batch(const Situation& situation, double batch, const CandidateFilter& layout,
                          const std::string& why);
-  // Returns B_c at the believed noise scale, or at its lower bound.
+  // Returns B_c at the measured noise scale, or at its lower bound if that alone is known.
   double critical_batch_in(const Situation& situation) const;
-  // Returns a choice to hold while no switch may follow the latest one yet; empty afterwards.
+  // Returns a choice to hold if it is too early for another switch; else empty.
   std::optional<Choice> dwell(const Situation& situation) const;
 
  private:
   JobConfig config_;
 };
 
-// Finds the candidate in this configuration; null where there is none.
+// Finds the candidate in this configuration; null if there is none.
 const Candidate* find_candidate(const std::vector<Candidate>& candidates, const Configuration& configuration);
 
-// Finds the fastest of the candidates that `allowed` lets through and whose batch is nearest by ratio; null where there
-// is none. If two batches are equally near, the smaller one is taken.
+// Among the candidates that `allowed` accepts, finds those whose batch is nearest by ratio, and returns the fastest;
+// null if there are none. If two batches are equally near, the smaller one is taken.
 const Candidate* fastest_near(const Situation& situation, double batch, const CandidateFilter& allowed);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// Policies: which configuration a run should be in, as a function of the observations. They know nothing of how a job
-// moves; they return the configuration that they would choose and why. Copus and its baselines share one interface.
+// The interface of policies, which Copus and its baselines share. A policy chooses, from the observations alone, which
+// configuration a run should be in, and gives the reason. It does not know how a job moves there.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Candidate {
   double step_seconds = 0;        // corrected by measured steps (performance/learning.h)
   double relative_deviation = 0;  // one standard deviation of the logarithm of step_seconds
   int64_t measured_steps = 0;
-  bool is_layout_measured = false;  // in this batch or another
+  bool is_layout_measured = false;  // with this batch or another
   StepTimeParts predicted = {};     // parts of the step time before the correction
 
   double throughput() const { return static_cast<double>(configuration.global_batch) / step_seconds; }  // samples/s
@@ -34,62 +34,61 @@ struct Candidate {
 struct Situation {
   Observation latest;
   Configuration current;
-  // All feasible ones; `current` is among them. Empty where steps are not predicted: a policy that needs none decides.
+  // All feasible configurations, `current` included. Empty if step times are not predicted; the policy then needs none.
   const std::vector<Candidate>& candidates;
-  int64_t samples_since_switch = 0;  // or since the beginning where none was made
+  int64_t samples_since_switch = 0;  // since the beginning of the run if there was none
   double seconds_since_switch = 0;
-  double rate_cap = 0;       // B_c as the learning rate counts with it from this decision on
+  double rate_cap = 0;       // the B_c that the learning rate uses from this decision on
   bool holds_batch = false;  // whether the batch must not change in this phase of the learning rate's schedule
-  // Expected pause of a re-layout to this strategy (Controller::pause_seconds). It may take milliseconds for each: ask
-  // for few candidates.
+  // Expected pause of a re-layout to this strategy (Controller::pause_seconds). A call may take milliseconds, so make
+  // few.
   std::function<double(const ParallelStrategy&)> pause_seconds = {};
 };
 
 // Explains why the batch does not change in a phase of the learning rate's schedule that adapt.hold_in names.
 std::string why_batch_is_held(SchedulePhase phase);
 
-// A candidate with its Goodput at the exponent that the run decides by, whichever policy it uses.
+// A candidate with its Goodput at adapt.alpha, whatever the policy (the published rule of COPUS alone uses 1/2).
 struct RankedCandidate {
   Configuration configuration;
   double step_seconds = 0;
-  double goodput = 0;    // samples/s, each worth as much as one in the reference batch, at phi or at its lower
-                         // bound where that alone is known
+  double goodput = 0;    // samples/s, each worth as much as one in the reference batch, at phi, or at its
+                         // lower bound if that alone is known
   double gain_low = 0;   // relative gain over the current configuration at the low end of phi's interval
-  double gain_high = 0;  // and at the high end
+  double gain_high = 0;  // the same at the high end
 };
 
 struct Choice {
   std::optional<Configuration> target;  // empty: stay
   std::string reason;                   // reason to move or hold, in words: "Goodput +23 %, ..."
-  double predicted_gain = 0;          // Goodput of the target (or of the best candidate, where it holds) / current - 1
-  std::vector<RankedCandidate> best;  // at most five, best first
-  // The policy's own factors on the schedule's learning rate, not capped: in the current configuration from the next
-  // update on, and in the target. Empty: those of [optimizer], at the situation's cap (rate_factor).
+  double predicted_gain = 0;            // Goodput of the target, or to hold of the best candidate, / current - 1
+  std::vector<RankedCandidate> best;    // at most five, best first
+  // Factors on the schedule's learning rate that the policy sets itself, not capped: in the current configuration from
+  // the next update on, and in the target. Empty: the factors of [optimizer], at the situation's cap (rate_factor).
   std::optional<double> rate_factor, target_rate_factor;
   // Step boundary of the switch, set by a script that repeats a run. Empty: as soon as possible.
   std::optional<int64_t> commit_after_step;
 };
 
-// A deterministic rule of choice. It may remember what it has seen: it is shown every step of a run and asked at every
-// decision, in order.
+// A deterministic rule. It may keep state: it sees every step of a run and is asked at every decision, in order.
 class Policy {
  public:
   virtual ~Policy() = default;
   // Shows the policy a step and the configuration that it ran in; called after every step, before choose.
   virtual void observe(const Observation&, const Configuration&) {}
-  // Tells whether the policy has to be asked after this step, even if the interval between decisions has not passed.
-  // The next step is one in `current`.
+  // Whether the policy must be asked after this step, even if the interval between decisions has not passed. The next
+  // step runs in `current`.
   virtual bool is_due(const Observation& /*latest*/, const Configuration& /*current*/) const { return false; }
   virtual Choice choose(const Situation& situation) = 0;
   // The belief about the noise scale that the learning rate's cap follows.
   virtual NoiseBelief belief(const Observation& latest) const { return believed_noise(latest); }
-  // Lists what the policy remembers.
+  // Lists the policy's state.
   virtual void visit_state(StateValues& /*values*/) {}
 };
 
-// Makes the policy that adapt.policy names; PolicyKind::none names none. `file_text` is the content of adapt.file, for
-// those that need it: "oracle" (lines "consumed_samples noise_scale", linear in between; # begins a comment) and
-// "script" (policy_script.cpp). Throws UserError where its settings contradict each other or cannot be read.
+// Makes the policy that adapt.policy names, which is not PolicyKind::none. `file_text` is the content of adapt.file,
+// which two policies need: "oracle" (lines "consumed_samples noise_scale", linear in between; # begins a comment) and
+// "script" (policy_script.cpp). Throws UserError if settings contradict each other, or the file cannot be parsed.
 std::unique_ptr<Policy> make_policy(const JobConfig& config, std::string_view file_text = {});
 
 }  // namespace copus

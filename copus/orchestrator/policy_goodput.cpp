@@ -1,5 +1,5 @@
-// Copus's policy: the move that is expected to save most time, over all configurations, with what it costs. The oracle
-// is the same with the true noise scale.
+// The policy of Copus: of all configurations, it moves to the one whose expected saving of time, less the cost of the
+// move, is largest. The oracle is the same policy with the true noise scale.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -21,32 +21,32 @@ namespace copus {
 
 namespace {
 
-// Number of steps after a switch before the next one: two that warm up, and one that counts. One is enough to leave a
-// layout that something stalls.
+// Number of steps between two switches: two that warm up, and one that counts. One measured step is enough to leave a
+// layout that stalls.
 constexpr int64_t least_steps = 3;
 
-// The number of strategies that were never measured of which a decision forecasts the pause: the plan of one takes
-// milliseconds where there are hundreds of ranks.
+// A decision forecasts the pauses of at most this many strategies that were never measured, because planning one takes
+// milliseconds with hundreds of ranks.
 constexpr size_t most_forecasts = 4;
 
-// What a change of the batch costs the optimizer, in steps: its second moments are those of the batch before for some
-// 1 / (1 - beta2) = 20 of them. How much of these it loses has not been measured; in the simulated runs that the rule
-// was chosen by, where it loses nothing, 0, 2 and 8 differed by 0.3 % of the time at most.
+// The cost of a change of the batch for the optimizer, in steps: for some 1 / (1 - beta2) = 20 steps its second moments
+// are those of the old batch. The loss from that has not been measured. In the simulated runs by which the rule was
+// chosen, which lose nothing, costs of 0, 2 and 8 steps differed by at most 0.3 % of the time.
 constexpr double steps_of_a_batch_change = 2;
 
-// Share of the time left that all re-layouts left have to save together, each an equal part of it. adapt.most_relayouts
-// makes them few: one that is spent on a small gain early in a run is missing later. A large gain pays at once, a small
-// one when it has lasted for some time. Chosen by the chosen half of the simulated runs, in which 0.002 to 0.005 do
-// equally well (docs/decisions/orchestrator.md).
+// The share of the time left that the remaining re-layouts together have to save, each an equal part.
+// adapt.most_relayouts makes re-layouts scarce: one spent on a small gain early in a run is missing later. So a large
+// gain is taken at once, and a small one after it has lasted for some time. Chosen on the chosen half of the simulated
+// runs, in which 0.002 to 0.005 do equally well (docs/decisions/orchestrator.md).
 constexpr double share_to_save_by_relayouts = 0.003;
 
-// Base of the price of turning the batch back. The value of phi depends on the learning rate, and the learning rate on
-// the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray et al. 2024, arXiv 2411.00999, disagree on the sign),
-// so that each of two batches may look better from the other, for ever and beyond any threshold. The price of turning
-// back grows with every turn that follows soon after the one before, and falls with the time since: a candidate that
-// promises more waits for a part of that time alone, and no turn is ruled out for good.
+// Base of the price of a turn, a change of the batch in the opposite direction to the one before. phi depends on the
+// learning rate, and the learning rate on the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray et al. 2024,
+// arXiv 2411.00999, disagree on the sign). So each of two batches may look better from the other, forever and beyond
+// any threshold. The price rises with every turn that follows soon after another, and falls with the time since. A
+// candidate with a larger gain therefore waits for less time, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
-constexpr double soon = 8;             // turns within so many times patience() are soon
+constexpr double soon = 8;             // turns within this many times patience() are soon
 
 double noise_at(const NoiseTrace& trace, double consumed_samples) {
   const auto after = std::upper_bound(trace.begin(), trace.end(), consumed_samples,
@@ -114,17 +114,17 @@ class GoodputPolicy : public Policy {
   }
 
  private:
-  // What a move to a candidate is expected to save, or at most saves.
+  // The expected saving of a move to a candidate, or an upper bound on it.
   struct Saving {
     double seconds = 0;
     const Candidate* candidate = nullptr;
     bool is_exact = false;
   };
 
-  // Finds the candidate that is expected to save most; none where staying does. Candidates come in the order of what
-  // they would save without a pause, the first of equal ones first, until no later one can save more. Among thousands
-  // only those are sorted, and only theirs is computed exactly, whose bound reaches so far. Forecasting a pause takes
-  // milliseconds, so only the strategies to try that would save most get a forecast.
+  // Finds the candidate with the largest expected saving; none if it is best to stay. Candidates are considered in
+  // descending order of their saving without a pause (ties in their own order), until no later one can save more. Among
+  // thousands of candidates, the exact saving is computed only for those whose cheap bound reaches the top of the heap.
+  // Forecasting a pause takes milliseconds, so only the strategies to try that would save most get a forecast.
   Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
     if (dwell_of_any(situation)) return {};
     std::vector<Saving> without_pause;
@@ -157,7 +157,7 @@ class GoodputPolicy : public Policy {
     return most;
   }
 
-  // Makes a candidate the one to move to if it may be, and saves more with its pause than `most`.
+  // Replaces `most` by a candidate that is allowed and saves more, its pause included.
   void consider(const Saving& without_pause, const GoodputRanking& ranking, const NoiseBelief& noise,
                 const Situation& situation, std::set<ParallelStrategy>& to_try, Saving& most) const {
     const Candidate& candidate = *without_pause.candidate;
@@ -173,8 +173,9 @@ class GoodputPolicy : public Policy {
     if (seconds > most.seconds) most = {seconds, &candidate, true};
   }
 
-  // A bound on seconds_saved without a pause that takes a square root: log(1 + gain) <= gain, 1 - exp(-x) <= x, and
-  // E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution. The factor is for rounding.
+  // An upper bound on seconds_saved without a pause that costs only a square root: log(1 + gain) <= gain, 1 - exp(-x)
+  // <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution. The factor allows for
+  // rounding.
   double most_seconds_saved(const Candidate& candidate, const GoodputRanking& ranking,
                             const Situation& situation) const {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
@@ -187,7 +188,7 @@ class GoodputPolicy : public Policy {
 
   static int sign(int64_t difference) { return (difference > 0) - (difference < 0); }
 
-  // Counts turns of the batch, up and down alike, whoever made them.
+  // Counts turns of the batch, in both directions, whether the policy or a user made them.
   void follow(const Situation& situation) {
     const int64_t switched_at = situation.latest.consumed_samples - situation.samples_since_switch;
     const int direction = last_ ? sign(situation.current.global_batch - last_->global_batch) : 0;
@@ -206,7 +207,7 @@ class GoodputPolicy : public Policy {
     last_ = situation.current;
   }
 
-  // Number of samples after which one more turn costs no more than any other move.
+  // Number of samples after which one more turn costs no more than any other change of the batch.
   double patience() const {
     return static_cast<double>(config_.adapt.dwell_samples) * std::pow(price_of_a_turn, turns_);
   }
@@ -215,8 +216,8 @@ class GoodputPolicy : public Policy {
     return candidate.configuration.strategy != situation.current.strategy;
   }
 
-  // The seconds in which a move must pay: no more than are left, and no more than have passed, since what is best now
-  // was not for longer, and the noise scale changes with the progress of the run.
+  // The seconds within which a move must pay: at most the time left, and at most the time passed. The noise scale
+  // changes with the progress of the run, so what is best now has been best for no longer than the run has lasted.
   static double horizon(const Situation& situation) {
     return std::max(0.0, std::min(situation.latest.seconds_left, situation.latest.elapsed_seconds));
   }
@@ -225,20 +226,20 @@ class GoodputPolicy : public Policy {
     return is_relayout(candidate, situation) ? situation.pause_seconds(candidate.configuration.strategy) : 0;
   }
 
-  // Tells whether a candidate has other micro-batches or another strategy: a step time of its own, which is known where
-  // it was measured, in whatever batch.
+  // Whether a candidate has another strategy or micro-batch than the current configuration, and so a speed of its own.
+  // That speed is known if it was measured in any batch.
   static bool has_own_speed(const Candidate& candidate, const Situation& situation) {
     return is_relayout(candidate, situation) || candidate.configuration.micro_batch != situation.current.micro_batch;
   }
 
-  // The deviation of a candidate's speed, where moving there would measure it.
+  // The standard deviation of a candidate's speed that a trial would resolve; 0 if the speed is known.
   static double what_trying_tells(const Candidate& candidate, const Situation& situation) {
     return has_own_speed(candidate, situation) && !candidate.is_layout_measured ? candidate.relative_deviation : 0;
   }
 
-  // The gain at the worst phi of its interval; gains are monotonic in phi. Trying does not tell whether a batch was the
-  // better one, so what is not known of phi counts against a move. Where both speeds were measured a difference within
-  // their errors is none.
+  // The logarithm of the gain at the worst phi of its interval; gains are monotonic in phi. A trial does not show
+  // whether a batch is better, so uncertainty about phi counts against a move. If both speeds were measured, a
+  // difference within their errors counts as none.
   static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
     const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));
@@ -253,7 +254,7 @@ class GoodputPolicy : public Policy {
                             .pause_seconds = pause,
                             .trial_seconds = steps_of_a_trial * candidate.step_seconds,
                             .price_seconds = price(candidate, situation)};
-    constexpr double hopeless = 4;  // deviations: the rest of the formula is not worth its time
+    constexpr double hopeless = 4;  // in deviations; below that, the rest of the formula is negligible
     if (move.gain < -hopeless * move.deviation) return -move.price_seconds;
     return expected_seconds_saved(move, horizon(situation));
   }
@@ -265,8 +266,8 @@ class GoodputPolicy : public Policy {
     return of_relayouts + (turns_back(candidate, situation) ? of_batch * price_factor_of_turning(situation) : of_batch);
   }
 
-  // The seconds that a move has to save for the re-layouts that it may take out of those that are left. None where
-  // nobody knows how long the run is: logs that do not say it.
+  // The seconds that a move has to save to pay for the re-layouts that it may use up. 0 if the length of the run is
+  // unknown, as in logs that do not state it.
   double price_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     const int64_t relayouts = relayouts_to(candidate, situation);
     if (relayouts == 0 || !std::isfinite(situation.latest.seconds_left)) return 0;
@@ -300,7 +301,7 @@ class GoodputPolicy : public Policy {
                       : "");
   }
 
-  // Explains why the candidate's batch is not for a run that is to spare tokens; empty where it is.
+  // Explains why a run that is to spare tokens must not use the candidate's batch; empty if it may.
   std::optional<std::string> waste(const Candidate& candidate, const GoodputRanking& ranking) const {
     const double least = ranking.least_efficiency_of(candidate);
     if (!spares_tokens(config_) || least >= config_.adapt.least_efficiency) return std::nullopt;
@@ -309,26 +310,26 @@ class GoodputPolicy : public Policy {
                   ", and the run is to spare tokens (adapt.objective, adapt.least_efficiency)");
   }
 
-  // The number of re-layouts that a move to the candidate may take: a try may need another one back.
+  // The number of re-layouts that a move to the candidate may use up: a trial may need a second one to go back.
   static int64_t relayouts_to(const Candidate& candidate, const Situation& situation) {
     if (!is_relayout(candidate, situation)) return 0;
     return what_trying_tells(candidate, situation) > 0 ? 2 : 1;
   }
 
-  // Tells of what holds for thousands of candidates at once and without their reasons, which take time to write,
-  // whether it stands in the way of this one: frozen layouts, or a batch that is held.
+  // Whether a reason that holds for thousands of candidates at once rules this one out: too few re-layouts left, or a
+  // batch that is held. Writing out the reason for each of them would take too long.
   bool is_ruled_out(const Candidate& candidate, const Situation& situation) const {
     return (is_relayout(candidate, situation) && !contract_.allows(relayouts_to(candidate, situation))) ||
            (situation.holds_batch && candidate.configuration.global_batch != situation.current.global_batch);
   }
 
-  // Explains why the candidate is a re-layout too many; empty where it is not.
+  // Explains why too few re-layouts are left for a move to the candidate; empty if enough are.
   std::optional<std::string> end_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     if (!is_relayout(candidate, situation)) return std::nullopt;
     return contract_.why_too_many(relayouts_to(candidate, situation));
   }
 
-  // Explains why the candidate must not be moved to now, whatever time it would save; empty where it may.
+  // Explains why the run must not move to the candidate now, whatever time that would save; empty if it may.
   std::optional<std::string> prohibition(const Candidate& candidate, const GoodputRanking& ranking,
                                          const NoiseBelief& noise, const Situation& situation) const {
     if (const std::optional<std::string> why = dwell(candidate, situation)) return why;
@@ -340,8 +341,8 @@ class GoodputPolicy : public Policy {
     if (floor > 0 && gains.at_value < floor) {
       return concat("its gain of ", percent(gains.at_value), " is less than ", percent(floor));
     }
-    // A lower bound alone leaves every phi above it possible: unless the number of updates bounds the critical batch, a
-    // larger batch may be wanted, never a smaller one.
+    // If only a lower bound is known, phi may have any value above it. So the run may want a larger batch, but never a
+    // smaller one, unless the number of updates bounds the critical batch.
     const bool is_bounded = noise.is_bounded() || config_.noise_scale.critical_updates > 0;
     if (!is_bounded && candidate.configuration.global_batch < situation.current.global_batch) {
       return concat("its batch is smaller, and there is no upper bound yet: ", describe(noise));
@@ -353,7 +354,7 @@ class GoodputPolicy : public Policy {
     return std::nullopt;
   }
 
-  // Explains why the candidate is not moved to: it must not be, or does not pay. Empty where it would.
+  // Explains why the run does not move to the candidate: it must not, or that does not pay. Empty if it would move.
   std::optional<std::string> objection(const Candidate& candidate, const GoodputRanking& ranking,
                                        const NoiseBelief& noise, const Situation& situation) const {
     if (const std::optional<std::string> why = prohibition(candidate, ranking, noise, situation)) return why;
@@ -364,8 +365,9 @@ class GoodputPolicy : public Policy {
                   format_duration(horizon(situation)), what_it_costs(candidate, situation));
   }
 
-  // Explains how long it is until this layout may be tried; empty where it may. A try waits for some of its pauses, so
-  // that they take a small share of the time even where each is followed by one back; to go back waits for none.
+  // Explains how long a trial of this layout still has to wait; empty if it need not. A trial waits for
+  // adapt.dwell_pauses times its pause, so that pauses take a small share of the time even if each is followed by one
+  // back. A move back waits for nothing.
   std::optional<std::string> dwell_of_a_try(const Candidate& candidate, const Situation& situation,
                                             double pause) const {
     const double due = config_.adapt.dwell_pauses * pause;
@@ -374,16 +376,16 @@ class GoodputPolicy : public Policy {
                   " since the last switch (adapt.dwell_pauses)");
   }
 
-  // Explains why no move at all may follow the latest switch yet; empty where one may.
+  // Explains why it is too early for any move after the latest switch; empty if it is not.
   static std::optional<std::string> dwell_of_any(const Situation& situation) {
     const int64_t steps = situation.samples_since_switch / situation.current.global_batch;
     if (steps >= least_steps) return std::nullopt;
     return concat(steps, " of ", least_steps, " steps since the last switch");
   }
 
-  // Explains what has to pass before such a move, since the switches before it; empty where it has. A change of the
-  // batch waits until the noise scale has been seen in the one before: no longer than its averages reach back at most,
-  // which is a share of the samples so far, and so of the run.
+  // Explains what this move still has to wait for after earlier switches; empty if nothing. A change of the batch waits
+  // until the noise scale has been measured in the current batch. It waits no longer than the averages of the noise
+  // scale reach back, which is at most a share of the samples so far, and so of the run.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (std::optional<std::string> why = dwell_of_any(situation)) return why;
@@ -409,8 +411,9 @@ class GoodputPolicy : public Policy {
     return std::nullopt;
   }
 
-  // Finds the fastest candidate of the batch before the one that breaks the contract: in the current layout, or where
-  // that cannot have this batch, in any other that the re-layouts left allow. Null where the batch has to stay.
+  // Finds the fastest candidate with the batch before the one that breaks the contract: in the current layout or, if
+  // that cannot have this batch, in any other layout that the remaining re-layouts allow. Null if there is none or the
+  // batch is held.
   const Candidate* way_back(const AdaptContract::Breach& breach, const Situation& situation) const {
     if (situation.holds_batch) return nullptr;
     const auto fastest = [&](const CandidateFilter& allowed) {
@@ -422,8 +425,9 @@ class GoodputPolicy : public Policy {
     return fastest([&](const Candidate& candidate) { return !is_ruled_out(candidate, situation); });
   }
 
-  // Finds the candidate of the highest Goodput in this layout, where the current batch wastes tokens: the noise scale
-  // has fallen since it was chosen, or somebody forced it. Null where it does not, or where a switch has to wait.
+  // If the current batch wastes tokens, finds the candidate with the highest Goodput in this layout whose batch does
+  // not. A batch wastes tokens if the noise scale has fallen since it was chosen, or a user forced it. Null if the
+  // batch wastes none, or a switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
     if (!waste(ranking.current(), ranking)) return nullptr;
     const Candidate* best = nullptr;
@@ -436,7 +440,7 @@ class GoodputPolicy : public Policy {
     return best;
   }
 
-  // Finds the fastest candidate of the next larger batch, where the current one shows no noise scale and never will.
+  // If the current batch can never show a noise scale, finds the fastest candidate with the next larger batch.
   std::optional<Configuration> way_out_of_blindness(const GoodputRanking& ranking, const Situation& situation) const {
     if (truth_ || situation.current.global_batch > 1 || situation.latest.noise_scale_low || situation.holds_batch) {
       return std::nullopt;
@@ -448,7 +452,7 @@ class GoodputPolicy : public Policy {
     return best != nullptr ? std::optional(best->configuration) : std::nullopt;
   }
 
-  // Explains what stands in the way of the best candidate.
+  // Explains why the run does not move to the best candidate.
   void explain_hold(Choice& choice, const GoodputRanking& ranking, const NoiseBelief& noise,
                     const Situation& situation) const {
     const Configuration& best = choice.best.front().configuration;

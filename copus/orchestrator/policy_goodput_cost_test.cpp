@@ -1,4 +1,4 @@
-// Tests of what a move costs Copus's policy: its pause, tries that disappoint, and the dwells before it.
+// Tests of the costs of a move in the policy of Copus: its pause, failed trials, and the dwells before it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,10 +15,10 @@ namespace {
 using namespace policy_test;
 using testing::HasSubstr;
 
-// A pause of 10 s at a gain of 20 %, which saves a sixth of what is left after it.
+// A gain of 20 % saves a sixth of the time that is left after a pause of 10 s.
 TEST(GoodputPolicy, ARelayoutMustPayForItsPauseInTheTimeLeftAndInTheTimePassed) {
   RunConfig config = copus_config(16);
-  config.adapt.most_relayouts = 1000000;  // so that a re-layout is hardly asked to save more than its pause
+  config.adapt.most_relayouts = 1000000;  // so that the price of a re-layout is near 0
   Question question{{candidate(pipeline, 16, 1.2, 0), candidate(data, 16, 1, 0)}, {pipeline, 16, 1}, {}};
   set_noise(question.latest, 30);
   question.relayout_seconds = 10;
@@ -31,7 +31,7 @@ TEST(GoodputPolicy, ARelayoutMustPayForItsPauseInTheTimeLeftAndInTheTimePassed) 
   question.latest.seconds_left = 1000;
   question.elapsed_seconds = 69.9;
   EXPECT_FALSE(question.ask(config).target);
-  question.candidates[1] = candidate(pipeline, 32, 1.2);  // a change of batch pauses nothing
+  question.candidates[1] = candidate(pipeline, 32, 1.2);  // a change of batch has no pause
   EXPECT_TRUE(question.ask(config).target);
 }
 
@@ -55,8 +55,8 @@ TEST(GoodputPolicy, EachMoveCostsItsOwnPause) {
   EXPECT_EQ(taken_at(20, 20, 0), recomputed);
 }
 
-// The best of many predictions is too good on average, and no price for it is asked: what it costs is the tries, which
-// the dwell bounds, and the way back. Here every one of 200 layouts disappoints, and none tells anything of the others.
+// The best of many predictions is too good on average, but it has no surcharge: it costs trials, which the dwell
+// bounds, and the way back. Here all 200 layouts disappoint, and none says anything about the others.
 TEST(GoodputPolicy, TheWinnersOfManyPredictionsCostTheirTriesAlone) {
   const unsigned seed = 11;
   RecordProperty("seed", static_cast<int>(seed));
@@ -112,7 +112,7 @@ TEST(GoodputPolicy, TriesALayoutThatIsNotKnownWellOnceAndGoesBack) {
   EXPECT_THAT(choice.reason, HasSubstr("a try, give or take 6.0 %"));
   question.elapsed_seconds = 30;
   EXPECT_FALSE(question.ask(config).target) << "nothing would be left to use what the try tells";
-  // There it is found to be 10 % slower than before: back at once, however short the stay.
+  // The trial finds it 10 % slower than the previous layout: it moves back at once, however short the stay.
   question.candidates[1] = candidate(data, 16, 1.1);
   question.current = question.candidates[1].configuration;
   question.samples_since_switch = 3 * 16;
@@ -120,7 +120,7 @@ TEST(GoodputPolicy, TriesALayoutThatIsNotKnownWellOnceAndGoesBack) {
   EXPECT_EQ(question.ask(config).target.value().strategy, pipeline);
 }
 
-// Layouts whose measured speeds are within their errors are equally good: no move between them pays.
+// Layouts whose measured speeds differ by less than their errors are equally good: no move between them pays.
 TEST(GoodputPolicy, ADifferenceWithinTheErrorsOfBothMeasurementsIsNone) {
   const RunConfig config = copus_config(16);
   Question question{{candidate(pipeline, 16, 1, 0.02), candidate(data, 16, 1 / 1.02, 0.02)}, {pipeline, 16, 1}, {}};
@@ -131,7 +131,7 @@ TEST(GoodputPolicy, ADifferenceWithinTheErrorsOfBothMeasurementsIsNone) {
   EXPECT_TRUE(question.ask(config).target);
 }
 
-// Micro-batches of one layout have times of their own, and each change of them ends a measurement.
+// Micro-batches of one layout have step times of their own, and each change of micro-batch ends a measurement.
 TEST(GoodputPolicy, EqualMicroBatchesAreNotExchanged) {
   const RunConfig config = copus_config(16);
   Question question{
@@ -167,7 +167,7 @@ TEST(GoodputPolicy, TheBatchDwellsForTheLongestOfSamplesAndStepsAndForNoMoreThan
               HasSubstr("512 of 640 samples since the last change of the batch (a quarter of the run so far)"));
   EXPECT_EQ(reason_after(16, 32 * 16, 1536), "moves");
   EXPECT_THAT(reason_after(16, 31 * 16, 1024), HasSubstr("31 of 32 steps"));
-  // Nothing was before the first batch, and the averages hold nothing of it.
+  // A run's first batch has no predecessor, so the averages hold nothing of another batch.
   Question first{{candidate(pipeline, 16, 1), candidate(pipeline, 32, 1)}, {pipeline, 16, 1}, {}};
   set_noise(first.latest, 1e6);
   first.samples_since_switch = 31 * 16;
@@ -185,14 +185,14 @@ TEST(GoodputPolicy, ALayoutIsTriedOnlySomePausesAfterTheLastSwitch) {
   const Choice held = question.ask(config);
   EXPECT_FALSE(held.target);
   EXPECT_THAT(held.reason, HasSubstr("adapt.dwell_pauses"));
-  EXPECT_DOUBLE_EQ(held.predicted_gain, 1);  // gain that the best candidate will bring after the dwell
+  EXPECT_DOUBLE_EQ(held.predicted_gain, 1);  // gain of the best candidate after the dwell
   question.seconds_since_switch = 22;
   EXPECT_TRUE(question.ask(config).target);
   question.samples_since_switch = 2 * 16;
   EXPECT_THAT(question.ask(config).reason, HasSubstr("2 of 3 steps since the last switch"));
 }
 
-// Asks a policy whose run moves as it is told, between layouts that it has measured, so often that it is given up.
+// Asks a policy whose run obeys it, between two measured layouts, until it holds or has made `at_most` re-layouts.
 int64_t relayouts_of(Policy& policy, Question& question, int64_t at_most) {
   int64_t relayouts = 0;
   for (; relayouts < at_most; ++relayouts) {
@@ -216,7 +216,7 @@ TEST(GoodputPolicy, LayoutsAreFrozenAfterTheMostRelayouts) {
     config.adapt.most_relayouts = most;
     Question question{{candidate(pipeline, 16, 2), candidate(data, 16, 1)}, {pipeline, 16, 1}, {}};
     EXPECT_EQ(relayouts_of(*make_policy(config), question, 20), most);
-    // A change of the batch is none.
+    // A change of the batch is not a re-layout.
     question.candidates = {candidate(question.current.strategy, 16, 2), candidate(question.current.strategy, 32, 1)};
     EXPECT_TRUE(question.ask(config).target);
   }
@@ -232,8 +232,8 @@ TEST(GoodputPolicy, ATryIsMadeOnlyWhereOneMoreRelayoutBackIsLeft) {
   EXPECT_TRUE(question.ask(config).target);
 }
 
-// With six left, a re-layout that needs none back has to save a sixth of 0.3 % of the time left, and one that is tried
-// two sixths. A tenth of the steps' time has saved so much when it has passed for ten times as long.
+// With six re-layouts left, one that needs none back has to save a sixth of 0.3 % of the time left, and a trial two
+// sixths. A gain of a tenth saves that much within ten times as long.
 TEST(GoodputPolicy, ARelayoutHasToSaveMoreTheFewerAreLeftAndTheLongerTheRun) {
   RunConfig config = copus_config(16);
   config.adapt.most_relayouts = 6;
@@ -256,7 +256,7 @@ TEST(GoodputPolicy, ARelayoutHasToSaveMoreTheFewerAreLeftAndTheLongerTheRun) {
   EXPECT_FALSE(moves_after(1.9 * due / share_saved));
   EXPECT_THAT(question.ask(config).reason, HasSubstr(" that a re-layout and one back have to save"));
   EXPECT_TRUE(moves_after(2.1 * due / share_saved));
-  // A change of the batch saves more than half of the time, and costs a re-layout only where it is one.
+  // A change of the batch saves more than half of the time. It pays for a re-layout only if it is one.
   set_noise(question.latest, 1000);
   question.candidates[1] = candidate(pipeline, 32, 0.9);
   EXPECT_TRUE(moves_after(due / 2));
@@ -297,7 +297,7 @@ TEST(GoodputPolicy, TheBatchStaysWhereTheScheduleHoldsItAndTheLayoutMayChange) {
   EXPECT_EQ(question.ask(config).target.value().strategy, data);
 }
 
-// Tries that promise more but have to wait do not stand in the way back to a layout that is known to be better.
+// Trials that promise more but have to wait must not block the way back to a layout that is known to be better.
 TEST(GoodputPolicy, TriesThatWaitDoNotKeepARunInABadLayout) {
   Question question{{candidate(pipeline, 16, 60), candidate(data, 16, 2)}, {pipeline, 16, 1}, {}};
   for (const ParallelStrategy& other : {layout(2, 2, 1), layout(2, 1, 2), layout(1, 4, 1), layout(1, 1, 4)}) {

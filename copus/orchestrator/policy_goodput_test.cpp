@@ -1,4 +1,4 @@
-// Tests of Copus's policy: when it moves, where to, and when it stays, by what a configuration is worth.
+// Tests of the policy of Copus: when and where it moves, and when it holds, depending on the worth of configurations.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ namespace {
 using namespace policy_test;
 using testing::HasSubstr;
 
-// With floors of 10 % and time enough it is the rule of arXiv 2604.26687, which is written down here on its own: T x SE
-// x sqrt(B), and at least 10 % better than now.
+// With thresholds of 10 % and enough time, it is the rule of arXiv 2604.26687. The test computes that rule
+// independently: T x SE x sqrt(B), at least 10 % better than now.
 TEST(GoodputPolicy, WithFloorsItIsTheTenPercentRuleOfThePaper) {
   RunConfig config = copus_config(16);
   config.adapt.alpha = 0.5;
@@ -25,7 +25,7 @@ TEST(GoodputPolicy, WithFloorsItIsTheTenPercentRuleOfThePaper) {
   std::uniform_real_distribution<double> any(0, 1);
   int moved = 0;
   for (int trial = 0; trial < 300; ++trial) {
-    const double phi = 4096;  // above all batches, where the learning rate's factor is the plain square root
+    const double phi = 4096;  // above all batches, so the learning rate's factor is the plain square root
     Question question;
     for (const ParallelStrategy& strategy : {pipeline, data}) {
       for (const int64_t batch : powers_of_two(4, 64)) {
@@ -57,9 +57,9 @@ TEST(GoodputPolicy, WithFloorsItIsTheTenPercentRuleOfThePaper) {
   EXPECT_LT(moved, 270);
 }
 
-// Optimum B_opt = sqrt(B_c a / k) for t(B) = a + k B without the learning rate's factor: half the elasticity of a
-// controller that follows the critical batch itself, so a calibration that is wrong by 4 costs a factor of 2 in the
-// batch.
+// Without the learning rate's factor, the optimum for t(B) = a + k B is B_opt = sqrt(B_c a / k). It is half as elastic
+// as a controller that follows the critical batch itself: a calibration that is wrong by 4 changes the batch by a
+// factor of only 2.
 TEST(GoodputPolicy, FollowsTheSquareRootOfTheCriticalBatchWhereCbsFollowsItself) {
   const Affine time{64, 1};
   const auto batch_at = [&](PolicyKind policy, double c) {
@@ -84,16 +84,16 @@ TEST(GoodputPolicy, FollowsTheSquareRootOfTheCriticalBatchWhereCbsFollowsItself)
   EXPECT_NEAR(fitted_exponent(by_critical_batch), 1, 0.005);
 }
 
-// The trap of a discount: the batch alone gains 8 %, batch and layout together 18 %, of which a price in percent, the
-// larger the less is known of a layout, would take so much that the batch alone looked better, and the rest of it would
-// never be due. What a pause of 1 s takes is less than the other 10 % of 100 s, and more than those of 5 s.
+// The batch alone gains 8 %, batch and layout together 18 %. A discount in percent on layouts that are little known
+// would make the batch alone look better, and the remaining gain would never pay for the layout. In seconds, a pause of
+// 1 s costs less than the other 10 % of 100 s, and more than 10 % of 5 s.
 TEST(GoodputPolicy, AJointMoveIsComparedBySeconds) {
   RunConfig config = copus_config(16);
   Question question{
       {candidate(pipeline, 16, 0.1), candidate(pipeline, 32, 0.2 / 1.08), candidate(data, 32, 0.2 / 1.18)},
       {pipeline, 16, 1},
       {}};
-  set_noise(question.latest, 1e9);  // a sample is worth the same in any batch: gains are those of throughput
+  set_noise(question.latest, 1e9);  // a sample is worth the same in any batch: gains are of throughput
   question.relayout_seconds = 1;
   question.elapsed_seconds = 100;
   const Choice choice = question.ask(config);
@@ -110,7 +110,7 @@ TEST(GoodputPolicy, AJointMoveIsComparedBySeconds) {
   EXPECT_EQ(question.ask(config).target.value(), question.candidates[1].configuration);
 }
 
-// Each layout wins at its own end of the batches, so neither the layout alone nor the batch alone would gain enough.
+// Each layout is faster at one end of the batches, so neither the layout alone nor the batch alone would gain enough.
 TEST(GoodputPolicy, MovesLayoutAndBatchTogether) {
   RunConfig config = copus_config(16);
   const std::vector<int64_t> batches{16, 512};
@@ -154,14 +154,14 @@ TEST(GoodputPolicy, WithALowerBoundAloneItGrowsAndNeverShrinks) {
   question.latest = {};
   question.latest.noise_scale_low = 2000;
   EXPECT_EQ(question.ask(config).target.value().global_batch, 256);
-  // A smaller batch waits for the upper bound of phi even if it is faster than the current one.
+  // A smaller batch waits for an upper bound of phi, even if it is faster than the current one.
   question.candidates[0].step_seconds = 1;
   question.candidates[2].step_seconds = 1000;
   EXPECT_FALSE(question.ask(config).target);
 }
 
-// A run that has read 200 samples and needs 25 updates to come as far again has a critical batch of 8 at most, however
-// large the noise scale may be: at its lower bound of 0.5 a smaller batch is wanted, and at an infinite one as well.
+// A run that has consumed 200 samples and needs 25 updates to double that has a critical batch of at most 8, however
+// large the noise scale may be. So a smaller batch is better at phi's lower bound of 0.5 and at infinite phi.
 TEST(GoodputPolicy, WhereUpdatesBoundTheCriticalBatchItShrinksBeforePhiIsKnown) {
   RunConfig config = copus_config(64);
   config.adapt.dwell_samples = config.adapt.dwell_steps = 0;
@@ -173,7 +173,7 @@ TEST(GoodputPolicy, WhereUpdatesBoundTheCriticalBatchItShrinksBeforePhiIsKnown) 
   const Choice choice = question.ask(config);
   ASSERT_TRUE(choice.target) << choice.reason;
   EXPECT_LT(choice.target->global_batch, 64);
-  question.latest.consumed_samples = 200'000;  // 8,000 at most: nothing is known of what is below
+  question.latest.consumed_samples = 200'000;  // at most 8,000, which does not rule out a large phi
   EXPECT_FALSE(question.ask(config).target);
 }
 
@@ -185,14 +185,14 @@ TEST(GoodputPolicy, BeforePhiIsKnownOnlyThroughputAtTheSameBatchCounts) {
   EXPECT_EQ(question.ask(config).target.value().strategy, data);
 }
 
-// A run that starts at a batch of one sample, which shows no noise scale, would otherwise stay there for ever.
+// A batch of one sample shows no noise scale, so a run that starts there would otherwise stay forever.
 TEST(GoodputPolicy, LeavesABatchThatShowsNoNoise) {
   const RunConfig config = copus_config(1);
   Question question{affine_candidates(pipeline, {1, 2, 4}, {1, 1}), {pipeline, 1, 1}, {}};
   EXPECT_EQ(question.ask(config).target.value().global_batch, 2);
 }
 
-// A small batch shows little of |G|^2: for a long time there is a lower bound of phi alone, which itself grows with the
+// A small batch shows little of |G|^2, so for a long time only a lower bound of phi is known. That bound grows with the
 // batch.
 TEST(GoodputPolicy, IsNotTrappedAtASmallBatchWhileTheGradientIsNotSignificant) {
   for (const double alpha : {0.0, 0.5}) {
@@ -203,7 +203,7 @@ TEST(GoodputPolicy, IsNotTrappedAtASmallBatchWhileTheGradientIsNotSignificant) {
         PaperRun run(config, affine_candidates(data, powers_of_two(2, 1024), {64, 1}), {data, 4, 1});
         EstimatedNoise noise(seed, dimensions);
         run.run_to(300'000, [&](Observation& now, const Configuration& current) { noise.show(now, current, 2000); });
-        // Optimum is sqrt(2 * 2000 * 64) = 506; with the learning rate's factor more.
+        // The optimum is sqrt(2 * 2000 * 64) = 506, and more with the learning rate's factor.
         EXPECT_GE(run.current().global_batch, 256) << alpha << ", " << dimensions << ", seed " << seed;
         ASSERT_FALSE(run.moves().empty());
         EXPECT_FALSE(run.moves().front().noise_was_bounded);
@@ -231,7 +231,7 @@ int switches_on_noise(const RunConfig& config, double claimed_deviation) {
 }
 
 // The estimates of docs/noise-scale.md have intervals of 0.8 to 1.3 times their value, a deviation of 0.12. A run has
-// some 90 dwells; where phi lies between two batches, one in forty of its intervals misses the truth on either side.
+// some 90 dwells. If phi lies between two batches, one in forty of its intervals misses the truth on either side.
 TEST(GoodputPolicy, DoesNotChatterOnNoise) {
   for (const double alpha : {0.0, 0.5}) {
     RunConfig config = copus_config(16);
@@ -247,8 +247,8 @@ TEST(GoodputPolicy, DoesNotChatterOnNoise) {
   }
 }
 
-// The learning rate rises with the square root of the batch, and phi falls with the inverse of the learning rate: each
-// doubling takes away some of its own reason, and each of two batches may look better from the other.
+// The learning rate rises with the square root of the batch, and phi falls with the inverse of the learning rate. So
+// each doubling reduces the reason for it, and each of two batches may look better from the other.
 TEST(GoodputPolicy, DoesNotChatterWherePhiFallsAsTheLearningRateRises) {
   for (const double deviation : {1e-6, 0.12}) {
     for (const double phi : {10.0, 20.0, 40.0, 80.0, 160.0, 320.0}) {
@@ -262,8 +262,8 @@ TEST(GoodputPolicy, DoesNotChatterWherePhiFallsAsTheLearningRateRises) {
   }
 }
 
-// A run that has turned often still follows a lasting change: only the price of the next turn back is raised, and not
-// for good.
+// A run that has turned often still follows a lasting change: only the price of the next turn is raised, and that price
+// falls with time.
 TEST(GoodputPolicy, TurnsBackAfterMuchTurning) {
   RunConfig config = copus_config(16);
   PaperRun run(config, affine_candidates(data, powers_of_two(4, 512), {8, 1}), {data, 16, 1});
@@ -297,7 +297,7 @@ TEST(GoodputPolicy, ReactsToAStepInPhiWithinTheDwell) {
   }
 }
 
-// Phi reaches the policy through the averages of a run, which forget the old value over their window.
+// The policy sees phi through the averages of a run, which forget the old value over their window.
 TEST(GoodputPolicy, ReactsToAStepInPhiThroughTheEstimator) {
   const RunConfig config = copus_config(16);
   PaperRun run(config, two_layouts(4, 512), {pipeline, 16, 1});
@@ -310,8 +310,8 @@ TEST(GoodputPolicy, ReactsToAStepInPhiThroughTheEstimator) {
   EXPECT_GT(run.moves()[before].to.global_batch, run.moves()[before].from.global_batch);
 }
 
-// The noise scale of this project's own run of batch 8 and learning rate 0.003 (docs/noise-scale.md): it doubles while
-// the run goes on, and the batch follows upwards alone.
+// The noise scale of this project's run at batch 8 and learning rate 0.003 (docs/noise-scale.md). It doubles during the
+// run, and the batch only grows.
 TEST(GoodputPolicy, FollowsARecordedTrace) {
   struct Point {
     int64_t samples;
@@ -330,8 +330,8 @@ TEST(GoodputPolicy, FollowsARecordedTrace) {
   EXPECT_LE(run.current().global_batch, 64);
 }
 
-// Throughput alone would ask for the largest batch; at c phi = 100 a sample there is worth (100 + 16) / (100 + B) of
-// one in the first batch.
+// By throughput alone the largest batch would be best. At c phi = 100, a sample in it is worth (100 + 16) / (100 + B)
+// of one in the first batch.
 TEST(GoodputPolicy, ARunThatEndsByTokensSparesThem) {
   RunConfig config = copus_config(16);
   Question question{affine_candidates(data, all_from_to(8, 256), {1000, 1}), {data, 16, 1}, {}};
@@ -345,7 +345,7 @@ TEST(GoodputPolicy, ARunThatEndsByTokensSparesThem) {
   EXPECT_THAT(stays.reason, HasSubstr("may be worth 33 % of one in 16"));
   config.adapt.least_efficiency = 0.8;  // (100 + 16) / (100 + 45) = 0.8
   EXPECT_EQ(question.ask(config).target.value().global_batch, 45);
-  question.latest.noise_scale_low = 25;  // (50 + 16) / (50 + 32.5) = 0.8, and it may be so
+  question.latest.noise_scale_low = 25;  // (50 + 16) / (50 + 32.5) = 0.8, at the lower end
   EXPECT_EQ(question.ask(config).target.value().global_batch, 32);
   set_noise(question.latest, 50);
 
@@ -367,7 +367,7 @@ TEST(GoodputPolicy, ToSpareTokensItShrinksWhereThatPaysAndLeavesABatchThatWastes
   set_noise(question.latest, 2);
   EXPECT_EQ(question.ask(config).target.value().global_batch, 4) << "more progress by the second and by the token";
 
-  // Somebody forced the run to 128, in which throughput is higher.
+  // A user forced the run to 128, which has a higher throughput.
   question.candidates = affine_candidates(data, powers_of_two(4, 256), {1000, 1});
   question.current = {data, 128, 1};
   set_noise(question.latest, 50);
@@ -386,8 +386,7 @@ TEST(GoodputPolicy, SaysWhatItChoseAmongAndWhy) {
   Question question{affine_candidates(data, powers_of_two(4, 256), {16, 1}), {data, 16, 1}, {}};
   set_noise(question.latest, 128, 100, 150);
   const Choice choice = question.ask(config);
-  // Expected at B_c = 256, T SE: 16: 0.5; 32: 2/3 * 272/288 = 0.6296; 64: 0.8 * 272/320 = 0.68; 128: 8/9 * 272/384 =
-  // 0.6296.
+  // T SE at B_c = 256: 16: 0.5; 32: 2/3 * 272/288 = 0.6296; 64: 0.8 * 272/320 = 0.68; 128: 8/9 * 272/384 = 0.6296.
   ASSERT_EQ(choice.best.size(), 5u);
   EXPECT_EQ(choice.target.value().global_batch, 64);
   EXPECT_EQ(choice.best[0].configuration.global_batch, 64);
@@ -444,7 +443,7 @@ TEST(GoodputPolicy, GoesBackWhereTheLossInALargerBatchBreaksTheContract) {
     ASSERT_TRUE(choice.target) << choice.reason;
     EXPECT_EQ(*choice.target, candidates[0].configuration);
     EXPECT_THAT(choice.reason, HasSubstr("adapt.loss_contract allows 0.01"));
-    // There it stays below that batch until it is twice as far, also where it is resumed.
+    // It stays below the forbidden batch until it is twice as far, also after a resume.
     question.current = *choice.target;
     question.samples_since_switch = question.latest.consumed_samples = 8000;
     StateValues written;

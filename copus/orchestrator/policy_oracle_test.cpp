@@ -1,4 +1,4 @@
-// Tests of the oracle: Copus's policy with the true noise scale, which it reads from a file.
+// Tests of the oracle: the policy of Copus with the true noise scale, read from a file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Makes the switches of a file, each at the boundary that it names, so that a run that has adapted can be repeated
-// exactly.
+// A policy that makes the switches listed in a file, each at its step boundary, so that a run that has adapted can be
+// repeated exactly.
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -60,7 +60,7 @@ struct ScriptedSwitch {
 struct ScriptedRate {
   int64_t after_step = 0;
   double rate_factor = 1;
-  std::optional<int64_t> global_batch;  // that it is for; empty where the script has not said
+  std::optional<int64_t> global_batch;  // that it is for; empty if the script does not say
 };
 
 struct Script {
@@ -83,11 +83,11 @@ ScriptedSwitch read_switch(const Json& object, const std::string& where) {
   return entry;
 }
 
-// Gathers a script from the events of a run's log. A beginning and every decision state the factor that the run has:
-// what counts is where it changes. A run that only asked for advice keeps the one that it began with.
+// Builds a script from the events of a run's log. The beginning and every decision state the run's factor on the
+// learning rate; the script takes the changes. A run that only advises keeps its first factor.
 class LoggedScript {
  public:
-  // Returns the switch that the line of the log is, if it is one that moved, and keeps the changes of the rate.
+  // Returns whether the line is a switch that moved, and adds a change of the rate to the script.
   bool is_switch(const Json& object, Script& script, const std::string& where) {
     const Json& event = object["event"];
     if (event == "switch") return object.contains("outcome") && object["outcome"] == "moved";
@@ -130,10 +130,9 @@ class LoggedScript {
 };
 
 // Parses lines of {"after_step": N, "configuration": "d=2,t=1,p=2,B=32,b=4", "rate_factor": x}, the last optional, in
-// ascending order of after_step. A run's decisions.jsonl is a script too: its lines have a field
-// "event", and of them the switches that moved count, where the configuration may be called "to", and the changes of
-// the learning rate's factor. Empty lines are ignored. `source` names the file in messages. Throws UserError naming the
-// line.
+// ascending order of after_step. A run's decisions.jsonl is a script too: its lines have a field "event". The script
+// takes its switches that moved, whose configuration may be called "to", and the changes of the learning rate's factor.
+// Empty lines are ignored. `source` names the file in messages. Throws UserError naming the line.
 Script parse_script(std::string_view text, const std::string& source) {
   Script script;
   LoggedScript log;
@@ -155,8 +154,8 @@ Script parse_script(std::string_view text, const std::string& source) {
   return script;
 }
 
-// Distance of a candidate from the configuration that a script names. The most important part comes first: how the
-// ranks are spread, how they work, the batch, the micro-batch.
+// Distance of a candidate from the configuration in the script, the most important part first: parallel degrees, other
+// options of the strategy, batch, micro-batch.
 std::array<double, 4> distance(const Configuration& a, const Configuration& b) {
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
@@ -204,8 +203,8 @@ class ScriptPolicy : public Policy {
   void visit_state(StateValues& values) override { values(current_, awaited_, announced_, rated_, rate_factor_); }
 
  private:
-  // Brings the factor up to date. It is for one batch: where a switch has failed, or has led to another batch than that
-  // of the script, the script states none.
+  // Updates the factor. A factor is for one batch: if a switch failed, or led to another batch than the script's, the
+  // script sets no factor.
   void follow(const Situation& situation) {
     const int64_t global_batch = situation.current.global_batch;
     if (global_batch != current_.global_batch) rate_factor_.reset();
@@ -219,10 +218,10 @@ class ScriptPolicy : public Policy {
     }
   }
 
-  // The step after which a switch is announced: the last one from which the ranks can be ready, as the run that is
-  // repeated may have decided about its learning rate until then, but not before a step has run. Until the next
-  // decision nothing tells whether the switch before has moved the run, so that there has to be time enough from either
-  // side.
+  // The step after which a switch is announced: the last one from which the ranks can be ready, but at least the first.
+  // Announcing no earlier leaves room for decisions about the learning rate, which the repeated run may have made until
+  // then. Until the next decision it is unknown whether the previous switch has moved the run, so the time must suffice
+  // in either case.
   int64_t announced_after(const ScriptedSwitch& entry) const {
     const ParallelStrategy& strategy = entry.configuration.strategy;
     const bool is_relayout =
@@ -230,7 +229,7 @@ class ScriptPolicy : public Policy {
     return std::max<int64_t>(1, entry.after_step - 1 - (is_relayout ? Controller::lead_steps : 0));
   }
 
-  // The first switch that was not announced and whose boundary has not passed; null where there is none.
+  // The first unannounced switch whose boundary has not passed; null if there is none.
   const ScriptedSwitch* upcoming(int64_t step) const {
     for (size_t i = announced_; i < script_.switches.size(); ++i) {
       if (script_.switches[i].after_step > step) return &script_.switches[i];
@@ -273,10 +272,10 @@ class ScriptPolicy : public Policy {
 
   JobConfig config_;
   Configuration current_;                  // at the latest decision
-  std::optional<ScriptedSwitch> awaited_;  // announced by it
+  std::optional<ScriptedSwitch> awaited_;  // the switch announced by it
   Script script_;
-  size_t announced_ = 0, rated_ = 0;   // entries that are done with
-  std::optional<double> rate_factor_;  // stated by the script; empty: as [optimizer] says
+  size_t announced_ = 0, rated_ = 0;   // number of entries used
+  std::optional<double> rate_factor_;  // set by the script; empty: as [optimizer] says
 };
 
 }  // namespace

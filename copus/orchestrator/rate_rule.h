@@ -1,5 +1,5 @@
-// How the learning rate follows batch and critical batch in a run: the rule that the configuration and the policy give,
-// and the belief about the noise scale that its cap follows.
+// How the learning rate of a run follows the batch and the critical batch: the rule, set by configuration and policy,
+// and the belief about the noise scale that the cap of the rate follows.
 #pragma once
 
 #include <limits>
@@ -11,8 +11,8 @@
 
 namespace copus {
 
-// The belief about phi, in samples. While |G|^2 is not significant there is no upper end, and `value` is the lower
-// bound; before anything is measured that is 0.
+// The belief about phi, in samples. While |G|^2 is not significant, there is no upper end, and `value` is the lower
+// bound, which is 0 before the first measurement.
 struct NoiseBelief {
   double value = 0;
   double low = 0;
@@ -30,18 +30,19 @@ std::string describe(const NoiseBelief& noise);
 // The rule by which the run's learning rate follows its batch.
 RateRule rate_rule_of(const JobConfig& config);
 
-// The cap of the learning rate with which a run begins in a batch of so many samples. Nothing is known of the critical
-// batch yet, so the rate is the one that the rule gives for this batch, and no larger batch gets a larger one.
+// The cap of the learning rate with which a run begins in this batch. The critical batch is still unknown, so the run
+// gets the rate that the rule gives for this batch, and larger batches get no larger rate.
 double initial_rate_cap(const JobConfig& config, int64_t batch);
 
-// The factor on the learning rate with which a run begins in a batch of so many samples.
+// The factor on the learning rate with which a run begins in this batch.
 double initial_rate_factor(const JobConfig& config, int64_t batch);
 
-// The cap that the critical batch asks for after so many samples, in a run that has counted with `cap`. A lower bound
-// may raise it and never lowers it, and where nothing is known it stays.
+// The cap that the critical batch implies after this many samples, for a run whose cap is `cap`. If only a lower bound
+// of phi is known, it may raise the cap but never lowers it. The bound by noise_scale.critical_updates holds in any
+// case.
 double rate_cap_by_noise(const JobConfig& config, double cap, const NoiseBelief& noise, double consumed_samples);
 
-// The cap to count with from a decision on: it follows that of rate_cap_by_noise as cap_towards allows.
+// The cap to use from a decision on: it moves towards that of rate_cap_by_noise, as far as cap_towards allows.
 double follow_critical_batch(const JobConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
                              double consumed_samples);
 

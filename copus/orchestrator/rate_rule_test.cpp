@@ -1,4 +1,4 @@
-// Tests of the learning rate's factor in a run: what it begins with, and how it follows what is known of the noise.
+// Tests of the learning rate's factor in a run: its initial value, and how it follows what is known of the noise scale.
 #include "copus/orchestrator/rate_rule.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(RateRule, TheUpdatesSoFarBoundTheCapOfALowerBoundToo) {
   EXPECT_EQ(follow_critical_batch(config, 8, 20, {5, 5, unbounded}, 1000), 20);
 }
 
-// A run that sits at batch 64, of whose noise a test makes up what it likes.
+// A run that stays at batch 64, with a noise scale that each test makes up.
 class RateInARun : public testing::Test {
  protected:
   RateInARun() {
@@ -127,7 +127,7 @@ TEST_F(RateInARun, StaysWhileOnlyALowerBoundIsKnown) {
   EXPECT_DOUBLE_EQ(controller.rate_factor(), 2) << "B_c is at least 32";
 }
 
-// Holds from the first measured step on (a decision waits for that).
+// This holds from the first measured step on, for which decisions wait.
 TEST_F(RateInARun, IsTheSameInARunThatIsResumed) {
   const auto rates_of_run = [&](int64_t resumed_after) {
     SyntheticJob job(config_);

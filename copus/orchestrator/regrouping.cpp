@@ -18,7 +18,7 @@ namespace copus {
 
 namespace {
 
-// Lists configurations of one global batch. It predicts their memory, and remembers what they have in common.
+// Lists the configurations of one global batch that fit the memory. Its memory model caches what they have in common.
 class Fitting {
  public:
   Fitting(const RunConfig& config, int64_t global_batch, std::function<bool(const Configuration&)> is_wanted)
@@ -64,7 +64,7 @@ std::optional<Configuration> fastest(const RunConfig& config, Fitting& fitting, 
   return best;
 }
 
-// The difference of a configuration from another, what counts most first.
+// The difference between two configurations, the most important criterion first.
 std::tuple<bool, bool, int64_t, int64_t> difference(const Configuration& before, const Configuration& after) {
   const ParallelStrategy &from = before.strategy, &to = after.strategy;
   int64_t options = 0;

@@ -13,7 +13,7 @@
 namespace copus {
 namespace {
 
-// Twelve ranks, four on a node; batches that many numbers divide.
+// Twelve ranks, four on a node, and batches with many divisors.
 RunConfig twelve_ranks() {
   RunConfig config = small_run();
   config.model.num_layers = 6;
@@ -80,7 +80,7 @@ TEST(ConfigurationForRanks, GoesByWhatWasMeasured) {
   const auto cells = cells_up_to(config, 24, 6, Knowledge());
   const auto cell =
       std::find_if(cells.begin(), cells.end(), [&](const TableCell& c) { return c.configuration == first; });
-  // It was ten times as slow.
+  // The first choice is measured to be ten times as slow as predicted.
   const Knowledge knowledge = observe(Knowledge(), first, cell->parts, {10, 10 * cell->step.seconds, 0.01});
   const Configuration second = configuration_for_ranks(config, current, 6, knowledge).value();
   EXPECT_NE(second, first);
@@ -97,7 +97,7 @@ TEST(ConfigurationForRanks, IsNoneWhereNothingFits) {
     config.cluster.description.flops_per_second = flops;
     const Configuration current = configuration_of(config);
     MemoryModel memory = memory_model_of(config);
-    // As much as a rank needs that has one of four parts of the model, and no more.
+    // As much as a rank needs that holds one of four parts of the model, and no more.
     config.cluster.description.device.memory_bytes = memory.predict(current).parts.total();
     for (int64_t ranks = 1; ranks <= 12; ++ranks) {
       const auto chosen = configuration_for_ranks(config, current, ranks, Knowledge());
@@ -126,7 +126,7 @@ TEST(ConfigurationForRanks, WhatIsPreferredComesFirstWhereItIsFeasible) {
   }
 }
 
-// ---- Where nothing says how fast the cluster computes ----
+// ---- If the cluster's speed is not described ----
 
 class OfUnknownSpeed : public testing::Test {
  protected:
@@ -147,7 +147,7 @@ TEST_F(OfUnknownSpeed, ARunStaysAsItIsWhereItCan) {
 }
 
 TEST_F(OfUnknownSpeed, MostRanksCountMoreThanTheShapeOfTheLayout) {
-  // Nothing divides into 11; 10 are two pipelines of five stages, and t = p = 2 would use 8.
+  // No layout has 11 ranks. 10 ranks are two pipelines of five stages; t = p = 2 would use 8.
   EXPECT_EQ(chosen(11).strategy, (ParallelStrategy{.data_parallel = 2, .pipeline_parallel = 5}));
   EXPECT_EQ(chosen(8).strategy, (ParallelStrategy{.data_parallel = 2, .tensor_parallel = 2, .pipeline_parallel = 2}));
   EXPECT_EQ(chosen(8).micro_batch, current_.micro_batch);
@@ -156,7 +156,7 @@ TEST_F(OfUnknownSpeed, MostRanksCountMoreThanTheShapeOfTheLayout) {
 TEST_F(OfUnknownSpeed, OfOtherShapesTheOneWithTheFewestMicroBatchesARankIsTaken) {
   EXPECT_EQ(chosen(3).strategy.data_parallel, 3);
   EXPECT_EQ(chosen(3).micro_batch, 2);
-  current_.micro_batch = 16;  // more than a rank has where there are three
+  current_.micro_batch = 16;  // more than a rank has, if there are three
   EXPECT_EQ(chosen(3).micro_batch, 8);
 }
 

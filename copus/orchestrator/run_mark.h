@@ -1,4 +1,4 @@
-// A moment in the course of a run, from which on a share of the run has to pass.
+// A point in a run, from which a share of the run has to pass.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,17 @@ class RunMark {
  public:
   // The beginning of a run.
   RunMark() = default;
-  // The moment at which this share of the run is done. Empty, where that is not known: the mark stands then where it
-  // first becomes known, as where a run goes on from the log of an earlier version.
+  // The point at which this share of the run is done. If the share is unknown, the mark is set where it first becomes
+  // known, for example when a run resumes from the log of an earlier version.
   explicit RunMark(std::optional<double> share_done) : share_(share_done) {}
 
-  // Notes how much of the run is done by now. A run that is made longer has done less of it than at the mark.
+  // Updates the mark with the share that is done by now. If the run was made longer, that share may be less than the
+  // mark, which then falls to it.
   void see(std::optional<double> share_done) {
     if (share_done) share_ = std::min(share_.value_or(*share_done), *share_done);
   }
 
-  // Tells whether so much of the run has passed since the mark; it has not where that is not known.
+  // Whether this share of the run has passed since the mark; false if unknown.
   bool has_passed(double share, std::optional<double> share_done) const {
     return share_ && share_done && *share_done - *share_ >= share;
   }

@@ -1,4 +1,4 @@
-// Runs that are shorter than the intervals and dwells of longer ones.
+// Tests of runs that are shorter than the usual intervals and dwells.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 class ShortRun : public testing::Test {
  protected:
-  // Makes a run of so many samples, of which the controller knows how many these are, or not.
+  // Makes a run of `samples` samples, whose length the controller knows or not.
   Course course_of(int64_t samples, bool is_known = true) const {
     SyntheticJob job(config_);
     Controller controller(config_, configuration_of(config_), Knowledge());
@@ -26,7 +26,7 @@ class ShortRun : public testing::Test {
     return course;
   }
 
-  // Samples consumed at the first change of the batch; those of the whole run where there is none.
+  // Samples consumed at the first change of the batch; the length of the run if there is none.
   static int64_t first_batch_change(const Course& course, int64_t samples) {
     const auto changes = [](const SwitchReport& report) { return report.from.global_batch != report.to.global_batch; };
     const auto found = std::find_if(course.switches.begin(), course.switches.end(), changes);
@@ -36,7 +36,7 @@ class ShortRun : public testing::Test {
   RunConfig config_ = adapting_run();
 };
 
-// The batch stays, so that a step is one of 16 samples.
+// The batch never changes, so every step has 16 samples.
 TEST_F(ShortRun, DecidesAfterASixteenthOfItAtTheLatest) {
   config_.adapt.policy = PolicyKind::fixed;
   config_.adapt.interval_samples = 1 << 20;
@@ -67,7 +67,7 @@ TEST_F(ShortRun, WaitsNoLongerThanAQuarterOfItBeforeItChangesTheBatch) {
   EXPECT_GE(first_batch_change(course_of(long_run), long_run), 100 * 16) << "a quarter of it is longer than the dwell";
 }
 
-// A run that goes on with a later end has done a smaller share of it than it had decided at.
+// A run that resumes with a later end has done a smaller share than at its latest decision.
 TEST_F(ShortRun, ThatIsMadeLongerDecidesOn) {
   config_.adapt.policy = PolicyKind::fixed;
   config_.adapt.interval_samples = 1 << 20;
@@ -83,7 +83,7 @@ TEST_F(ShortRun, ThatIsMadeLongerDecidesOn) {
   EXPECT_EQ(course.decisions.size(), 2) << "after a sixteenth each";
 }
 
-// A job of another program may begin to tell its length.
+// A job that another program trains may begin to report its length later.
 TEST_F(ShortRun, ThatGoesOnFromALogWithoutSharesDecidesNoSoonerForThem) {
   config_.adapt.policy = PolicyKind::fixed;
   config_.adapt.interval_samples = 1 << 20;

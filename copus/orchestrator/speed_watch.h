@@ -1,5 +1,5 @@
-// Tells whether the steps of one configuration last longer or shorter than they did when the run entered it: a node has
-// become slow, or the network has.
+// Detects that the steps of one configuration have become slower or faster since the run entered it, because a node or
+// the network has.
 #pragma once
 
 #include <cmath>
@@ -14,10 +14,10 @@ namespace copus {
 
 class SpeedWatch {
  public:
-  // Begins anew, in another configuration.
+  // Restarts, for another configuration.
   void restart() { *this = {}; }
 
-  // Notes the seconds of a step.
+  // Adds the seconds of a step.
   void add(double step_seconds) {
     std::vector<double>& open = first_.size() < compared ? first_ : latest_;
     open.push_back(step_seconds);
@@ -25,7 +25,7 @@ class SpeedWatch {
     latest_.erase(latest_.begin());
   }
 
-  // Tells whether the median step has changed by a quarter, and then compares with the latest steps from here on.
+  // Returns whether the median step has changed by a quarter. If so, later steps are compared with the latest ones.
   bool take_change() {
     if (latest_.size() < compared) return false;
     const double change = quantile(latest_, 0.5) / quantile(first_, 0.5);
@@ -37,7 +37,7 @@ class SpeedWatch {
   void visit_state(StateValues& values) { values(first_, latest_); }
 
  private:
-  // Medians of 16 steps that scatter by 6 % deviate by 2 % each, so that chance alone comes nowhere near a quarter.
+  // Medians of 16 steps that scatter by 6 % deviate by 2 % each, so chance alone does not make a change of a quarter.
   static constexpr size_t compared = 16;
   static constexpr double least_change = 1.25;
 

@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// The fastest candidate of a batch; of one strategy, if that is given. Null where there is none.
+// The fastest candidate with a batch and, if given, a strategy. Null if there is none.
 const Candidate* fastest(const std::vector<Candidate>& candidates, int64_t batch, const ParallelStrategy* strategy) {
   const Candidate* best = nullptr;
   for (const Candidate& candidate : candidates) {
@@ -37,7 +37,8 @@ Configuration starting_configuration(const RunConfig& config) {
       policy == PolicyKind::static_best || policy == PolicyKind::cbs_pessimistic || is_optimistic;
   if (!has_its_layout || config.adapt.advise) return described;
 
-  // What is described counts as infinitely slow unless the table has it: it may not be possible on the cluster.
+  // The described configuration counts as infinitely slow unless the table has it: it may not be possible on the
+  // cluster.
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const std::vector<Candidate> candidates = candidates_of(
       predicted_table(config, Knowledge()), {.configuration = described, .step_seconds = infinity}, config);

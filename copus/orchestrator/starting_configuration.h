@@ -1,5 +1,5 @@
-// The configuration that a new run begins in: most begin as they are described, and policies that stand for a choice of
-// layout beforehand begin in their layout.
+// The configuration that a new run begins in: the described one, except for policies that choose a layout before the
+// run.
 #pragma once
 
 #include "copus/config/run_config.h"
@@ -7,10 +7,11 @@
 
 namespace copus {
 
-// Returns configuration_of(config), except for the policies `static-best` and `cbs-pessimistic`, which begin in the
-// fastest layout and micro-batch of train.global_batch, and `cbs-optimistic`, which begins at that batch in the layout
-// that is fastest at the largest one; as the cluster's description predicts. A run that only advises begins as
-// described. The precision is not automatic. Throws UserError where nothing says how fast the cluster computes.
+// Returns configuration_of(config), except for three policies. `static-best` and `cbs-pessimistic` begin in the layout
+// and micro-batch that are predicted to be fastest at train.global_batch. `cbs-optimistic` begins at that batch, in the
+// layout that is predicted to be fastest at the largest batch. A run that only advises begins as described. The
+// precision must not be automatic. Throws UserError if one of these predictions is needed but the cluster's speed is
+// not described.
 Configuration starting_configuration(const RunConfig& config);
 
 }  // namespace copus

@@ -17,7 +17,7 @@ RunConfig slow_network(PolicyKind policy) {
   config.adapt.policy = policy;
   config.cluster.description.between_nodes = {1e-5, 2e7};
   config.cluster.description.flops_per_second = 1e12;
-  config.train.sequence_length = 8;  // few activations beside the weights
+  config.train.sequence_length = 8;  // few activations compared with the weights
   config.adapt.global_batches = {8, 512};
   return config;
 }

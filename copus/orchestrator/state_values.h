@@ -35,23 +35,22 @@ class StateValues {
 
   bool is_reading() const { return read_ != nullptr; }
 
-  // Writes or reads members in this order. Numbers keep every bit; a NaN reads back as some NaN. Throws UserError where
-  // a value to read is missing or of another type.
+  // Writes or reads members in this order. Numbers keep every bit; a NaN reads back as some NaN. Throws UserError if a
+  // value to read is missing or of another type.
   template <class... Members>
   void operator()(Members&... members) {
     (visit(members), ...);
   }
 
-  // Writes or reads measurements of steps; the knowledge read follows from them and this prior.
+  // Writes or reads the measurements of steps; reading makes the knowledge from them and this prior.
   void visit_knowledge(Knowledge& knowledge, const FactorPrior& prior);
 
-  // Writes or compares a fact that follows from the settings. Throws UserError where it was another when the state was
-  // written.
+  // Writes a fact that follows from the settings, or compares it with the written one. Throws UserError if they differ.
   void require(int64_t fact);
 
   // The values written.
   const std::vector<std::string>& written() const { return written_; }
-  // Throws UserError where values are left to read.
+  // Throws UserError if values are left to read.
   void require_end() const;
 
  private:

@@ -32,7 +32,7 @@ TrainingSystem training_system_of(const RunConfig& config) {
   const Precision precision = predicted_job(config).precision;
   COPUS_CHECK(precision != Precision::automatic, "not resolved");
   const bool is_bf16 = precision == Precision::bf16;
-  // On the modelled clock as `copus plan` predicts.
+  // On the modelled clock, the processor that `copus plan` predicts for.
   const Processor planned = is_bf16 ? Processor::gpu : Processor::cpu;
   return system_of(config, is_bf16, config.cluster.is_modelled() ? planned : processor_of(config));
 }
@@ -57,8 +57,9 @@ StepTimeLearner::StepTimeLearner(std::shared_ptr<JobModel> job, const Configurat
       expected_at_first_(known_before_.correct(configuration_, parts_)),
       expected_(expected_at_first_) {}
 
-// Learns at once from each of the first steps, which say much that is new; later ones wait for a whole measurement.
-// Learning takes longer the more cells are known: with hundreds it would slow quick steps down.
+// Learns at once from each of the first steps, which add the most information; later steps wait for a whole
+// measurement. Learning takes longer the more cells are known: with hundreds, learning from every step would slow quick
+// steps down.
 void StepTimeLearner::add(double step_seconds) {
   if (++steps_ <= warm_up_steps) return;
   window_.push_back(step_seconds);

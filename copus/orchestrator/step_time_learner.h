@@ -22,38 +22,38 @@ namespace copus {
 // The processor that a run itself computes on.
 Processor processor_of(const RunConfig& config);
 
-// The training system of the job that is predicted (predicted_job), whose precision is not automatic.
+// The training system of the predicted job (predicted_job), whose precision must not be automatic.
 TrainingSystem training_system_of(const RunConfig& config);
 
-// The training system of the processes that train, whatever job a modelled clock stands for. An automatic precision
-// counts as fp32.
+// The training system of the processes that train, even if a modelled clock stands for another job. An automatic
+// precision counts as fp32.
 TrainingSystem executed_system_of(const RunConfig& config);
 
-// Predicts the memory of the job that the run is, or stands for.
+// Predicts the memory of the predicted job (predicted_job).
 MemoryModel memory_model_of(const RunConfig& config);
 
 class StepTimeLearner {
  public:
-  // Number of steps that are not measured: the first steps of a process set up memory, caches and communication, and
-  // the first ones of a configuration what is new in it.
+  // Number of steps that are not measured. The first steps of a process set up memory, caches and communication, and
+  // the first ones of a configuration set up what is new in it.
   static constexpr int64_t warm_up_steps = 2;
   // Number of steps that make one measurement, which is used from its first step on.
   static constexpr int64_t steps_per_measurement = 10;
 
-  // Begins in configuration `initial` of a run whose cluster's speed is known, with what is `known` already.
+  // Begins in configuration `initial` of a run whose cluster's speed is described, with the knowledge `known`.
   StepTimeLearner(const RunConfig& config, const Configuration& initial, const Knowledge& known);
-  // Likewise, of a job that others predict as well.
+  // Begins with a job model that others use as well.
   StepTimeLearner(std::shared_ptr<JobModel> job, const Configuration& initial, const Knowledge& known);
 
-  // Expected seconds of the next step on the run's clock, corrected by what is known: by every step at first, later by
-  // every measurement.
+  // Expected seconds of the next step on the run's clock. At first every step corrects them, later every whole
+  // measurement.
   const Corrected& expected() const { return expected_; }
   // Predicts a step in any configuration that infeasible_reason allows, without corrections.
   StepTimeParts predict(const Configuration& configuration) const { return job_->predict_step(configuration); }
 
   // Adds the seconds of a step.
   void add(double step_seconds);
-  // Makes the steps that follow warm up again: the run has changed its configuration, or goes on in a new process.
+  // Let the next steps count as warm-up, because the run has changed its configuration or resumed in a new process.
   void change_configuration(const Configuration& configuration);
   void resumed();
 
@@ -61,7 +61,8 @@ class StepTimeLearner {
 
   // Knowledge after all steps so far.
   Knowledge knowledge() const { return knowledge(open_steps()); }
-  // Number of steps that no whole measurement counts yet, and the knowledge after only so many of them.
+  // Number of steps that no whole measurement contains yet, and the knowledge after only the first `open_steps` of
+  // them.
   int64_t open_steps() const { return std::ssize(window_); }
   Knowledge knowledge(int64_t open_steps) const;
   // Number of steps of this process and configuration that were measured.
@@ -70,8 +71,8 @@ class StepTimeLearner {
   // A number that changes whenever the expected step time does.
   int64_t revision() const { return revision_; }
 
-  // Describe for the user: what is expected now, and how good the first expectation was in the configuration that the
-  // run is in (empty before a step of it was measured).
+  // Texts for the user: what is expected now, and how good the first expectation in the current configuration was
+  // (empty before one of its steps was measured).
   std::string introduction() const;
   std::optional<std::string> conclusion() const;
 

@@ -75,7 +75,7 @@ TEST_F(StepTimeLearnerTest, ManyStepsBecomeAMeasurement) {
   EXPECT_EQ(measurements[2].steps, 3);
 }
 
-// Learning from each step would take as long as a quick step once many cells are known.
+// Once many cells are known, learning from a step would take as long as a quick step itself.
 TEST_F(StepTimeLearnerTest, LearnsFromEveryStepAtFirstAndThenFromMeasurements) {
   StepTimeLearner run = learner();
   const auto changes = [&run] {
@@ -97,7 +97,7 @@ TEST_F(StepTimeLearnerTest, EveryConfigurationIsMeasuredOnItsOwnAndWarmsUp) {
   const double usual = run.expected().seconds;
   add(run, 3 * usual, StepTimeLearner::warm_up_steps + 4);
   run.change_configuration(second);
-  // Steps in the first configuration count though they were no whole measurement, and tell something of the second.
+  // The steps in the first configuration count although they are no whole measurement. They also inform the second.
   EXPECT_EQ(run.knowledge().measured_steps(first), 4);
   EXPECT_GT(run.expected().seconds, 4 * usual);
   EXPECT_EQ(run.counted_steps(), 0);

@@ -15,14 +15,14 @@ namespace copus {
 
 namespace {
 
-// Limit of the losses that a trend is fitted to: the latest steps alone, since the loss does not fall along a straight
-// line for long.
+// A trend is fitted to at most this many of the latest losses, since the loss does not fall along a straight line for
+// long.
 constexpr size_t most_losses = 512;
 constexpr int64_t least_losses = 8;
-// Share of the steps after a switch that is left out of the trend: the loss jumps where the batch changes, and recovers
-// (Merrill et al. 2025, arXiv 2505.23971).
+// This share of the steps after a switch is left out of the trend: the loss may jump when the batch changes, and
+// recover (Merrill et al. 2025, arXiv 2505.23971).
 constexpr double bump_share = 0.25;
-// Limit of the step times that a median is taken of: no later step changes it much.
+// A median is taken of at most this many step times: no later step changes it much.
 constexpr size_t most_step_seconds = 4096;
 
 std::vector<LossPoint> without_bump(const std::deque<LossPoint>& losses) {
@@ -70,7 +70,7 @@ LossTrend loss_trend(const std::vector<LossPoint>& points) {
 
 void SwitchOutcomes::observe(const Observation& observation, bool counts) {
   consumed_samples_ = observation.consumed_samples;
-  // A log that somebody has changed may lack the seconds of a step.
+  // An edited log may lack the seconds of a step.
   if (std::isfinite(observation.elapsed_seconds)) losses_.push_back({observation.elapsed_seconds, observation.loss});
   if (losses_.size() > most_losses) losses_.pop_front();
   if (!open_ || !counts) return;

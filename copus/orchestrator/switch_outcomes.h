@@ -1,4 +1,4 @@
-// Measured outcomes of switches, over the steps after them, against their predictions.
+// Compares the predictions of switches with what the steps after them measure.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,28 @@ struct Realised {
   int64_t decision_step = 0;
   Configuration from, to;
   double predicted_step_seconds = 0, realised_step_seconds = 0;
-  double predicted_gain = 0;  // relative gain of Goodput when it was decided; NaN where no noise scale was known
-  // Gain by both sides' measured step seconds, at the phi measured since; NaN where none is known.
+  double predicted_gain = 0;  // relative gain of Goodput at the decision; NaN if no noise scale was known
+  // Gain by the measured step seconds of both configurations, at the mean phi since the switch; NaN if no phi was
+  // measured.
   double realised_gain = 0;
-  // Loss decrease per second over the window after the switch, relative to the trend before it; empty where the trend
-  // is not significant.
+  // Loss decrease per second over the window after the switch, relative to the one before it; empty if either trend is
+  // not significant.
   std::optional<double> progress_ratio = {};
 };
 
 // The speed at which the loss falls: the slope of the straight line through its points, by least squares.
 struct LossTrend {
-  double per_second = 0;  // change of the loss; below 0 where it falls
+  double per_second = 0;  // change of the loss; below 0 if it falls
   double error = 0;       // one standard error of per_second
   int64_t steps = 0;
-  // Tells whether the loss falls, at 97.5 %.
+  // Whether the loss falls, at a confidence of 97.5 %.
   bool is_significant() const;
 };
 
 struct LossPoint {
   double elapsed_seconds, loss;
 };
-// Fits the trend. There must be at least three points, at two different times or more.
+// Fits the trend to at least three points, of at least two different times.
 LossTrend loss_trend(const std::vector<LossPoint>& points);
 
 class SwitchOutcomes {
@@ -53,13 +54,13 @@ class SwitchOutcomes {
     void visit_state(StateValues& values) { values(switched, from_step_seconds, from_rate_factor, to_rate_factor); }
   };
 
-  // Adds a step that was not skipped. `counts`: it is no step of a warm-up.
+  // Adds a step that was not skipped. `counts` is false in a warm-up.
   void observe(const Observation& observation, bool counts);
   void moved(const Promise& promise, int64_t consumed_samples, const Knowledge& knowledge);
-  // Notes that the job goes on otherwise than by a switch: what the latest one brings is known by the steps so far, if
-  // these are enough, or never.
+  // The configuration changes otherwise than by a switch. The latest switch is concluded from the steps so far if they
+  // are enough; otherwise its outcome stays unknown.
   void interrupted(const Knowledge& knowledge);
-  // Tells whether an outcome is complete that was not taken yet.
+  // Whether a complete outcome was not taken yet.
   bool is_due() const;
   std::vector<Realised> take(const Knowledge& knowledge);
 
@@ -77,7 +78,7 @@ class SwitchOutcomes {
   int64_t moved_at_ = 0;         // in consumed samples
   int64_t consumed_samples_ = 0;
   std::deque<LossPoint> losses_;      // latest ones of this configuration
-  std::vector<LossPoint> before_;     // of the configuration before it
+  std::vector<LossPoint> before_;     // of the previous configuration
   std::vector<double> step_seconds_;  // of the measured steps
   double noise_sum_ = 0;
   int64_t noise_count_ = 0;

@@ -46,7 +46,8 @@ class SwitchOutcomesTest : public testing::Test {
  protected:
   SwitchOutcomesTest() { to_.global_batch = 16; }
 
-  // Adds steps of so many seconds while the loss falls so much per second, after a jump that fades within a few steps.
+  // Adds steps of `seconds` seconds, in which the loss falls by `loss_per_second`, after a jump that fades within a few
+  // steps.
   void steps(int64_t count, const Configuration& configuration, double seconds, double loss_per_second,
              double jump = 0) {
     for (int64_t i = 0; i < count; ++i) {
@@ -102,7 +103,7 @@ TEST_F(SwitchOutcomesTest, ComparesWhatWasPromisedWithWhatCame) {
   EXPECT_EQ(realised[0].predicted_step_seconds, 1.25);
   EXPECT_EQ(realised[0].realised_step_seconds, 1.5);
   EXPECT_EQ(realised[0].predicted_gain, 0.5);
-  // Gain at the noise scale since the switch, B_c = 2 x 20 and B_ref = 8, and with the rates that were used.
+  // The gain at the noise scale since the switch, with B_c = 2 x 20, B_ref = 8 and the rates that were used.
   EXPECT_NEAR(realised[0].realised_gain, 16 / 1.5 * 48 / 56 * 1.25 / (8 / 1.0) - 1, 1e-12);
   ASSERT_TRUE(realised[0].progress_ratio);
   EXPECT_NEAR(*realised[0].progress_ratio, 2, 0.02) << "without the jump after the switch";

@@ -7,23 +7,23 @@
 
 namespace copus {
 
-// Estimates the variance of the gradient of B = large_batch samples, summed over coordinates, from A, the mean squared
-// norm of gradients of b = small_batch of these samples each, and C, that of the gradient of all:
+// Estimates the variance of the gradient of B = large_batch samples, summed over coordinates:
 //   tr(Sigma) / B = (A - C) / (B/b - 1)
-// Where the small batches are the shares of J workers, b = B/J, this is the sample variance of the workers' gradients
-// over J, to the last coordinate: (A - C) / (J - 1). Where each worker shows only a part of its share, it is an
-// estimate of the same number: without bias, since E[A] = |G|^2 + tr(Sigma)/b and E[C] = |G|^2 + tr(Sigma)/B whichever
-// samples the small batches are, but noisier, and at times negative. Where gradients are sharded (FSDP), A and C are
-// the sums over shards of the shards' A and C.
+// A is the mean squared norm of gradients of b = small_batch of these samples each, C the squared norm of the gradient
+// of all B. If the small batches are the shares of J workers, b = B/J, the result is exactly the sample variance of the
+// workers' gradients over J: (A - C) / (J - 1). If each worker measures only a part of its share, the result estimates
+// the same number. This estimate is unbiased, since E[A] = |G|^2 + tr(Sigma)/b and E[C] = |G|^2 + tr(Sigma)/B for any
+// choice of samples, but it is noisier, and at times negative. If gradients are sharded (FSDP), A and C are sums over
+// the shards.
 double variance_of_batch_gradient(const NormObservation& norms);
 
 struct NormTestResult {
   bool passed;
-  double batch;  // the next batch: B where the test is passed, never less
+  double batch;  // the next batch, at least B; B if the test is passed
 };
 
-// Tests Var <= eta^2 C, Var being variance_of_batch_gradient; where it fails, the batch becomes ceil(B Var / (eta^2
-// C)), at most max_batch. Norms that are not finite pass the test, since they tell nothing.
+// Tests Var <= eta^2 C, with Var = variance_of_batch_gradient. If the test fails, the batch becomes ceil(B Var / (eta^2
+// C)), at most max_batch. Norms that are not finite pass the test, since they carry no information.
 NormTestResult norm_test(const NormObservation& norms, double eta, double max_batch);
 
 }  // namespace copus

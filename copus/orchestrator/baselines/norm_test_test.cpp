@@ -39,7 +39,7 @@ Vector mean_of(const std::vector<Vector>& gradients) {
 
 double square_of(const Vector& vector) { return std::inner_product(vector.begin(), vector.end(), vector.begin(), 0.0); }
 
-// The sum over coordinates of the sample variance of some gradients.
+// The sample variance of gradients, summed over coordinates.
 double sample_variance(const std::vector<Vector>& gradients) {
   const Vector mean = mean_of(gradients);
   double variance = 0;
@@ -61,7 +61,7 @@ NormObservation norms_of(const std::vector<Vector>& gradients, int first, int la
 
 TEST(NormTest, ComparesTheVarianceOfTheMeanWithItsNorm) {
   const auto gradients = draw_worker_gradients();
-  const double variance = sample_variance(gradients) / num_workers;  // of the workers' mean
+  const double variance = sample_variance(gradients) / num_workers;  // of the mean of the workers' gradients
   const double squared_length = square_of(mean_of(gradients));
   const double relative_error = std::sqrt(variance / squared_length);
   const NormObservation norms = norms_of(gradients, 0, dimensions);
@@ -91,7 +91,7 @@ TEST(NormTest, ShardsAddUp) {
   }
 }
 
-// Six workers with four micro-batches each, of which only the first is measured, as where gradients are reduced after
+// Six workers with four micro-batches each, of which only the first is measured, as when gradients are reduced after
 // every micro-batch. The noise of a coordinate has variance 1 in a micro-batch's gradient, so 1/24 in the batch's.
 TEST(NormTest, APartOfEachWorkersShareTellsTheSameVariance) {
   constexpr int micro_batches = 4, steps = 4000;

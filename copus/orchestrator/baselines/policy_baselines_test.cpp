@@ -115,7 +115,7 @@ TEST(BatchPolicies, TakeTheFastestMicroBatch) {
                     {}};
   set_noise(question.latest, 8);
   EXPECT_EQ(question.ask(run_config(PolicyKind::cbs_pessimistic, 8)).target.value(), (Configuration{data, 16, 4}));
-  // The micro-batch stays as it is at the batch that is wanted.
+  // A run that is at the wanted batch keeps its micro-batch.
   question.current = {data, 16, 1};
   EXPECT_FALSE(question.ask(run_config(PolicyKind::cbs_pessimistic, 8)).target);
 }
@@ -150,7 +150,7 @@ TEST(StepsPolicy, AsksAgainWhereAnotherHasMovedTheRun) {
   EXPECT_EQ(question.ask(*policy).target.value(), (Configuration{pipeline, 16, 4}));
 }
 
-// The batch doubles as soon as c phi = 2 phi has reached twice the batch.
+// The batch doubles once c phi = 2 phi has reached twice the batch.
 TEST(OlmoPolicy, DoublesWhereTheCriticalBatchHasReachedTwiceTheBatchAndNeverShrinks) {
   PaperRun run(without_dwell(PolicyKind::olmo, 16), two_layouts(8, 256), {pipeline, 16, 1});
   run.run_to(5'000, steady(15.9));
@@ -178,25 +178,25 @@ TEST(NormTestPolicy, TakesTheSmallestBatchThatPasses) {
     question.latest.grad_norm = std::sqrt(c);
   };
   step(16, 4, 9, 3);
-  EXPECT_THAT(question.ask(*policy).reason, HasSubstr("has measured gradients of parts"));  // no batch to tell it from
+  EXPECT_THAT(question.ask(*policy).reason, HasSubstr("has measured gradients of parts"));  // its batch is unknown
   step(16, 4, 9, 3);
   const Choice choice = question.ask(*policy);
   EXPECT_EQ(choice.target.value(), (Configuration{pipeline, 32, 1})) << choice.reason;
   EXPECT_THAT(choice.reason, HasSubstr("relative error of the gradient 0.8165 against eta 0.7 wants batch 22"));
   step(16, 4, 3 + 3 * 1.46, 3);
   EXPECT_FALSE(question.ask(*policy).target);
-  // A step without a small batch leaves the norms of the one before.
+  // A step without a small batch does not replace the norms of the step before.
   step(16, 4, 900, 3);
   policy->observe(question.latest, question.current);
   step(16, 4, 0, 0);
   question.latest.small_batch = question.latest.small_batch_squared_norm = {};
   EXPECT_EQ(question.ask(*policy).target.value().global_batch, 256);
-  // Norms of another batch are of no use.
+  // Norms that were measured in another batch are not used.
   question.current = {pipeline, 32, 1};
   EXPECT_FALSE(question.ask(*policy).target);
 }
 
-// Gradients of workers, drawn with a seed, and what a step of them shows.
+// Gradients of workers, drawn with a seed, and what a step with them measures.
 class Workers {
  public:
   static constexpr int dimensions = 50;
@@ -218,7 +218,7 @@ class Workers {
     return std::inner_product(vector.begin(), vector.end(), vector.begin(), 0.0);
   }
 
-  // What a step in this batch shows where the shares are measured, or only each worker's first micro-batch.
+  // What a step in this batch measures: the workers' shares, or only each worker's first micro-batch.
   void show(Observation& observation, int64_t batch, bool only_first) const {
     const int64_t parts = only_first ? std::ssize(gradients_) : workers_;
     const int64_t small_batch = batch / parts;
@@ -253,7 +253,7 @@ RunConfig worker_norm_config(PolicyKind policy, double eta) {
   return config;
 }
 
-// A run of four workers whose candidates are these batches in the data-parallel layout, after its first step.
+// A run of four workers after its first step. Its candidates are these batches in the data-parallel layout.
 Question after_first_step(const std::vector<int64_t>& batches) {
   Question question{affine_candidates(data, batches, {40, 0.6}), {data, 16, 1}, {}};
   question.latest.step = 1;
@@ -288,7 +288,7 @@ TEST(WorkerNormPolicy, TakesTheBatchThatTheSampleVarianceOfTheWorkersWants) {
   }
 }
 
-// With four micro-batches a worker and the first of them measured, A, C and b give Var/B = (A - C) / (B/b - 1).
+// With four micro-batches a worker, of which the first is measured, A, C and b give Var/B = (A - C) / (B/b - 1).
 TEST(WorkerNormPolicy, CountsMicroBatchesWhereTheyAreWhatIsMeasured) {
   const Workers workers(4, 4, 4, 4);
   Question question = after_first_step(all_from_to(16, 1000));
@@ -309,7 +309,7 @@ TEST(WorkerNormPolicy, GoesToTheNextLargerBatchAndNeverBack) {
       config,
       both(affine_candidates(data, batches, {40, 0.6}), affine_candidates(pipeline, powers_of_two(8, 512), {8, 1})),
       {data, 16, 1});
-  // The noise of a sample has variance phi |g|^2, so a batch passes from phi / eta^2 = 4 phi samples on.
+  // The noise of a sample has variance phi |g|^2, so batches of at least phi / eta^2 = 4 phi samples pass.
   const auto phi_of = [](double phi) {
     return [phi](Observation& now, const Configuration& current) {
       const auto batch = static_cast<double>(current.global_batch);
@@ -357,7 +357,7 @@ TEST(WorkerNormPolicy, HoldsWithoutSeveralWorkers) {
   const auto policy = make_policy(worker_norm_config(PolicyKind::ddp_norm, 0.25));
   Question question = after_first_step(powers_of_two(16, 64));
   EXPECT_THAT(question.ask(*policy).reason, HasSubstr("no gradients of several workers"));
-  // A user has forced the run into one data-parallel rank, of which the first micro-batch is measured.
+  // A user has forced the run into one data-parallel rank, whose first micro-batch is measured.
   question.candidates = affine_candidates(pipeline, powers_of_two(16, 64), {8, 1});
   question.current = {pipeline, 16, 1};
   question.latest.small_batch = 4;
@@ -370,7 +370,8 @@ TEST(WorkerNormPolicy, HoldsWithoutSeveralWorkers) {
   EXPECT_FALSE(question.ask(*policy).target) << "norms that are not finite tell nothing";
 }
 
-// Throughput at 16 in the pipeline is 2/3; at 32 it is 0.8: a gain where 0.8 / (32 + phi) > 2/3 / (16 + phi), phi > 64.
+// Throughput at 16 in the pipeline is 2/3; at 32 it is 0.8. The batch gains if 0.8 / (32 + phi) > 2/3 / (16 + phi), phi
+// > 64.
 TEST(ConaPolicy, DoublesOnAnyGain) {
   Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
   set_noise(question.latest, 63.9, 1, 1000);
@@ -391,7 +392,7 @@ TEST(ConaPolicy, GoesBackOnceTheAverageOfPhiHasFallenAHundredTimes) {
   PaperRun run(without_dwell(PolicyKind::cona, 16), two_layouts(8, 256), {pipeline, 16, 1});
   run.run_to(512, steady(100));
   ASSERT_EQ(run.current().global_batch, 32);
-  double phi = 60;  // no gain from batch 64, which would take phi above 128
+  double phi = 60;  // batch 64 gains nothing: that would take a phi above 128
   int64_t falls = 0;
   const auto falling = [&](Observation& now, const Configuration&) { set_noise(now, phi *= 0.99), ++falls; };
   run.run_to(512 + 32 * 99, falling);
@@ -421,12 +422,12 @@ TEST(ScriptPolicy, MovesAtTheBoundariesOfTheScript) {
   run.run_to(4'000, steady(50));
   ASSERT_EQ(run.moves().size(), 2u);
   const Move &first = run.moves()[0], &second = run.moves()[1];
-  EXPECT_EQ(first.after_step, 11);  // announced so that all ranks hear of it before the boundary
+  EXPECT_EQ(first.after_step, 11);  // announced in time to reach all ranks before the boundary
   EXPECT_EQ(first.choice.commit_after_step, 12);
   EXPECT_EQ(first.to, (Configuration{pipeline, 32, 1}));
   EXPECT_EQ(first.choice.rate_factor, std::nullopt) << "until then it is as [optimizer] says";
   EXPECT_EQ(first.choice.target_rate_factor, 1.25);
-  EXPECT_EQ(second.after_step, 37);  // and so that they can prepare a re-layout
+  EXPECT_EQ(second.after_step, 37);  // and in time to prepare a re-layout
   EXPECT_EQ(second.choice.commit_after_step, 40);
   EXPECT_EQ(second.choice.rate_factor, 1.25) << "what the script has said, until it says otherwise";
   EXPECT_EQ(second.choice.target_rate_factor, std::nullopt);
@@ -451,7 +452,8 @@ TEST(ScriptPolicy, SkipsWhatAResumedRunHasBehindIt) {
   EXPECT_FALSE(policy->is_due(now, {pipeline, 16, 1}));
 }
 
-// The rate of a run changes at its decisions too, and a repeated run has to have it from the same updates on.
+// The rate of a run also changes at decisions without a switch, and a repeated run must have it from the same updates
+// on.
 TEST(ScriptPolicy, StatesTheLearningRateWhereTheLoggedRunChangedIt) {
   const auto decision = [](int64_t step, double factor) {
     return concat(R"({"event":"decision","step":)", step, R"(,"rate_factor":)", factor, "}\n");
@@ -481,7 +483,7 @@ TEST(ScriptPolicy, StatesTheLearningRateWhereTheLoggedRunChangedIt) {
   EXPECT_EQ(asked_at(concat(R"({"event":"begin","version":1,"advise":true})", "\n", log)), advised);
 }
 
-// What a run has after a veto or in another batch than the script's is not what the script's factor was for.
+// The script's factor does not apply after a veto or in another batch than the script's.
 TEST(ScriptPolicy, StatesAFactorOnlyInTheBatchThatItIsFor) {
   const auto moved = [](int64_t step, const Configuration& to, double factor) {
     return concat(R"({"event":"switch","outcome":"moved","after_step":)", step, R"(,"rate_factor":)", factor,
@@ -502,7 +504,7 @@ TEST(ScriptPolicy, StatesAFactorOnlyInTheBatchThatItIsFor) {
     if (!is_vetoed) question.current = {pipeline, 32, 1};
     EXPECT_EQ(factor_at(*policy, 9), is_vetoed ? 0.5 : 1.5);
     EXPECT_EQ(factor_at(*policy, 12), is_vetoed ? std::nullopt : std::optional(1.25));
-    question.current = {pipeline, 64, 1};  // because a user wants it
+    question.current = {pipeline, 64, 1};  // on a user's command
     EXPECT_EQ(factor_at(*policy, 13), std::nullopt);
   }
   question.current = {pipeline, 16, 1};
@@ -536,7 +538,7 @@ TEST(ScriptPolicy, StatesTheFactorThatALoggedRunHasBegunWith) {
   EXPECT_EQ(question.ask(*make_policy(scripted_config(), log)).rate_factor, std::nullopt) << "of another batch";
 }
 
-// Whether the switch before has been made is not known when the next one has to be announced.
+// When a switch has to be announced, it is not yet known whether the previous one was made.
 TEST(ScriptPolicy, AnnouncesARelayoutInTimeWhateverCameOfTheSwitchBefore) {
   const auto entry = [](int64_t step, const Configuration& to) {
     return concat(R"({"after_step":)", step, R"(,"configuration":)", quoted(to), "}\n");

@@ -1,5 +1,5 @@
-// Policies that set the batch by what is measured and leave the layout, which Copus is compared with. They name a
-// batch; the nearest one that a candidate of the layout has is taken, with the micro-batch that is fastest there.
+// Baselines that set the batch by measurements and keep the layout. A policy names a batch. The run takes the nearest
+// batch of a candidate in its layout, with the micro-batch that is fastest there.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -34,8 +34,9 @@ class FixedPolicy : public BaselinePolicy {
   }
 };
 
-// The baselines of arXiv 2604.26687: the batch follows B_c in a layout that is settled at the first decision
-// after the dwell, the fastest at the run's initial batch (pessimistic) or at the largest candidate batch (optimistic).
+// The baselines of arXiv 2604.26687: the batch follows B_c in a fixed layout. The layout is chosen at the first
+// decision after the dwell: the fastest at the run's initial batch (pessimistic) or at the largest candidate batch
+// (optimistic).
 class CriticalBatchPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
@@ -68,9 +69,9 @@ class CriticalBatchPolicy : public BaselinePolicy {
   std::optional<ParallelStrategy> layout_;
 };
 
-// Doubles the batch once the critical batch has reached twice the batch, and never shrinks: the batch warm-up of
-// Merrill et al. 2025 (arXiv 2505.23971), whose OLMo runs doubled to 2048 and 4096 where their measured critical batch
-// crossed these. They measured it by branched runs; here it is that of the noise scale.
+// Doubles the batch once the critical batch has reached twice the batch, and never shrinks it: the batch warm-up of
+// Merrill et al. 2025 (arXiv 2505.23971), whose OLMo runs doubled to 2048 and 4096 when their measured critical batch
+// crossed these values. They measured it by branched runs; here it is derived from the noise scale.
 class OlmoPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
@@ -87,14 +88,14 @@ class OlmoPolicy : public BaselinePolicy {
   }
 };
 
-// The base of policies that grow the batch until it passes the norm test, in the layout that the run is in.
+// Base class of policies that grow the batch until it passes the norm test, in the current layout.
 class NormTestingPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
 
  protected:
-  // Tests the norms of a step in the batch that the run is in, and chooses the smallest batch that passes: a nearer one
-  // below it would fail the test again.
+  // Tests the norms of a step in the current batch, and chooses the smallest candidate batch that passes. The nearest
+  // batch could be smaller, and would fail the test again.
   Choice to_passing_batch(const Situation& situation, const NormObservation& norms) const {
     const double eta = config().adapt.norm_test_eta;
     const NormTestResult result =
@@ -116,7 +117,7 @@ class NormTestingPolicy : public BaselinePolicy {
   }
 };
 
-// The norm test on the norms of the latest step that measured a small batch, whatever parts of the batch it measured.
+// The norm test on the latest step that measured a small batch, whatever parts of the batch it measured.
 class NormTestPolicy : public NormTestingPolicy {
  public:
   using NormTestingPolicy::NormTestingPolicy;
@@ -145,12 +146,13 @@ class NormTestPolicy : public NormTestingPolicy {
   std::optional<NormObservation> norms_;
 };
 
-// DDP-Norm and FSDP-Norm (Lau et al. 2024, arXiv 2412.21124): every so many steps, the norm test on what the
-// data-parallel ranks, its workers, show in that very step, until the batch is the largest. Both are one rule, and see
-// as many workers. They differ in what is at hand of each worker's gradient, and so in the layouts in which they run
-// (check_run_config): where every rank keeps its whole gradient until it is reduced, small_batch is a worker's share,
-// and variance_of_batch_gradient its workers' variance exactly; where gradients are reduced after each micro-batch,
-// small_batch is each worker's first micro-batch, and it is an estimate.
+// DDP-Norm and FSDP-Norm (Lau et al. 2024, arXiv 2412.21124): every adapt.norm_test_interval steps, the norm test on
+// what the workers measure in that very step, until the batch is the largest. The workers are the data-parallel ranks.
+// Both policies are one rule with the same workers. They differ in which part of a worker's gradient can be measured,
+// and so in the layouts in which they run (check_run_config). If every rank keeps its whole gradient until the
+// reduction, small_batch is a worker's share, and variance_of_batch_gradient is exactly the workers' variance. If
+// gradients are reduced after each micro-batch, small_batch is each worker's first micro-batch, and the variance is an
+// estimate.
 class WorkerNormPolicy : public NormTestingPolicy {
  public:
   using NormTestingPolicy::NormTestingPolicy;
@@ -174,7 +176,7 @@ class WorkerNormPolicy : public NormTestingPolicy {
     if (!is_tested(latest)) {
       return hold(concat("the test is made every ", config().adapt.norm_test_interval, " steps"));
     }
-    // There is one worker where a user has forced the run into such a layout.
+    // A user may have forced the run into a layout with one worker.
     if (current.strategy.data_parallel == 1 || !latest.small_batch || !latest.small_batch_squared_norm) {
       return hold("this step has measured no gradients of several workers");
     }

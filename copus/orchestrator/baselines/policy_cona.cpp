@@ -1,8 +1,8 @@
-// CONA's rule (OSSS-KU/CONA, EMNLP 2026), as its code has it: twice the batch in the layout that is fastest there, as
-// soon as throughput / (batch + phi) gains anything by it; and back to the configuration before once the average of phi
-// has fallen a hundred observations in a row. This version differs from that code: it uses the step times and the phi
-// that all policies here see, and keeps the dwell, whereas CONA predicts the steps ahead, measures the present ones,
-// and takes phi from one rank.
+// CONA's rule (OSSS-KU/CONA, EMNLP 2026), as in its code: double the batch, in the layout that is fastest there, as
+// soon as that gains any throughput / (batch + phi). Return to the previous configuration once the average of phi has
+// fallen in a hundred consecutive observations. This version differs from that code in its inputs: it uses the step
+// times and the phi that all policies here see, and keeps the dwell. CONA predicts the step times of a move, measures
+// the current ones, and takes phi from one rank.
 #include <string>
 #include <vector>
 
@@ -15,7 +15,7 @@ namespace copus {
 
 namespace {
 
-constexpr double smoothing = 0.1;         // weight of the latest phi in the average that the fallback watches
+constexpr double smoothing = 0.1;         // weight of the latest phi in the average
 constexpr int64_t falls_to_return = 100;  // observations in a row
 
 class ConaPolicy : public BaselinePolicy {

@@ -1,6 +1,6 @@
-// The rule of COPUS as it is published (Sakip et al., arXiv 2604.26687): the configuration with the highest throughput
-// x statistical efficiency x sqrt(B), at the noise scale as it is measured, if it is better by a tenth than the current
-// one. The learning rate follows the square root of the batch without a cap (rate_rule_of).
+// The rule of COPUS as published (Sakip et al., arXiv 2604.26687): move to the configuration with the highest
+// throughput x statistical efficiency x sqrt(B) at the measured noise scale, if it is at least 10 % better than the
+// current one. The learning rate follows the square root of the batch without a cap (rate_rule_of).
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr double published_threshold = 0.1;
 
-// With alpha = 1/2 and r = sqrt(B / B_ref), Goodput has the factor sqrt(B) of the paper. The calibration stays the
-// run's, which is the paper's 2 by default.
+// With alpha = 1/2 and r = sqrt(B / B_ref), Goodput has the paper's factor sqrt(B). The calibration stays as the run
+// has it; its default is the paper's 2.
 JobConfig as_published(JobConfig config) {
   config.adapt.alpha = 0.5;
   config.noise_scale.critical_updates = 0;

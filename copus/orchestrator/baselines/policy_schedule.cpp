@@ -1,5 +1,5 @@
-// Policies whose batches are a schedule: they follow from how far the run has come, and from nothing that is measured.
-// Copus is compared with them. Each asks to decide at the very step at which its batch changes, and keeps no dwell.
+// Baselines whose batches follow a schedule: they depend on the progress of the run, and on no measurement. Each asks
+// for a decision at the very step at which its batch changes, and keeps no dwell.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 
 bool any_layout(const Candidate&) { return true; }
 
-// The base of schedules that go by how far the learning rate's schedule, and with it the run, has come.
+// Base class of schedules that depend on the progress of the run, as the learning rate's schedule counts it.
 class ProgressPolicy : public BaselinePolicy {
  public:
   explicit ProgressPolicy(const JobConfig& config)
@@ -29,9 +29,9 @@ class ProgressPolicy : public BaselinePolicy {
     return {observation.consumed_samples * config().train.sequence_length, observation.elapsed_seconds};
   }
 
-  // Chooses a batch in the layout that is fastest there, and leaves a run that is in this batch as it is: such a
-  // schedule says nothing of layouts, and as a rival it shall not be slow for staying in one that its batch has
-  // outgrown.
+  // Chooses a batch in the layout that is fastest there; a run that already has this batch keeps its layout. These
+  // schedules do not choose layouts, and as baselines they should not be slow because their batch has outgrown a
+  // layout.
   static Choice to_scheduled_batch(const Situation& situation, double batch, const std::string& why) {
     const Configuration& current = situation.current;
     const int64_t nearest = fastest_near(situation, batch, any_layout)->configuration.global_batch;
@@ -42,15 +42,16 @@ class ProgressPolicy : public BaselinePolicy {
   LearningRate learning_rate_;
 };
 
-// A schedule of batches by consumed samples (Megatron-LM's --step-batch-size-schedule), carried out exactly: every step
-// has the batch that the schedule has where the step begins. Layout and micro-batch stay. A switch of batch that is
-// decided after a step commits after the next one, so the policy looks one step ahead.
+// A schedule of batches by consumed samples (Megatron-LM's --step-batch-size-schedule), followed exactly: every step
+// has the batch that the schedule has at the step's first sample. Layout and micro-batch stay. A switch of batch that
+// is decided after a step commits after the next one, so the policy decides one step ahead.
 class StepsPolicy : public BaselinePolicy {
  public:
   explicit StepsPolicy(const JobConfig& config)
       : BaselinePolicy(config), schedule_(parse_step_schedule(config.adapt.schedule, config.train.sequence_length)) {}
 
-  // Asks to decide where the schedule's batch or, by a command or for want of ranks, that of the run has changed.
+  // A decision is due if the schedule's batch has changed, or if a command or a change of ranks has changed the run's
+  // configuration.
   bool is_due(const Observation& observation, const Configuration& current) const override {
     return batch_after_next(observation, current) != asked_for_ || current != asked_in_;
   }
@@ -80,11 +81,11 @@ class StepsPolicy : public BaselinePolicy {
   Configuration asked_in_;
 };
 
-// Trains in the first batch until a share of the run is done, and switches once, to a larger one (late switching, Wang
-// et al. 2026, arXiv 2602.14208): a loss that has learned in small batches catches up with that of large ones soon
-// after the switch, having consumed less. From the paper is the form of the schedule; when it switches and where to are
-// settings, which there follow from fitted laws. The paper's runs switch the batch at a learning rate that stays. Here
-// the rate follows the batch as [optimizer] says; batch_scaling "none" leaves it as it was.
+// Trains in the first batch until a share of the run is done, then switches once to a larger one (late switching, Wang
+// et al. 2026, arXiv 2602.14208). After small batches, the loss catches up with a run in large batches soon after the
+// switch, and the run has consumed fewer samples. The paper gives the form of the schedule. It derives from fitted laws
+// when to switch and to which batch; here both are settings. The paper keeps the learning rate when the batch switches.
+// Here the rate follows the batch as [optimizer] says; batch_scaling "none" keeps it.
 class LateSwitchPolicy : public ProgressPolicy {
  public:
   using ProgressPolicy::ProgressPolicy;
@@ -113,16 +114,16 @@ class LateSwitchPolicy : public ProgressPolicy {
   bool was_late_ = false;
 };
 
-// Grows the batch where the schedule would lower the learning rate (Seesaw, Meterez et al. 2025, arXiv 2510.14717):
-// each time that the schedule has fallen by 1/a, the rate is multiplied by 1/sqrt(a) instead, and the batch by a.
+// Grows the batch when the schedule would lower the learning rate (Seesaw, Meterez et al. 2025, arXiv 2510.14717): each
+// time the schedule has fallen by 1/a, the rate is multiplied by 1/sqrt(a) instead, and the batch by a.
 //
-// From the paper is this rule, which it states for any a, and a rate that stays between two such cuts. Here a = 2,
-// which keeps batches powers of two times the first. The rate is
+// The paper states this rule for any a, with a constant rate between two such cuts. Here a = 2, which keeps batches
+// powers of two times the first. The rate is
 //   r(B_0) lr 2^-k sqrt(B / B_0),
-// with B_0 the first batch, r(B_0) its factor by [optimizer] and k the number of cuts: 2^(-k/2) of the first rate where
-// B = B_0 2^k, as in the paper. Not from the paper: where B is another batch, since that one is no candidate, the root
-// keeps rate and batch in the same proportion; and in the largest batch, which cannot grow, the rate falls again as the
-// schedule does, from where it was. The warm-up counts as no fall.
+// with B_0 the first batch, r(B_0) its factor by [optimizer] and k the number of cuts. For B = B_0 2^k this is 2^(-k/2)
+// of the first rate, as in the paper. Two cases are not from the paper. If B_0 2^k is no candidate, the run has another
+// batch B, and the square root adjusts the rate to it. In the largest batch, which cannot grow, the rate falls again as
+// the schedule does, from its value at that point. The warm-up does not count as a fall.
 class SeesawPolicy : public ProgressPolicy {
  public:
   explicit SeesawPolicy(const JobConfig& config)
@@ -135,8 +136,8 @@ class SeesawPolicy : public ProgressPolicy {
     consumed_samples_ = observation.consumed_samples;
   }
 
-  // Asks to decide at a cut, and where the schedule will have fallen so far at the next update that a rate that should
-  // stay would not.
+  // A decision is due at a cut. It is also due when the schedule will have fallen so far by the next update that the
+  // rate, which should stay constant between cuts, would fall with it.
   bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
     if (cuts_at(fall_at(progress(observation))) != asked_for_) return true;
     const double next = fall_at(progress_after(observation, batch_, 1));
@@ -151,7 +152,7 @@ class SeesawPolicy : public ProgressPolicy {
   static constexpr double largest_drift = 0.01;
   static constexpr double least_fall = 0x1p-62;  // a schedule may end at a rate of 0
 
-  // What the schedule has made of its highest rate; 1 during the warm-up.
+  // The schedule's rate relative to its peak; 1 during the warm-up.
   double fall_at(const RunProgress& progress) const {
     if (learning_rate().phase(progress) == SchedulePhase::warm_up) return 1;
     return std::clamp(learning_rate().at(progress) / config().optimizer.lr, least_fall, 1.0);
@@ -159,7 +160,7 @@ class SeesawPolicy : public ProgressPolicy {
 
   static int64_t cuts_at(double fall) { return static_cast<int64_t>(std::floor(-std::log2(fall))); }
 
-  // Progress of the update that follows the latest one by so many samples and, as far as is known, seconds.
+  // Progress at the update that is `samples` and `steps` after the latest one; its seconds are an estimate.
   RunProgress progress_after(const Observation& latest, int64_t samples, int64_t steps) const {
     RunProgress ahead = progress(latest);
     ahead.tokens += samples * config().train.sequence_length;
@@ -173,7 +174,7 @@ class SeesawPolicy : public ProgressPolicy {
     });
   }
 
-  // The factor on the schedule's rate, where that has fallen to `fall`, in a batch after so many cuts.
+  // The factor on the schedule's rate in a configuration after `cuts` cuts, when the schedule has fallen to `fall`.
   double factor_in(const Situation& situation, const Configuration& configuration, int64_t cuts, double fall) const {
     const auto batch = static_cast<double>(configuration.global_batch);
     const double factor = first_factor_ * std::sqrt(batch / first_batch_);
@@ -181,8 +182,8 @@ class SeesawPolicy : public ProgressPolicy {
     return factor * std::exp2(-static_cast<double>(cuts)) / fall;
   }
 
-  // The rates are those of the first updates for which the factors count: the next one, and the one behind it where the
-  // run moves.
+  // Factors are computed for the first update that uses them: the next one and, in the target of a move, the one after
+  // it.
   Choice decide(const Situation& situation) override {
     const Observation& latest = situation.latest;
     const double fall = fall_at(progress(latest));
@@ -192,7 +193,7 @@ class SeesawPolicy : public ProgressPolicy {
         to_scheduled_batch(situation, batch,
                            concat("the schedule has the learning rate at ", format_number("%.3g", 100 * fall),
                                   " % of its highest: batch ", format_number("%.0f", batch)));
-    // Until it moves the run has the rate of the cut before, also where the next move is already due when it has.
+    // Until the run moves, it has the rate of the previous cut, even if the next move is due by then.
     if (going_to_ == situation.current) made_ = going_to_cuts_;
     if (!choice.target) made_ = asked_for_;
     going_to_ = choice.target;
@@ -209,11 +210,11 @@ class SeesawPolicy : public ProgressPolicy {
   }
 
   double first_batch_, first_factor_;
-  int64_t batch_ = 0, consumed_samples_ = 0;  // of the latest step, and with it
-  double stated_at_ = 1;   // what the schedule comes to at the update for which the latest factor was made
-  int64_t asked_for_ = 0;  // cuts at the latest decision
-  int64_t made_ = 0;       // cuts that the rate of the run has made
-  std::optional<Configuration> going_to_;  // of the latest decision, and the cuts that the rate makes there
+  int64_t batch_ = 0, consumed_samples_ = 0;  // of the latest step, and up to it
+  double stated_at_ = 1;                      // fall of the schedule at the update that the latest factor is for
+  int64_t asked_for_ = 0;                     // cuts at the latest decision
+  int64_t made_ = 0;                          // cuts in the run's present rate
+  std::optional<Configuration> going_to_;     // the latest decision's target, and the cuts in its rate
   int64_t going_to_cuts_ = 0;
   bool follows_schedule_ = false;  // whether the rate falls as the schedule does, in the largest batch
 };

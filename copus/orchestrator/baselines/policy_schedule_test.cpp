@@ -1,5 +1,5 @@
-// Tests of the policies whose batches follow from how far the run has come: seesaw and late-switch. Those of "steps"
-// are among the other baselines.
+// Tests of the schedules that depend on the progress of the run: seesaw and late-switch. The tests of "steps" are in
+// policy_baselines_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ TEST(LateSwitchPolicy, StaysInTheLayoutWhereTheBatchStays) {
   EXPECT_EQ(run.moves().size(), 0u);
 }
 
-// A run under seesaw whose rates are followed, each decision obeyed at once.
+// A run under seesaw, with its rates. Each decision is obeyed at once.
 class SeesawRun {
  public:
   SeesawRun(const RunConfig& config, std::vector<Candidate> candidates)
@@ -78,7 +78,7 @@ class SeesawRun {
 
   bool is_done() const { return latest_.consumed_samples >= 10'000; }
 
-  // Makes a step. A switch is made after the step behind the one at which it was decided, as in a run.
+  // Makes a step. As in a run, a switch is made one step after its decision.
   void step() {
     ++latest_.step;
     latest_.consumed_samples += current_.global_batch;
@@ -100,7 +100,7 @@ class SeesawRun {
   }
 
   double schedule() const { return schedule_.at({latest_.consumed_samples * 100, latest_.elapsed_seconds}); }
-  // Of the latest step.
+  // Rate and batch of the latest step.
   double rate() const { return rate_; }
   int64_t batch() const { return batch_; }
   int64_t decisions() const { return decisions_; }
@@ -137,7 +137,7 @@ TEST(SeesawPolicy, DoublesTheBatchAtEachHalvingOfTheScheduleAndTakesTheRootOfItO
     while (!run.is_done()) {
       run.step();
       EXPECT_NEAR(run.rate() / (0.02 * std::sqrt(16.0 / static_cast<double>(run.batch()))), 1, 0.02);
-      // A cut that is seen after a step is made behind the next one.
+      // A cut that is detected after a step takes effect after the next one.
       EXPECT_EQ(run.batch(), 16 << static_cast<int64_t>(std::floor(std::max(0.0, -std::log2(fall_two_before)))));
       fall_two_before = std::exchange(fall_before, run.schedule() / 0.02);
     }

@@ -1,5 +1,5 @@
-// Simulated runs for tests: candidates with affine step times, a noise scale that a test makes up, and a policy that is
-// asked as a run's controller would, its choices followed at once.
+// Simulated runs for tests: candidates with affine step times, a made-up noise scale, and a policy that is asked as by
+// a run's controller, and obeyed at once.
 #pragma once
 
 #include <algorithm>
@@ -66,7 +66,7 @@ inline std::vector<Candidate> two_layouts(int64_t smallest_batch, int64_t larges
               affine_candidates(data, powers_of_two(smallest_batch, largest_batch), {40, 0.6}));
 }
 
-// With B_c = 2 phi, however few updates there have been.
+// A run with B_c = 2 phi, however few updates it has made.
 inline RunConfig run_config(PolicyKind policy, int64_t batch) {
   RunConfig config;
   config.noise_scale.calibration = 2;
@@ -102,7 +102,7 @@ struct Question {
   double seconds_since_switch = 1'000'000;
   bool holds_batch = false;
 
-  // Asks where the learning rate has followed the critical batch for long.
+  // Asks the policy after the learning rate has long followed the critical batch.
   Choice ask(Policy& policy, double calibration = 2) const {
     Observation seen = latest;
     seen.elapsed_seconds = elapsed_seconds;
@@ -131,7 +131,7 @@ struct Move {
   bool noise_was_bounded = false;
 };
 
-// Fills in what a step in this configuration shows of the noise.
+// Fills in the noise that a step in this configuration measures.
 using Noise = std::function<void(Observation&, const Configuration&)>;
 
 class PaperRun {
@@ -147,7 +147,7 @@ class PaperRun {
   const Configuration& current() const { return current_; }
   const std::vector<Move>& moves() const { return moves_; }
 
-  // Runs until so many samples are consumed.
+  // Runs until `samples` samples are consumed.
   void run_to(int64_t samples, const Noise& noise) {
     while (latest_.consumed_samples < samples) {
       Observation now;
@@ -197,8 +197,8 @@ class PaperRun {
   std::vector<Move> moves_;
 };
 
-// Values of phi as a run's averages see it: the truth times noise whose logarithm is correlated over a window of 2048
-// samples, with a 95 % interval around it of the deviation that it claims to have.
+// Values of phi as a run's averages see it: the truth times noise whose logarithm is correlated over 2048 samples. The
+// 95 % interval is that of the claimed deviation.
 class NoisyNoise {
  public:
   NoisyNoise(uint64_t seed, double deviation, double claimed_deviation)

@@ -1,4 +1,4 @@
-// A run for tests, on the virtual clock of a described cluster, without files.
+// A run for tests on the virtual clock of a described cluster, without files.
 #pragma once
 
 #include "copus/config/run_config.h"

@@ -1,5 +1,5 @@
-// A job for tests and benchmarks whose steps nobody computes, on a cluster whose true step times are known, beside a
-// controller that steers it.
+// A job for tests and benchmarks whose steps are not computed, on a cluster whose true step times are known. A
+// controller steers it.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace copus {
 
-// A configuration for four ranks on two nodes that decide by Goodput, often.
+// A configuration for four ranks on two nodes, which decides often, by Goodput.
 inline RunConfig adapting_run() {
   RunConfig config = small_run();
   config.train.global_batch = 16;
@@ -25,10 +25,10 @@ inline RunConfig adapting_run() {
   config.parallel = {.data_parallel = 1, .tensor_parallel = 1, .pipeline_parallel = 2};
   config.parallel.data_parallel = 2;
   config.noise_scale.calibration = 2;
-  config.noise_scale.critical_updates = 0;  // of made-up samples
+  config.noise_scale.critical_updates = 0;  // the samples are made up
   config.cluster.description.ranks_per_node = 2;
   config.adapt.policy = PolicyKind::copus;
-  config.adapt.objective = Objective::time;  // the limit in tokens is one that is never reached
+  config.adapt.objective = Objective::time;  // the limit in tokens is never reached
   config.adapt.interval_samples = 128;
   config.adapt.dwell_samples = 512;
   config.adapt.relayout_threshold = 0.02;
@@ -43,7 +43,7 @@ class SyntheticJob {
   explicit SyntheticJob(const RunConfig& config)
       : config_(config), current_(configuration_of(config)), model_(config, current_, Knowledge()) {}
 
-  // True seconds of a step: those of the model of step times, times 1.2 and a bit of noise, and more in a pipeline.
+  // True seconds of a step: those of the step-time model times 1.2, more in a pipeline, and some noise.
   double true_seconds(const Configuration& configuration) const {
     return 1.2 * (configuration.strategy.pipeline_parallel > 1 ? 1.1 : 1) * model_.predict(configuration).total();
   }
@@ -66,7 +66,7 @@ class SyntheticJob {
     return observation;
   }
 
-  // Makes the expected switch once its boundary has come.
+  // Makes the announced switch once its boundary is reached.
   std::optional<SwitchReport> switch_if_due() {
     if (!intent_ || intent_->commit_after_step != step_) return std::nullopt;
     const SwitchIntent intent = *std::exchange(intent_, std::nullopt);
@@ -81,7 +81,7 @@ class SyntheticJob {
     return report;
   }
 
-  // Goes on in a configuration for other ranks, after a pause.
+  // Continues in a configuration for other ranks, after a pause.
   void change_ranks(const RanksChanged& change) {
     intent_.reset();
     current_ = change.to;
@@ -100,7 +100,7 @@ class SyntheticJob {
 
   RunConfig config_;
   Configuration current_;
-  StepTimeLearner model_;  // used for its predictions alone
+  StepTimeLearner model_;  // only for its predictions
   std::optional<SwitchIntent> intent_;
   int64_t step_ = 0, consumed_samples_ = 0;
   double elapsed_seconds_ = 0;
@@ -113,7 +113,7 @@ struct Course {
   std::vector<Realised> realised;
 };
 
-// Drives job and controller as a run does. `change` may falsify the observations.
+// Drives job and controller as a run does. `change` may change the observations.
 inline void run_steps(
     SyntheticJob& job, Controller& controller, int64_t steps, Course& course,
     const std::function<void(Observation&)>& change = [](Observation&) {}) {
