@@ -4,18 +4,18 @@
 Usage: check_layers.py [ROOT]. Prints one line a violation, `file:line: what is wrong`, and exits 1 if there is any.
 
 The rules:
-1. a file of a room includes only its own room and rooms before it in ROOMS; and within a room that has smaller ones
-   (SUB_ROOMS), what lies at its top, its own smaller room and those before that;
+1. a file of a room includes only its own room and rooms before it in ROOMS; within a room that has smaller ones
+   (SUB_ROOMS), it includes only the top of that room, its own smaller room and smaller rooms before that;
 2. pure rooms include no tensors, threads, files or clocks (their tests may read files and clocks);
-3. rooms whose CMakeLists.txt declares neither TORCH nor a torch part include no header of libtorch, but for the files in
+3. rooms whose CMakeLists.txt declares neither TORCH nor a torch part include no header of libtorch, except the files in
    TORCH_FILES, which are libraries of their own;
-4. no file sees both libtorch and a JSON, TOML or logging library, not even through headers of ours: the wheel's include
-   folder carries its own versions of some of these, and compile times would add up;
+4. no file includes both libtorch and a JSON, TOML or logging library, not even through headers of ours: the wheel's
+   include folder has its own versions of some of these, and compile times would add up;
 5. <torch/torch.h>, which takes half a minute to compile, is for tests alone;
-6. what a room's folder `testing` holds is for tests, and for the workshop;
-7. the room `train` includes nothing of the rooms in APART_FROM_TRAINING, not even through headers of others;
-8. the wall clock is read in WALL_CLOCK_FILES alone, which write it down or compare it: it may be set while a job runs, so
-   that whatever waits, measures or judges goes by a steady clock.
+6. the contents of a room's folder `testing` are for tests, and for the workshop;
+7. the room `train` includes nothing of the rooms in APART_FROM_TRAINING, not even through other headers;
+8. only WALL_CLOCK_FILES read the wall clock, to write it down or compare it. It may be set while a job runs, so code
+   that waits, measures or judges uses a steady clock.
 """
 
 import pathlib
@@ -39,13 +39,13 @@ SUB_ROOMS = {
     "workshop": "published self_test profile bench doctor".split(),
 }
 PURE_SUB_ROOMS = ["workshop/published"]
-# Research and drawing, which training includes nothing of: whoever wants to understand a run does not pass through them.
+# Research and drawing. Training includes nothing of these, so readers who want to understand a run can skip them.
 APART_FROM_TRAINING = ["page", "plan", "simulate", "statistics/compared", "orchestrator/baselines", "report/drawn"]
 TESTING = "testing"
 
 TORCH_FILES = ["copus/comm/job/tcp_store.cpp"]
 
-# What they write: times of events, names of folders, ids of commands; the self-test says how far hosts' clocks differ.
+# They write times of events, names of folders and ids of commands; the self-test reports how far hosts' clocks differ.
 WALL_CLOCK_FILES = [
     "copus/report/control_files.cpp",
     "copus/report/tensorboard.cpp",
@@ -67,7 +67,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
 class Place(NamedTuple):
-    """Where a file of ours lies: a room and, if it is in one, a smaller room of that (else "")."""
+    """The place of a file of ours: a room and, if it is in one, a smaller room of that (else "")."""
 
     room: str
     inner: str
@@ -119,7 +119,7 @@ def named(place: Place) -> str:
 
 
 def is_test_of_room(is_test: bool, place: Place, target: Place) -> bool:
-    """Whether a test looks at its own room, of which it may see all."""
+    """Whether a test includes its own room, all of which it may include."""
     return is_test and place.room == target.room
 
 
@@ -135,7 +135,7 @@ class Tree:
         self.wall_clock = {name: lines_with_wall_clock(path) for name, path in found.items()}
 
     def chain_to(self, source: str, pattern: re.Pattern) -> list[str] | None:
-        """The shortest chain of headers by which `source` includes a header that matches, itself not listed."""
+        """The shortest chain of headers through which `source` includes a header that matches, without that header."""
         seen, frontier = {source}, [(source, [])]
         while frontier:
             current, chain = frontier.pop(0)

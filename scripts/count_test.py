@@ -77,7 +77,7 @@ class CountTest(unittest.TestCase):
 
 class TrainingTest(unittest.TestCase):
     def test_no_research_is_in_what_training_includes(self):
-        """Of the whole tree: also not in the sources of the headers that `copus train` includes."""
+        """Checks the whole tree, also the sources of the headers that `copus train` includes."""
         code = count.read_code(pathlib.Path(__file__).resolve().parents[1])
         apart = tuple(f"copus/{room}/" for room in APART_FROM_TRAINING + ["train/experiments", "workshop"])
         closure = count.closure_of(code, count.TRAINING, with_sources=True)

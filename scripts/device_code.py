@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Says which device code a program built for CUDA holds, and fails unless it has machine code for each ARCHITECTURE:
+"""Prints which device code a program built for CUDA has, and fails unless it has machine code for each ARCHITECTURE:
 device_code.py PROGRAM ARCHITECTURE..., e.g. sm_90. Needs objcopy and nm, and no CUDA.
 
-The section .nv_fatbin is a row of containers: a header (magic, version, header's size, size of what follows), then
-entries with a header each (kind, version, header's size, size of what follows; the architecture at byte 28).
+The section .nv_fatbin is a sequence of containers: a header (magic, version, header's size, size of the rest), then
+entries with a header each (kind, version, header's size, size of the rest; the architecture at byte 28).
 """
 
 import pathlib
@@ -25,7 +25,7 @@ def fatbin_section(program: str) -> bytes:
 
 
 def architectures(section: bytes) -> tuple[set[str], set[str]]:
-    """Those of machine code, and those of PTX."""
+    """The architectures of machine code, and those of PTX."""
     machine_code, ptx = set(), set()
     at = 0
     while at + 16 <= len(section):

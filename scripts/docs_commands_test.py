@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Holds the commands in README.md and docs/ to what a reader has: every file that a command names is in the tree, is
+"""Checks that readers can run the commands in README.md and docs/: every file that a command names is in the tree, is
 made by an earlier command, is shown under "Save this as `NAME`", or is introduced by a sentence with "stands for".
 
-Pages are read in the order in which README.md lists them. That the commands also run is cli.documented_commands'.
+Pages are read in the order in which README.md lists them. Whether the commands run is tested by
+cli.documented_commands.
 """
 
 import re
@@ -15,7 +16,7 @@ IN_THE_TREE = re.compile(r"(bench|configs|copus|deploy|docs|python|scripts|tests
 
 
 def unexplained(texts: dict[str, str]) -> list[str]:
-    """What the commands of pages, in reading order, name and nobody has made."""
+    """The names in the commands of these pages, in reading order, that nothing explains."""
     wrong: list[str] = []
     made: set[str] = set()
     for page, text in texts.items():

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Holds the names in the documentation against the tree: a file, function, test or heading that is renamed has to be
-renamed there too.
+"""Checks the names in the documentation against the tree: if a file, function, test or heading is renamed, the pages
+must be updated.
 
 Checked are README.md, CONTRIBUTING.md, everything under docs/ and the README of every room:
-1. a path in backticks that looks like a file of ours exists, and so do the paths of ours in blocks of code;
+1. paths of our files, in backticks or in blocks of code, exist;
 2. the first column of a table of files in a room's README names files or folders of that room;
-3. a test that is written as CTest shows it, `room.Suite.Name`, is in that room;
-4. a relative link leads to a file, and to a heading of it where it has an anchor;
-5. a type, a `Class::function` or a `function()` in docs/tour.md stands in the file, by its whole path, that was named
-   last before it in the same paragraph or item of a list.
+3. a test in CTest's notation, `room.Suite.Name`, is in that room;
+4. a relative link leads to a file and, if it has an anchor, to a heading of it;
+5. a type, a `Class::function` or a `function()` in docs/tour.md is in the file that was last named by its whole path
+   before it in the same paragraph or list item.
 """
 
 import fnmatch
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = "apps bench cmake configs copus deploy docs python scripts tests tools".split()
 TOUR = "docs/tour.md"
 
-# Files of others that our pages mention.
+# Files of other projects that our pages mention.
 FOREIGN = {"modeling_llama.py", "nccl.h", "sysexits.h"}
 
 CODE = re.compile(r"`([^`]+)`")
@@ -61,12 +61,12 @@ def read_lines(page: str, text: str) -> list[Line]:
 
 
 def anchor_of(heading: str) -> str:
-    """As GitHub makes it."""
+    """The anchor that GitHub makes."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def declares(source: str, scope: str, name: str, is_call: bool) -> bool:
-    """Whether a source names a function or a type. `scope`: the class that it is in, else ""."""
+    """Whether a source names a function or a type. `scope`: its class, else ""."""
     word = rf"\b{name}\b" + (r"\s*\(" if is_call else "")
     if not scope:
         return re.search(word, source) is not None
@@ -93,8 +93,8 @@ class Tree:
         return read_lines(page, self.text(page))
 
     def find(self, page: str, name: str) -> list[str]:
-        """The paths that a name on a page may mean: the end of a path is enough, and a room's README means its own room
-        by a bare name."""
+        """The paths that a name on a page may mean. The end of a path suffices; in a room's README, a bare name means
+        that room's file."""
         is_of_room = page.startswith("copus/") and "/" not in name
         room = f"{pathlib.PurePosixPath(page).parent}/" if is_of_room else ""
         ending = name.rstrip("/")

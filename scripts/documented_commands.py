@@ -1,7 +1,7 @@
-"""What README.md and docs/ tell a reader to type, and what they show of its output.
+"""The commands in README.md and docs/, and the output that the pages show.
 
-Commands are the lines of blocks of `sh`, and what stands in backticks and begins with build/copus. A block of `text` that
-follows a block of `sh`, with nothing but empty lines between them, is what the last command of that block prints.
+Commands are the lines of blocks of `sh`, and texts in backticks that begin with build/copus. A block of `text` that
+follows a block of `sh`, with only empty lines between them, is the output of that block's last command.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 class Command(NamedTuple):
     page: str
     line: int
-    text: str  # without the comment behind it, and with its continued lines joined
+    text: str  # without trailing comments, with continued lines joined
 
     @property
     def place(self) -> str:
@@ -26,7 +26,7 @@ class Block(NamedTuple):
     language: str
     first: int  # the line after the fence
     lines: list[str]
-    before: str  # what stands between the block before and this one
+    before: str  # the text between the previous block and this one
 
 
 def without_comment(line: str) -> str:
@@ -75,7 +75,7 @@ def commands_of(page: str, text: str) -> list[Command]:
 
 
 def outputs_of(page: str, text: str) -> list[tuple[Command, list[str]]]:
-    """The commands whose output a page shows, with the lines of it."""
+    """The commands whose output a page shows, with its lines."""
     blocks, shown = list(blocks_of(text)), []
     for block, output in zip(blocks, blocks[1:]):
         if (block.language, output.language) == ("sh", "text") and not output.before.strip():
@@ -94,7 +94,7 @@ def prose_of(text: str) -> str:
 
 
 def stand_ins(text: str) -> set[str]:
-    """The names of which a page says what they stand for: `A` stands for a file of yours, `B` for another."""
+    """The names that a page explains by "stands for": `A` stands for a file of yours, `B` for another."""
     sentences = re.split(r"(?<=[.:])\s+|\n\n", prose_of(text))
     return {name for sentence in sentences if re.search(r"\bstands? for\b", sentence)
             for name in re.findall(r"`([\w./-]+)`", sentence)}
@@ -105,14 +105,14 @@ def page_text(page: str) -> str:
 
 
 def pages() -> list[str]:
-    """README.md first, then the others as it lists them."""
+    """README.md first, then the other pages in the order in which it lists them."""
     listed = re.findall(r"\((docs/[\w-]+\.md)\)", page_text("README.md").split("## Where to read next")[1])
     others = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md"))
     return list(dict.fromkeys(["README.md", *listed, *others]))
 
 
 def documented_commands() -> dict[str, list[Command]]:
-    """By page, as pages() orders them."""
+    """The commands by page, in the order of pages()."""
     found = {page: commands_of(page, page_text(page)) for page in pages()}
     return {page: commands for page, commands in found.items() if commands}
 
@@ -121,8 +121,8 @@ NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def is_near(one: str, other: str) -> bool:
-    """Whether two numbers, as they are printed, have as many decimals and differ by one in the last digit at most: another
-    processor may round otherwise. Counts below 100, degrees of parallelism among them, must be the same."""
+    """Whether two printed numbers have the same number of decimals and differ by at most one in the last digit, since
+    another processor may round differently. Counts below 100, such as degrees of parallelism, must be equal."""
     decimals = {len(number.partition(".")[2]) for number in (one, other)}
     values = [float(number.replace(",", "")) for number in (one, other)]
     if decimals == {0} and min(values) < 100:
@@ -131,14 +131,14 @@ def is_near(one: str, other: str) -> bool:
 
 
 def is_alike(one: str, other: str) -> bool:
-    """Whether two texts are the same, spaces included, but for numbers that are near."""
+    """Whether two texts are equal, including spaces, except for numbers that are near."""
     numbers = [NUMBER.findall(text) for text in (one, other)]
     return NUMBER.split(one) == NUMBER.split(other) and all(map(is_near, *numbers))
 
 
 # Options whose value is a file or folder that the command writes.
 WRITTEN_BY_OPTION = {"--run-dir", "--to", "--output", "--machine", "--write", "--plot", "--out", "--output_path", ">"}
-# Options of our own programs whose value is one that the command reads.
+# Options of our own programs whose value is a file or folder that the command reads.
 READ_BY_OPTION = {"--checkpoint", "--config", "--data", "--from", "--model", "--profile", "--tokenizer"}
 FILE_NAME = re.compile(r"(?!\.venv/|build/|/)[\w.-]*(?:/[\w.-]+)+|[\w.-]+\.(?:toml|json|jsonl|txt|html|svg|yaml)"
                        r"|[A-Z]{3,}(?:\.[a-z]+)?")
@@ -161,7 +161,7 @@ def files_written(command: str) -> set[str]:
 
 
 def files_named(command: str) -> set[str]:
-    """The files and folders that a command reads or writes, by what looks like one."""
+    """The files and folders that a command reads or writes, judged by how its words look."""
     words = words_of(command)
     values = [re.sub(r"^[\w.-]+=", "", word) for word in words]
     is_ours = any(re.match(r"build/copus$|tools/", word) for word in words)

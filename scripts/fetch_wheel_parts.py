@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Downloads of a wheel the files that match one of the patterns, and not the rest of it.
+"""Downloads only the files of a wheel that match one of the patterns.
 
     fetch_wheel_parts.py INDEX WHEEL RECORD_SHA256 FOLDER PATTERN...
 
-A wheel is a zip file, which has its directory at the end, and servers of wheels send parts of a file when asked for
-them. So FOLDER/WHEEL is made a sparse file of the wheel's size; it gets the directory first, then the parts that hold
-what is wanted, and can be unpacked like the wheel itself. The hash of the whole wheel, which pip compares, is of no use
-here. Instead each file must have the hash that RECORD, the wheel's own list of its files, has for it, and RECORD the
-hash that is given. INDEX is a package index such as https://pypi.org/simple. Ends with 1 where a part of all that is
-not possible.
+A wheel is a zip file, which has its directory at the end, and servers of wheels send parts of a file on request. So
+FOLDER/WHEEL becomes a sparse file of the wheel's size. The script downloads the directory first, then the parts with
+the wanted files; the result can be unpacked like the wheel itself. The hash of the whole wheel, which pip compares,
+cannot be used here. Instead RECORD, the wheel's own list of its files, must have the hash that is given, and each file
+the hash that RECORD lists for it. INDEX is a package index such as https://pypi.org/simple. Exits with 1 if any part of
+this is not possible.
 """
 
 import base64
@@ -27,12 +27,12 @@ import urllib.parse
 import urllib.request
 import zipfile
 
-DIRECTORY_BYTES = 2 << 20  # hold the directory of 20,000 files
+DIRECTORY_BYTES = 2 << 20  # enough for the directory of 20,000 files
 ATTEMPTS = 5
 
 
 class Unsuitable(Exception):
-    """The server or the wheel is not what is needed here."""
+    """The server or the wheel does not allow this download."""
 
 
 def find(index: str, wheel: str) -> str:
@@ -62,7 +62,7 @@ def size_of(address: str) -> int:
 
 
 def fetch(address: str, file: typing.BinaryIO, first: int, end: int) -> int:
-    """Copies these bytes to the same place in the file, and goes on there when a connection breaks; their number."""
+    """Copies these bytes to the same place in the file, and resumes if a connection breaks. Returns their number."""
     number = end - first
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -83,7 +83,8 @@ def fetch(address: str, file: typing.BinaryIO, first: int, end: int) -> int:
 
 def fetch_members(address: str, file: typing.BinaryIO, size: int, patterns: typing.Sequence[str],
                   record_sha256: str) -> int:
-    """Fills in what is wanted of an empty file of the wheel's size, and checks it; the number of bytes downloaded."""
+    """Downloads the wanted parts into an empty file of the wheel's size, and checks them. Returns the number of bytes
+    downloaded."""
     file.truncate(size)
     directory = max(0, size - DIRECTORY_BYTES)
     downloaded = fetch(address, file, directory, size)
@@ -128,7 +129,7 @@ def main(index: str, wheel: str, record_sha256: str, folder: str, *patterns: str
         with path.open("w+b") as file:
             downloaded = fetch_members(address, file, size, patterns, record_sha256)
         print(f"    {downloaded / 1e6:.1f} of {size / 1e6:.1f} MB downloaded of {wheel}")
-    except Exception as error:  # zipfile alone raises many kinds over bytes that are no such file; pip does it then
+    except Exception as error:  # zipfile raises many kinds for bad files; pip takes over
         path.unlink(missing_ok=True)
         sys.exit(f"note: {wheel} could not be downloaded in parts: {error}")
 

@@ -28,7 +28,8 @@ WANTED = ["some/lib/first.so", "some/lib/second.so", "some/include/*"]
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Has one project in its index, whose wheel it moves elsewhere. Its class has the wheel, and how it behaves."""
+    """Serves one project in its index, and redirects requests for its wheel. The wheel and the behaviour are attributes
+    of the class."""
     wheel = b""
     has_parts = True
     breaks_after = None

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Finds what a build for NVIDIA GPUs needs, before it begins: a PyTorch for CUDA with a GPU, nvcc with the runtime
-library of the same CUDA, and, if there are any, the headers with which attention is cuDNN's.
+library of the same CUDA and, if there are any, the headers for cuDNN's attention.
 
 Prints shell assignments (COPUS_TORCH_DIR, CUDAToolkit_ROOT) for scripts/build on standard output. If something is
-missing it prints one message, which says for each thing where it was looked for and what to install, and exits with
-2.
+missing, it prints one message that lists for each thing where it was looked for and what to install, and exits with 2.
 
-Python is COPUS_PYTHON, the active virtual or conda environment's, .venv's, or the PATH's: the first one with a
-PyTorch for CUDA. nvcc is CUDACXX, below CUDA_HOME, on the PATH, or in /usr/local/cuda.
+Python is COPUS_PYTHON, or that of the active virtual or conda environment, of .venv, or on the PATH: the first one that
+has a PyTorch for CUDA. nvcc is CUDACXX, or the one below CUDA_HOME, on the PATH, or in /usr/local/cuda.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def of_cmake(file: str, pattern: str) -> tuple[int, ...]:
-    """A version of two numbers that the build states."""
+    """A version of two numbers, read from a CMake file of the build."""
     return tuple(map(int, re.search(pattern, (ROOT / "cmake" / file).read_text(encoding="utf-8")).groups()))
 
 
@@ -39,7 +38,7 @@ gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "cmake": torch.utils.cmake_prefix_path,
                   "gpus": gpus, "capability": torch.cuda.get_device_capability() if gpus else None}))
 """
-# The driver's devices, by which a card is found without PyTorch: on Linux, and in Windows' subsystem for Linux.
+# The driver's devices, which show that there is a card without PyTorch: on Linux, and in Windows' subsystem for Linux.
 DEVICES = ["/dev/nvidia[0-9]*", "/dev/dxg"]
 PROBE_SECONDS = 120  # a first import from a network's file system is slow
 
@@ -51,7 +50,7 @@ class Missing(NamedTuple):
 
 
 def candidates(*paths: str | pathlib.Path | None) -> list[str]:
-    """Those that are programs, each once."""
+    """The paths that are programs, without duplicates."""
     found = [shutil.which(path) for path in paths if path]
     return list(dict.fromkeys(path for path in found if path))
 
@@ -63,7 +62,7 @@ def pythons() -> list[str]:
 
 
 def probe(python: str) -> dict | str:
-    """What its PyTorch is, or why there is none."""
+    """Describes its PyTorch, or says why there is none."""
     try:
         done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS)
         return json.loads(done.stdout.splitlines()[-1])
@@ -92,14 +91,14 @@ def find_torch() -> dict | Missing:
 
 
 def find_nvcc(major: str | None) -> tuple[str, str] | Missing:
-    """(nvcc, the toolkit's folder), of this major version of CUDA where it is known."""
+    """(nvcc, the toolkit's folder), of this major version of CUDA if given."""
     looked = []
     folders = [pathlib.Path(os.environ[name], "bin", "nvcc") for name in ("CUDA_HOME", "CUDA_PATH")
                if os.environ.get(name)]
     for nvcc in candidates(os.environ.get("CUDACXX"), *folders, "nvcc", "/usr/local/cuda/bin/nvcc"):
         done = subprocess.run([nvcc, "--version"], capture_output=True, text=True)
         release = re.search(r"release (\d+)\.(\d+)", done.stdout)
-        # A wrapper or link on the PATH says where it compiles: "#$ TOP=/usr/local/cuda-13.0/bin/..".
+        # A wrapper or link on the PATH prints where its toolkit is: "#$ TOP=/usr/local/cuda-13.0/bin/..".
         dry_run = subprocess.run([nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True)
         top = re.search(r"#\$ TOP=(\S+)", dry_run.stderr)
         folder = pathlib.Path(top[1] if top else pathlib.Path(nvcc).resolve().parent.parent).resolve()
@@ -121,7 +120,7 @@ def find_nvcc(major: str | None) -> tuple[str, str] | Missing:
 
 
 def missing_cudnn_headers(torch: dict, toolkit: str) -> list[str]:
-    """Lines about headers that a build can do without."""
+    """Lines about missing headers that a build can do without."""
     packages = pathlib.Path(torch["cmake"]).parents[2]  # .../site-packages/torch/share/cmake
     major = torch["cuda"].split(".")[0]
     places = {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests where a build looks for Debian packages (cmake/FindDebianPackage.cmake), by a package that no system has.
+"""Tests where a build looks for Debian packages (cmake/FindDebianPackage.cmake), with a package that no system has.
 
 Usage: find_debian_package_test.py CMAKE
 """
@@ -39,7 +39,7 @@ class FindDebianPackage(unittest.TestCase):
         return f"found {config} and {include}"
 
     def configure(self):
-        """The exit code and the words of CMake, started as pip starts it, without the variables of scripts/build."""
+        """The exit code and the output of CMake, started as pip starts it, without the variables of scripts/build."""
         environment = {name: value for name, value in os.environ.items() if name != "CMAKE_PREFIX_PATH"}
         command = [CMAKE, "-S", self.folder, "-B", self.folder / "build"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)

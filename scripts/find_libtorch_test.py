@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests which libtorch a build takes (cmake/FindLibtorch.cmake), by folders that look like one.
+"""Tests which libtorch a build uses (cmake/FindLibtorch.cmake), with folders that look like one.
 
 Usage: find_libtorch_test.py CMAKE
 """

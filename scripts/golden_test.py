@@ -1,4 +1,4 @@
-"""Tests how scripts/golden compares; that it trains and reads is for itself to show (golden.bits).
+"""Tests how scripts/golden compares. Its training and reading are tested by golden.bits.
 
 Usage: golden_test.py [unittest options].
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Puts what scripts/gpu-check left in its folder of results into one gpu-check.json, and prints it in short; last what
-decides whether Copus does on this machine what it should."""
+"""Collects the files of scripts/gpu-check's folder of results into one gpu-check.json, and prints a summary; last,
+whether Copus works on this machine as it should."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ def read_phases(folder: pathlib.Path) -> list[dict]:
 
 
 def read_tests(path: pathlib.Path) -> list[dict]:
-    """From CTest's JUnit file, which is not there when CTest was stopped."""
+    """Reads CTest's JUnit file, which is missing if CTest was stopped."""
     if not path.is_file():
         return []
     outcomes = {"run": "passed", "fail": "failed", "disabled": "skipped", "notrun": "skipped"}
@@ -33,7 +33,7 @@ def read_tests(path: pathlib.Path) -> list[dict]:
 
 
 def read_json(path: pathlib.Path) -> dict | None:
-    """None where the phase that writes it was stopped or left out."""
+    """None if the phase that writes the file was stopped or left out."""
     try:
         return json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what scripts/gpu-check says at its end, from the files that its phases leave. Needs no GPU."""
+"""Tests of the summary of scripts/gpu-check, from files as its phases leave them. Needs no GPU."""
 
 import json
 import pathlib
@@ -57,7 +57,7 @@ class Report(unittest.TestCase):
         self.assertEqual([line.endswith("not measured") for line in last[3:]], [True] * 4)
 
     def test_a_self_test_that_fails_is_told(self):
-        # As it ends when groups are wrong already.
+        # The self-test's result when groups already fail.
         failed = {"passed": False, "shortened": False, "ranks": [{}] * 8, "groups": [{}] * 5}
         output, _ = self.report(selftest_json=json.dumps(failed))
         self.assertIn("self-test of 8 ranks on one GPU: FAILED (5 groups, 0 layouts, 0 relayouts)\n", output)

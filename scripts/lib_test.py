@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what scripts/lib.sh shows of a build, with a program in CMake's place that says what ninja would."""
+"""Tests what scripts/lib.sh shows of a build, with a program instead of CMake that prints ninja's output."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ class BuildTest(unittest.TestCase):
         result = self.build(terminal=theirs)
         os.close(theirs)
         shown = b""
-        with contextlib.suppress(OSError):  # at the end, since nobody holds the other side
+        with contextlib.suppress(OSError):  # at the end, when the other side is closed
             while part := os.read(ours, 1 << 16):
                 shown += part
         shown = shown.decode()

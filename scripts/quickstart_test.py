@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests `scripts/quickstart --device cuda` and scripts/find_cuda.py on machines that are made of small programs: Pythons
-with and without a PyTorch for CUDA, CUDA toolkits, and a `copus` that writes what a GPU would have reached."""
+"""Tests `scripts/quickstart --device cuda` and scripts/find_cuda.py on imitated machines of small programs: Pythons
+with and without a PyTorch for CUDA, CUDA toolkits, and a `copus` that writes a GPU's results."""
 
 import json
 import os
@@ -46,7 +46,7 @@ class Machine(unittest.TestCase):
         self.write(self.project / "build/copus", COPUS)
         (self.folder / "summary.json").write_text(json.dumps(SUMMARY))
         (self.folder / "step.json").write_text(json.dumps(STEP))
-        # Of this machine's programs the scripts see the system's alone, and a python3 without torch.
+        # The scripts see only the system's programs of this machine, and a python3 without torch.
         self.write(self.folder / "bin/python3", f'exec {sys.executable} -S "$@"')
         self.packages = self.folder / "env/lib/site-packages"
         (self.packages / "torch/share/cmake").mkdir(parents=True)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Tests scripts/setup as a user who is not root: a copy of scripts/ in which apt-get and its like are programs of ours.
+"""Tests scripts/setup as a user who is not root: a copy of scripts/ in which apt-get and similar programs are
+imitations.
 
-Ends with 77, which CTest takes for skipped, where there is no dpkg-deb.
+Exits with 77, which CTest counts as skipped, if there is no dpkg-deb.
 """
 
 import os
@@ -14,7 +15,7 @@ import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 HEADER = "usr/include/nlohmann/json.hpp"
-# Only what is in $INSTALLED is installed; apt-get has one package beside those asked for, which one of them needs.
+# Only packages in $INSTALLED are installed; apt-get adds one dependency to the requested packages.
 PROGRAMS = {
     "id": "echo 1000",
     "sudo": 'echo "sudo $*" >>"$LOG"; exit 1',

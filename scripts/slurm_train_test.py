@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests scripts/slurm-train with programs of ours in SLURM's place."""
+"""Tests scripts/slurm-train with imitations of SLURM's programs."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().with_name("slurm-train")
-# The list of nodes is longer than what a pipe holds.
+# The list of nodes is longer than a pipe's buffer.
 PROGRAMS = {
     "scontrol": """
 echo "scontrol $*" >>"$LOG"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Shows that Copus builds without libtorch, from a build that has it and so compiles nothing twice.
+"""Checks that Copus builds without libtorch, using a build with libtorch so that nothing is compiled twice.
 
 Usage: without_libtorch_test.py PROGRAM_WITHOUT_LIBTORCH CMAKE BUILD_FOLDER. The program must need no library of
-libtorch, and a configuration with COPUS_WITH_TORCH=OFF must be complete and have no compile command that the build with
-libtorch does not have to the letter: then the objects are the same, and so is what they link to.
+libtorch. A configuration with COPUS_WITH_TORCH=OFF must succeed, and each of its compile commands must be identical to
+one of the build with libtorch: then the objects are the same, and so is the linked program.
 """
 
 import json
