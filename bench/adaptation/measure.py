@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Does a switch bring what was predicted? Trains the quickstart's model with adapt.policy = "copus" a number of times,
-each time from another layout, batch and seed, until enough switches have been made; then sets the gain of Goodput and
-the step seconds that each switch was decided for beside those that were measured after it ("realised" in
-decisions.jsonl). Prints every switch; and of gains and of step seconds the correlation, the bias (the mean of realised
-minus predicted) and the spread of the errors. The realised gain has measured seconds and noise scale in it, and the same
-formula of Goodput as the prediction; that the loss really falls faster is another question: "progress" sets the gain
-beside how much faster it fell after the switch than before, where both trends are significant.
+"""Does a switch bring what was predicted? Trains the quickstart's model with adapt.policy = "copus" several times, each
+time from another layout, batch and seed, until enough switches have been made. Then it compares the predicted gain of
+Goodput and step seconds of each switch with those measured after it ("realised" in decisions.jsonl). Prints every
+switch, and for gains and step seconds the correlation, the bias (the mean of realised minus predicted) and the spread
+of the errors. The realised gain uses measured seconds and noise scale, and the same formula of Goodput as the
+prediction. Whether the loss really falls faster is another question: if both trends are significant, "progress" states
+how much faster it fell after the switch than before.
 
-A switch counts once enough steps have run after it. Takes about a minute a run, 8 runs or so on two cores that do nothing
-else. Runs that are in --output already are not made again, so an interrupted measurement goes on where it was.
+A switch counts once enough steps have run after it. A run takes about a minute; about 8 runs are needed. Use two cores
+that do nothing else. Runs that are in --output already are not repeated, so an interrupted measurement resumes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BATCHES = [8, 32, 96]
 
 
 def beginnings(seed: int):
-    """Where runs begin, without end: every layout and batch once before any comes again."""
+    """Yields where runs begin, without end: every layout and batch once before any is repeated."""
     chance = random.Random(seed)
     number = 0
     while True:
@@ -114,7 +114,8 @@ def main() -> int:
         if len(some) > 1:
             parts[f"gain_of_{kind}"] = judge([row["predicted_gain"] for row in some],
                                              [row["realised_gain"] for row in some])
-    # What Goodput stands for, but with the rest of what makes the loss fall slower as a run goes on.
+    # What the predicted gain stands for. It also contains everything else that makes the loss fall more slowly as a run
+    # goes on.
     fell = [row for row in with_gain if row["progress_ratio"] is not None]
     if len(fell) > 1:
         parts["progress"] = judge([row["predicted_gain"] for row in fell], [row["progress_ratio"] - 1 for row in fell])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Whether following the adviser pays, in plain PyTorch on the CPU: a constant batch against an advised one.
+"""Does following the adviser pay? Compares an advised batch with a constant one in plain PyTorch on the CPU.
 
-Seeds are paired; see README.md beside it. Goes on from the results in --results; prints a table.
+Seeds are paired; see README.md in this folder. Continues from the results in --results; prints a table.
 """
 
 import argparse
@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT / "build-python/python"))
 import copus  # noqa: E402
 
 LENGTH, MICRO_BATCH = 64, 4
-REFERENCE_BATCH, REFERENCE_RATE = 8, 3e-3  # other batches begin at the rate that the root of the batch makes of it
-EVALUATE = 1024  # sequences from one measurement of the held-out loss to the next
+REFERENCE_BATCH, REFERENCE_RATE = 8, 3e-3  # other batches begin at the square-root rule's rate
+EVALUATE = 1024  # sequences between measurements of the held-out loss
 # Student's t for 95 %, by degrees of freedom.
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
 
@@ -47,7 +47,7 @@ def held_out_loss(model: torch.nn.Module, rows: torch.Tensor) -> float:
 def train(
     seed: int, is_advised: bool, batch: int, warmup: float, rows: torch.Tensor, held_out: torch.Tensor, sequences: int
 ) -> list[dict]:
-    """A point every EVALUATE sequences: processor seconds of training, held-out loss, batch."""
+    """Returns a point every EVALUATE sequences: processor seconds of training, held-out loss, batch."""
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
         vocab_size=256, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,

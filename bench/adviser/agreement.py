@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Whether a plain loop, DDP, FSDP2, tensor parallelism and Copus itself measure the same noise scale of one model.
+"""Do a plain loop, DDP, FSDP2, tensor parallelism and Copus itself measure the same noise scale of one model?
 
-See README.md beside it. Prints a table, and with --json one JSON object; the exit code is 1 where they disagree.
+See README.md in this folder. Prints a table, and with --json one JSON object; the exit code is 1 if they disagree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from processes import run_on_ranks  # noqa: E402
 
 BATCH, LENGTH, SEED = 8, 64, 1234
 TOLERANCE = 1e-3
-# Name: ranks, kind, micro-batches a rank, whether reductions are watched.
+# Name: ranks, kind, micro-batches a rank, whether the adviser watches reductions.
 WAYS = {
     "plain loop": (1, "plain", 2, False),
     "DDP, synchronised": (2, "ddp", 2, False),
@@ -51,7 +51,7 @@ def build_model(folder: str) -> None:
 
 
 def write_corpus(path: pathlib.Path) -> None:
-    """English text that every checkout has."""
+    """Writes English text that is part of every checkout."""
     pages = sorted((ROOT / "docs").glob("*.md"))
     path.write_text("".join(page.read_text(encoding="utf-8") for page in pages), encoding="utf-8")
 
@@ -122,14 +122,14 @@ def cut(model: torch.nn.Module, kind: str) -> torch.nn.Module:
 def norm_of(model: torch.nn.Module, kind: str) -> torch.Tensor:
     if kind != "tp":
         return torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    # clip_grad_norm_ takes parameters of a mesh, or such of none, and not both.
+    # clip_grad_norm_ accepts either parameters of a mesh or ordinary ones, but not both.
     gradients = [parameter.grad for parameter in model.parameters()]
     whole = [each.full_tensor() if isinstance(each, torch.distributed.tensor.DTensor) else each for each in gradients]
     return torch.nn.utils.get_total_norm(whole)
 
 
 def measure(way: str, folder: str, corpus: str, steps: int) -> list[dict]:
-    """What a way of training logs of each step, at weights that stand still."""
+    """The log of each step of a way of training, with fixed weights."""
     warnings.simplefilter("ignore")
     ranks, kind, micro_batches, watched = WAYS[way]
     rank = torch.distributed.get_rank() if ranks > 1 else 0
@@ -187,7 +187,7 @@ def run_gns(program: str, folder: str, corpus: str) -> dict:
 
 
 def ratio(lines: list[dict]) -> float:
-    """tr(Sigma) / |G|^2 of all steps alike, from their norms."""
+    """tr(Sigma) / |G|^2 from the norms of all steps, with equal weights."""
     small, large = lines[0]["small_batch"], lines[0]["global_batch"]
     a = sum(line["small_batch_squared_norm"] for line in lines)
     c = sum(line["grad_norm"] ** 2 for line in lines)

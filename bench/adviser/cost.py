@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the adviser costs in a PyTorch training step: pairs of steps with and without it, in one process.
+"""Measures what the adviser costs in a PyTorch training step: pairs of steps with and without it, in one process.
 
-See README.md beside it. Prints a line for each shape of bench/pytorch and two rows of linear layers: median and quartiles
-of the ratios, in percent.
+See README.md in this folder. Prints a line for each shape of bench/pytorch and for two stacks of linear layers: median
+and quartiles of the ratios, in percent.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from shapes import SHAPES, Shape  # noqa: E402
 
 MICRO_BATCHES = 2
 WARM_UP_STEPS = 20
-# Rows of linear layers by their number and width, and how many rows of numbers a micro-batch has.
+# Stacks of linear layers: their number, their width, and the rows of a micro-batch.
 LAYERS = {"16 small tensors": (8, 64, 32), "24 tensors of 7 M numbers": (12, 768, 256)}
 
 
 class Loop:
-    """A training step as a user writes it; with an adviser also the two calls, whose own seconds are kept."""
+    """A training step as a user writes it. With an adviser, also the two calls, whose own seconds are recorded."""
 
     def __init__(self, name: str, logs: str, every: int, is_listed: bool):
         torch.manual_seed(0)
@@ -81,7 +81,7 @@ class Loop:
             own += time.perf_counter() - called
         self.seconds = time.perf_counter() - begin
         if not advised:
-            self.adviser.forget_step()  # whose backward passes are not the next one's
+            self.adviser.forget_step()  # its backward passes do not belong to the next step
         return self.seconds, own
 
 
@@ -100,7 +100,7 @@ def measure(name: str, pairs: int, threads: int, every: int, is_listed: bool) ->
             own_seconds.append(own)
             plain_seconds.append(plain)
         loop.adviser.close()
-    # One step in `every` is measured, so the cost is the mean over `every` steps in a row.
+    # One step in `every` is measured, so the cost is the mean over `every` consecutive steps.
     own_seconds = [sum(own_seconds[i : i + every]) / every for i in range(0, pairs - every + 1, every)]
     step = statistics.median(plain_seconds)
     shares = [100 * own / step for own in own_seconds]

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""How often the adviser's test of norms (python/copus/input_checks.py) is a false alarm, and which mistakes it notices when.
+"""How often does the adviser's test of norms (python/copus/input_checks.py) raise a false alarm, and after how many
+steps does it notice which mistakes?
 
-See README.md beside it. Simulates steps of jobs whose gradient and noise are known, in scenarios of two halves: what the
-test can be changed by was chosen on the first half alone; what is stated is the second, by default, on other seeds.
+See README.md in this folder. Simulates steps of jobs whose gradient and noise are known, in scenarios of two halves.
+The test's parameters were chosen on the first half alone. By default the second half is reported, with other seeds.
 """
 
 import argparse
@@ -23,12 +24,13 @@ SHAPES = {
     "judged": list(itertools.product((4, 100), (2.5, 6, None), (2, 8), (2, 4, 8))),
 }
 NOISE_PER_BATCH = (0.01, 1, 100, 1e6)  # noise scale / batch: from all signal to no signal at all
-HORIZONS = (32, 512, 4096)  # steps after which power is stated
-PIECE = 512  # steps that are simulated at once
+HORIZONS = (32, 512, 4096)  # steps after which power is reported
+PIECE = 512  # steps simulated at once
 
 
 class Mistake:
-    """What a user gets wrong: a factor on the small gradient's squared norm, and on the samples that step is told of."""
+    """A user's mistake: a factor on the small gradient's squared norm, and on the number of samples passed to
+    step()."""
 
     def __init__(self, factor=1.0, claimed=1.0, half=False, left=False):
         self.factor, self.claimed, self.half, self.left = factor, claimed, half, left
@@ -45,7 +47,7 @@ MISTAKES = {
 
 
 def steps_of(random, steps, shape, noise_per_batch, mistake):
-    """Squared norms of the small and the large batch: [steps] each."""
+    """Squared norms of the small and the large batch, each [steps]."""
     directions, freedom, micro_batch, parts = shape
     samples = micro_batch * parts
     gradient = numpy.zeros(directions)
@@ -96,7 +98,7 @@ def main() -> None:
     for name, mistake in MISTAKES.items():
         shown = []
         for noise in NOISE_PER_BATCH:
-            # A step no larger than its micro-batch is refused.
+            # A step that is not larger than its micro-batch is refused.
             possible = [shape for shape in shapes if round(shape[2] * shape[3] * mistake.claimed) > shape[2]]
             found = [first_alarm(random, arguments.steps, shape, noise, mistake)
                      for shape in possible for _ in range(jobs)]  # fmt: skip

@@ -1,13 +1,13 @@
-"""Measures what a checkpoint costs a job of several ranks: for how long training stands still, how long it takes until
-the checkpoint is complete, and how much memory each rank needs for it beside its state.
+"""Measures what a checkpoint costs a job of several ranks: how long training pauses, how long the checkpoint takes to
+complete, and how much memory each rank needs for it in addition to its state.
 
 Usage: measure.py [--rounds N] [--set SECTION.KEY=VALUE]... NAME=PATH_TO_COPUS...
 
-In each round each of the programs in turn trains one step, with a checkpoint at the end, and then two steps with a
-checkpoint between them, in a temporary folder on the disk of --folder. The model has 0.27 billion parameters and the
-layout four ranks, unless --set says otherwise. Training stands still between the two steps. A rank's memory is what it
-has of its own (RssAnon and RssShmem in /proc/<pid>/status), sampled every 5 ms: the most between the end of the only
-step and the checkpoint's completion, less what it was at the end of the step.
+In each round each program in turn trains one step, with a checkpoint at the end, and then two steps with a checkpoint
+between them, in a temporary folder on the disk of --folder. The model has 0.27 billion parameters and the layout four
+ranks, unless --set says otherwise. The pause is between the two steps. A rank's memory is its own (RssAnon and RssShmem
+in /proc/<pid>/status), sampled every 5 ms. The result is the maximum between the end of the single step and the
+checkpoint's completion, minus the value at the end of the step.
 """
 
 import argparse
@@ -51,7 +51,7 @@ CORPUS = "the sea and the sky and the stars\n" * 200
 
 
 def memory_of(pid):
-    """Returns the MiB of a process that are its own."""
+    """Returns the MiB of a process's own memory."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -61,7 +61,7 @@ def memory_of(pid):
 
 
 def train(program, steps, settings, parent):
-    """Trains so many steps. Returns their records, when each ended, when the last checkpoint was complete, and the
+    """Trains `steps` steps. Returns their records, when each ended, when the last checkpoint was complete, and the
     memory of the ranks from the end of the first step on."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_checkpoint_", dir=parent))
     try:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Turns the rows of the experiment (README.md) into what a sample in a larger batch was worth, fits the forms on one
+"""Computes from the rows of the experiment (README.md) what a sample in a larger batch was worth, fits the forms on one
 corpus, and judges them on the other.
 
 Usage: analyse.py [--fit CORPUS,...] [--judge CORPUS]
 
-Nothing of the judging corpus is read where none is named.
+Reads nothing of the judging corpus if none is named.
 """
 
 import argparse
@@ -29,7 +29,8 @@ UPDATES = [2.5 * i for i in range(33)]  # k, 0 .. 80
 
 
 def ln_efficiency(point: dict, c: float, updates: float) -> float:
-    """ln SE(B) with 1 / B_c = 1 / (c phi) + k / n, relative to the reference batch; n: samples read by the trunk."""
+    """ln SE(B) with 1 / B_c = 1 / (c phi) + k / n, relative to the reference batch; n: samples that the trunk has
+    read."""
     critical = 1 / (1 / (c * point["phi"]) + updates / point["consumed"])
     return -math.log((critical + point["batch"]) / (critical + point["reference"]))
 
@@ -42,7 +43,8 @@ class Constants(typing.NamedTuple):
 
 
 class Form:
-    """ln worth = power * ln SE_c,k + alpha * ln kappa, since r = kappa^(1/2) in r^(2 alpha); what is None is fitted."""
+    """ln worth = power * ln SE_c,k + alpha * ln kappa, since r = kappa^(1/2) in r^(2 alpha). Parameters that are None
+    are fitted."""
 
     def __init__(self, name: str, c: float | None, alpha: float | None = 0, power: float | None = 1,
                  updates: float | None = 0):
@@ -52,7 +54,7 @@ class Form:
         return (self.c, self.alpha, self.power, self.updates).count(None)
 
     def fit(self, points: list[dict]) -> Constants:
-        """The constants of the smallest weighted sum of squares."""
+        """The constants with the smallest weighted sum of squares."""
         best = None
         for c, updates in itertools.product(CALIBRATIONS if self.c is None else [self.c],
                                             UPDATES if self.updates is None else [self.updates]):
@@ -88,7 +90,7 @@ def worth(point: dict, constants: Constants) -> float:
 
 
 def equivalent_samples(ladder: list[tuple[int, float]], loss: float) -> float | None:
-    """Samples of the reference batch that reach this loss: linear in their logarithm between the rungs."""
+    """Samples with which the reference batch reaches this loss, by linear interpolation in their logarithm."""
     ladder = sorted(ladder)
     for (few, worse), (many, better) in zip(ladder, ladder[1:]):
         if better <= loss <= worse:
@@ -111,7 +113,7 @@ class Rows:
                 self.losses[row["set"], row["seed"]][row["batch"], row["exponent"], row["samples"]] = row["loss"]
 
     def efficiencies(self, name: str) -> dict[tuple[int, float], dict[int, float]]:
-        """By (batch, exponent) and seed: ln SE_emp."""
+        """ln SE_emp by (batch, exponent) and seed."""
         model, _, length, _ = SETS[name]
         reference = MODELS[model]["reference_batch"]
         found = collections.defaultdict(dict)
@@ -134,7 +136,7 @@ class Rows:
 
 
 def points_of(rows: Rows, exponent: float = 0.5, seeds: list[int] | None = None) -> list[dict]:
-    """The means over seeds, repeated ones counting as often as they stand in `seeds`, of the sets that have a phi."""
+    """The means over seeds for the sets that have a phi; a seed that is repeated in `seeds` counts repeatedly."""
     points = []
     for name, (model, point, _, _) in SETS.items():
         if point == 0:
@@ -204,7 +206,8 @@ def fit_forms(rows: Rows) -> list[tuple[Form, Constants]]:
 
 
 def print_costs(points: list[dict], fitted: list[tuple[Form, Constants]]) -> None:
-    """Seconds lost by the batch that a form prefers rather than the best measured one, mean and worst over sets."""
+    """Prints the seconds lost by the batch that a form prefers, relative to the best measured batch: mean and worst
+    over sets."""
     print("\n| form | " + " | ".join(f"a/k = {a}" for a in OVERHEADS) + " |\n" + "|---" * (len(OVERHEADS) + 1) + "|")
     for form, constants in fitted:
         cells = []

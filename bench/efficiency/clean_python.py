@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Turns Python sources into plain text: one document for each top-level block of a file, what two blank lines part.
+"""Turns Python sources into plain text: one document for each top-level block of a file. Two blank lines separate
+blocks.
 
 Usage: clean_python.py DIRECTORY OUT_DIR
 """

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Turns the dictd edition of WordNet into plain text: one document for each entry, its lines unwrapped. A definition is
-listed there under each of its synonyms; only its first occurrence is kept, so that no held-out text was trained on.
+"""Turns the dictd edition of WordNet into plain text: one document for each entry, its lines unwrapped. The edition
+lists a definition under each of its synonyms. Only its first occurrence is kept, so that held-out text is never trained
+on.
 
 Usage: clean_wordnet.py DICTIONARY OUT_DIR
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches the two corpora of sandwich.md below data/: the King James Bible, and the manual pages of Perl. Every fiftieth
+# Fetches the two corpora of sandwich.md into data/: the King James Bible, and the manual pages of Perl. Every fiftieth
 # document is held out. Needs apt-get, dpkg-deb, python3 and pip, no root.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches WordNet's definitions as plain text into a directory: train.txt and held_out.txt (every fiftieth entry),
-# entries end at "\n\n\n". Needs apt-get, dpkg-deb and python3, no root.
+# Fetches WordNet's definitions as plain text into a directory: train.txt and held_out.txt (every fiftieth entry).
+# Entries end at "\n\n\n". Needs apt-get, dpkg-deb and python3, no root.
 set -euo pipefail
 output="${1:?usage: fetch_wordnet.sh OUT_DIR}"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

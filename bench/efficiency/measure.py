@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the branches of the experiment (README.md) and appends a line for each to data/rows.jsonl. Stopped at any time, it
-goes on with what is missing.
+"""Runs the branches of the experiment (README.md) and appends a line for each to data/rows.jsonl. It can be stopped at
+any time; the next call runs the missing ones.
 
 Usage: measure.py [--workers 2] [--copus build/copus] [--work DIR] [--sets SET,...] [--seeds 0,1,...]
 """
@@ -52,7 +52,8 @@ SEEDS = 8
 
 
 def arms(name: str, seed: int) -> list[dict]:
-    """The branches of a set with this seed; one is what it reads (samples), in which batch and at which rate."""
+    """The branches of a set with this seed. A branch has the number of samples that it reads, its batch and its
+    rate."""
     model, _, length, multiples = SETS[name]
     reference, lr = MODELS[model]["reference_batch"], MODELS[model]["lr"]
     if name == "gcide-0k" and seed >= SEEDS_OF_EVERY_RATE:
@@ -70,7 +71,8 @@ def arms(name: str, seed: int) -> list[dict]:
 
 
 class Runner:
-    """Trains trunks and branches of the models, each a dictionary of the fields of [model], reference_batch and lr."""
+    """Trains trunks and branches of the models. A model is a dictionary of the fields of [model], reference_batch and
+    lr."""
 
     def __init__(self, copus: str, work: pathlib.Path, models: dict[str, dict]):
         self.copus, self.work, self.models = copus, work, models
@@ -102,7 +104,7 @@ class Runner:
         return json.loads((directory / "summary.json").read_text())
 
     def trunk(self, model: str, seed: int, points: list[int]) -> list[dict]:
-        """Trains the trunk up to every branch point; returns a row for each: its loss and noise scale."""
+        """Trains the trunk to every branch point; returns a row for each, with loss and noise scale."""
         directory = self.work / f"trunk-{model}-{seed}"
         shutil.rmtree(directory, ignore_errors=True)
         rows = []
@@ -126,7 +128,7 @@ class Runner:
         return rows
 
     def leave_trunk(self, model: str, seed: int, point: int, directory: pathlib.Path) -> None:
-        """Makes the directory of a run that goes on from the trunk's checkpoint."""
+        """Makes the directory of a run that resumes from the trunk's checkpoint."""
         shutil.rmtree(directory, ignore_errors=True)
         if point == 0:
             return
@@ -175,7 +177,7 @@ def append(path: pathlib.Path, rows: list[dict]) -> None:
 
 
 def work_on(copus: str, work: str, names: list[str], model: str, seed: int, every_rate: bool) -> str:
-    """One trunk, and those of its branches that are missing; the rates other than kappa^(1/2) only where asked for."""
+    """Runs one trunk and its missing branches; rates other than kappa^(1/2) only if `every_rate`."""
     runner = Runner(copus, pathlib.Path(work), MODELS)
     done = rows_so_far(ROWS)
     missing = [(name, arm) for name in names if SETS[name][0] == model for arm in arms(name, seed)
@@ -206,7 +208,7 @@ def main() -> None:
     ROWS.parent.mkdir(exist_ok=True)
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     jobs = [(seed, False) for seed in seeds] + [(seed, True) for seed in seeds if seed < SEEDS_OF_EVERY_RATE]
-    # What every verdict needs comes first, so that rows say something however early the experiment is looked at.
+    # Run first what every verdict needs, so that the rows are useful however early they are analysed.
     jobs.sort(key=lambda job: job[0] + (SEEDS_OF_EVERY_RATE if job[1] else 0))
     with concurrent.futures.ProcessPoolExecutor(arguments.workers) as pool:
         futures = [pool.submit(work_on, arguments.copus, arguments.work, names, model, seed, every_rate)

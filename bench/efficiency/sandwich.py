@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the experiment of sandwich.md and appends a line for each run to data/sandwich.jsonl. Stopped at any time, it goes
-on with what is missing.
+"""Runs the experiment of sandwich.md and appends a line for each run to data/sandwich.jsonl. It can be stopped at any
+time; the next call runs the missing ones.
 
 Usage: sandwich.py [--workers 2] [--copus build/copus] [--work DIR] [--seeds 0,1]
 """
@@ -19,7 +19,7 @@ ROWS = pathlib.Path(__file__).resolve().parent / "data" / "sandwich.jsonl"
 REFERENCE = 4  # samples, the batch of the trunk
 BATCHES = (2, 8, 16, 32)
 RUN = 8192  # samples of a whole run
-DECAY = 0.25  # share of a whole run or an own branch over whose end the rate falls to zero
+DECAY = 0.25  # final share of a whole run or own branch in which the rate falls to zero
 LOWEST_RATE = 2.5e-4
 MODELS = {
     "bible": dict(architecture="llama", reference_batch=REFERENCE, lr=None, hidden_size=64, intermediate_size=176,
@@ -36,7 +36,8 @@ ENDS = ("constant", "decay")
 
 
 def sandwich_arms(point: int) -> list[dict]:
-    """Of one branch point; rungs are arms in the reference batch that read a part of the samples before the return."""
+    """The arms of one branch point. Rungs are arms in the reference batch that read a part of the samples before the
+    return."""
     arms = []
     for length, after in LENGTHS[point]:
         shared = dict(length=length, after=after)
@@ -47,7 +48,7 @@ def sandwich_arms(point: int) -> list[dict]:
 
 
 def own_arms() -> list[dict]:
-    """Branches that end in their own batch, as those of `copus calibrate` do."""
+    """Branches that end in their own batch, as in `copus calibrate`."""
     length, after = LENGTHS[POINTS[0]][0]
     total = length + after
     arms = [dict(batch=REFERENCE, exponent=0.0, samples=int(rung * total)) for rung in RUNGS]
@@ -61,7 +62,7 @@ class Experiment:
         self.done = rows_so_far(ROWS)
 
     def measure(self, kind: str, key: str, run, **fields) -> dict:
-        """The row of this key, measured by `run` unless it is there."""
+        """The row of this key; `run` measures it if it is missing."""
         key = f"{kind}-{self.model}-s{self.seed}-{key}"
         if key not in self.done:
             begun = time.monotonic()
@@ -74,7 +75,7 @@ class Experiment:
         return self.done[key]
 
     def train(self, directory: pathlib.Path, resume: bool, batch: int, rate: float, until: int, decay: int = 0) -> dict:
-        """Trains up to `until` samples, in the last `decay` of which the rate falls to zero."""
+        """Trains up to `until` samples; the rate falls to zero over the last `decay` of them."""
         schedule = {"optimizer.schedule": "wsd", "optimizer.decay_tokens": decay * LENGTH} if decay else \
             {"optimizer.schedule": "constant"}
         summary = self.runner.train(self.model, directory, resume, **{
@@ -93,7 +94,8 @@ class Experiment:
         return result
 
     def best_power(self, batch: int, middle: int) -> int:
-        """The power of two over LOWEST_RATE whose whole run ends best. The grid grows until the best is inside."""
+        """The power of two by which LOWEST_RATE is multiplied in the best whole run. The grid grows until its best
+        point is inside."""
         losses: dict[int, float] = {}
         wanted = {middle - 1, middle, middle + 1}
         while wanted:
@@ -107,7 +109,8 @@ class Experiment:
         return best
 
     def whole_runs(self) -> float:
-        """Whole runs in every batch at the rates around its best; returns the best rate of the reference batch."""
+        """Makes whole runs in every batch at the rates around its best; returns the best rate of the reference
+        batch."""
         power = self.best_power(REFERENCE, 2)
         rate = LOWEST_RATE * 2**power
         for rung in (0.25, 0.5, 0.75, 1.5):
@@ -126,7 +129,7 @@ class Experiment:
                           if row["key"] not in self.done])
 
     def sandwich(self, point: int, arm: dict, rate: float) -> dict:
-        """Samples in the arm's batch, then a return to the reference batch with each kind of end."""
+        """Trains in the arm's batch, then returns to the reference batch with each kind of end."""
         directory, results = self.directory("branch"), {}
         self.runner.leave_trunk(self.model, self.seed, point, directory)
         other_rate = rate * (arm["batch"] / REFERENCE)**arm["exponent"]

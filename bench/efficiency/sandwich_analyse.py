@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Computes what sandwich.md asks for from data/sandwich.jsonl, with the rows that are there.
+"""Computes the results that sandwich.md asks for from data/sandwich.jsonl, with the rows that exist.
 
 Usage: sandwich_analyse.py
 """
@@ -13,11 +13,11 @@ import numpy
 from measure import LENGTH, rows_so_far
 from sandwich import BATCHES, ENDS, LENGTHS, MODELS, POINTS, REFERENCE, ROWS, RUN
 
-BEYOND = 0.5  # rungs that a loss may lie beyond a ladder
+BEYOND = 0.5  # how many rungs beyond a ladder a loss may lie
 
 
 def samples_at(ladder: dict[float, float], loss: float) -> float | None:
-    """The samples at which a ladder, samples -> loss, reaches a loss; None where that is too far beyond it."""
+    """The samples at which a ladder, samples -> loss, reaches a loss; None if that is too far beyond the ladder."""
     rungs = sorted(ladder)
     for i in range(len(rungs) - 1):
         is_first, is_last = i == 0, i == len(rungs) - 2
@@ -100,8 +100,8 @@ def whole_runs(rows: list[dict], model: str) -> Table:
 
 
 def whole_run_of(critical_batch) -> float:
-    """B_c of a whole run where B_c after n samples is critical_batch(n): batch B reaches the reference's n* samples
-    where the integral of dn / SE(B; n) up to n* is the run."""
+    """B_c of a whole run if B_c after n samples is critical_batch(n): batch B reaches the reference's n* samples when
+    the integral of dn / SE(B; n) up to n* equals the length of the run."""
     worth = {}
     for batch in BATCHES:
         step, needed, n = RUN / 20_000, 0.0, 0.0
@@ -114,7 +114,7 @@ def whole_run_of(critical_batch) -> float:
 
 
 def by_points(critical: dict[int, float]):
-    """ln B_c linear in ln n between the middles of the branches, constant beyond them."""
+    """ln B_c linear in ln n between the midpoints of the branches, constant beyond them."""
     middle = {point: point + LENGTHS[point][0][0] / 2 for point in critical}
     x = [math.log(middle[point]) for point in sorted(critical)]
     y = [math.log(critical[point]) for point in sorted(critical)]
@@ -169,7 +169,7 @@ def shown(table: Table) -> str:
 
 
 def laws(measured: dict[str, dict[int, dict[int, float]]], noise: dict[str, dict[int, float]]) -> None:
-    """Each law's constant, fitted on one model, and its root mean square of ln SE on the other."""
+    """Prints each law's constant, fitted on one model, and its root mean square error of ln SE on the other."""
     forms = {"c phi": lambda model, point: noise[model][point],
              "a n^0.46": lambda model, point: (point + LENGTHS[point][0][0] / 2)**0.46}
     constants = numpy.exp(numpy.linspace(math.log(1e-3), math.log(1e3), 4000))

@@ -1,4 +1,4 @@
-"""Writes a corpus's documents into the two files that the experiment reads: every fiftieth is held out."""
+"""Writes a corpus's documents into the two files of the experiment: every fiftieth document is held out."""
 
 import pathlib
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Kills `copus compare` at random moments, resumes it, and compares its table with that of an undisturbed one.
+"""Kills `copus compare` at random moments, resumes it, and compares its table with that of an undisturbed comparison.
 
     bench/evaluation/kill.py [--copus build/copus] [--times 20] [--seed 1]
 
-To be called from the root of the repository. Both comparisons run in temporary directories. A kill is a SIGKILL to the
-comparison, with which its runs end as well, so that nothing can be put in order. Exit code 0: results.json is the same,
-bit for bit.
+Call it from the root of the repository. Both comparisons run in temporary directories. A kill is a SIGKILL to the
+comparison, which also ends its runs, so that no process can clean up. Exit code 0: results.json is the same, bit for
+bit.
 """
 
 import argparse
@@ -20,7 +20,7 @@ EXPERIMENT = pathlib.Path(__file__).with_name("kill.toml")
 
 
 def begin(copus: str, directory: pathlib.Path) -> subprocess.Popen:
-    """Starts the comparison, or goes on with it."""
+    """Starts or resumes the comparison."""
     return subprocess.Popen(
         [copus, "compare", str(EXPERIMENT), "--dir", str(directory)],
         stdout=subprocess.DEVNULL,
@@ -48,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         undisturbed = finish(options.copus, pathlib.Path(folder) / "undisturbed")
-        # Kills are spread so that all of them should fall within the comparison, what is repeated included.
+        # Kills are spread so that all of them should fall within the comparison, including repeated work.
         longest = (time.monotonic() - began) / options.times * 2
         killed = pathlib.Path(folder) / "killed"
         landed = 0

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Tables of comparisons: those of docs/evaluation.md, from results.json, and what an arm's steps have brought.
+"""Tables of comparisons: those of docs/evaluation.md, from results.json, and the effect of an arm's steps.
 
     bench/evaluation/table.py arms RESULTS ARM   every arm: loss at the end, and time to the final target beside ARM's
     bench/evaluation/table.py gains RESULTS...   what adapting saves over the fastest baseline and the fastest rule
     bench/evaluation/table.py steps DIRECTORY    loss at the end, and beside constant batches in as many steps
 
-Savings are 1 - time / time of the other, of geometric means over the seeds; an arm that misses a target with one seed
-has no time at it. A baseline of the paper is a batch that stays, or CBS in either layout (arXiv 2604.26687). Rivals with
-the wide space count for wide arms alone.
+Savings are 1 - time / time of the other, with geometric means over the seeds. An arm that misses a target with any seed
+has no time at it. Baselines of the paper are fixed batches and CBS in either layout (arXiv 2604.26687). Rivals with the
+wide space are compared only with wide arms.
 
-"As many steps": the losses of a seed's arms named constant-..., linear in the logarithm of their steps in between.
+"As many steps": the losses of a seed's constant-... arms, interpolated linearly in the logarithm of their steps.
 """
 
 import json
@@ -32,7 +32,7 @@ def seconds(result: dict) -> list:
 
 
 def mean_and_width(values: list) -> tuple:
-    """Returns the mean of some differences of pairs and half of its 95 % interval, by Student's distribution."""
+    """Returns the mean of differences of pairs and half of its 95 % interval, by Student's distribution."""
     width = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
     return statistics.mean(values), width
 
@@ -65,7 +65,8 @@ def print_arms(path: pathlib.Path, against: str) -> None:
 
 
 def mean_and_peak(mine: list, others: list[list]) -> str:
-    """What an arm saves over the fastest of others at each target that it and one of them have reached."""
+    """The mean and the peak saving of an arm over the fastest of others, over the targets that it and one of them have
+    reached."""
     gains, missed, alone = [], 0, 0
     for at, time in enumerate(mine):
         reached = [other[at] for other in others if other[at] is not None]
@@ -96,7 +97,7 @@ def print_gains(paths: list[pathlib.Path]) -> None:
 
 
 def loss_in_steps(constants: list, steps: int) -> float:
-    """Returns the loss of constant batches in so many steps, from pairs of (steps, loss) that hold them in between."""
+    """Returns the loss of constant batches in this many steps, from pairs of (steps, loss) below and above."""
     points = sorted(constants)
     for (fewer, first), (more, second) in zip(points, points[1:]):
         if fewer <= steps <= more:
@@ -106,7 +107,7 @@ def loss_in_steps(constants: list, steps: int) -> float:
 
 def print_steps(directory: pathlib.Path) -> None:
     results = json.loads((directory / "results.json").read_text())
-    ends = {}  # of each arm, by seed: steps and loss
+    ends = {}  # steps and loss of each arm, by seed
     for result in results["results"]:
         if result["final_loss"]["refusal"] is not None:
             print(f"{result['name']}: {result['final_loss']['refusal']}", file=sys.stderr)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Computes, without a GPU, the least that a training step can take on an H100 or H200, and so the MFU in reach.
+"""Computes, without a GPU, the minimum time of a training step on an H100 or H200, and so the highest possible MFU.
 
-Rates are those that others published, as configs/clusters/ names them with their sources: matrix products at the best
-that was measured, attention at FlashAttention-2's rate for the length, all else at the bandwidth of a copy. Parts
-follow each other, as in `copus bench step`, whose floors are the same with rates measured on the spot. Prints the table
-of docs/gpu.md. Standard library only.
+Rates are published ones, as listed with their sources in configs/clusters/: matrix products at the best measured rate,
+attention at FlashAttention-2's rate for the length, everything else at the bandwidth of a copy. Parts do not overlap,
+as in `copus bench step`, which computes the same floors from rates measured on the spot. Prints the table of
+docs/gpu.md. Standard library only.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ TOKENS_PER_STEP = 32768
 # (github.com/Dao-AILab/flash-attention, assets/flash2_h100_fwd_bwd_benchmark.png).
 HEADS_OF_64 = {1024: 192 / 221, 2048: 232 / 265, 4096: 257 / 294}
 BF16_BYTES = 2
-# AdamW reads weight, gradient and moments and writes all but the gradient; the norm and zeroing pass once more each;
-# bf16 weights are rounded from the fp32 ones.
+# AdamW reads weight, gradient and moments and writes all but the gradient; the norm and the zeroing make one more pass
+# each; bf16 weights are rounded from the fp32 ones.
 OPTIMIZER_BYTES = 4 * (7 + 2) + 4 + 2
 
 
@@ -41,7 +41,7 @@ def cases() -> list[Case]:
 
 
 def elementwise_elements_per_token(config: dict) -> float:
-    """What copus/workshop/bench/step_bench.cpp counts: each operand of the element-wise kernels once."""
+    """The count of copus/workshop/bench/step_bench.cpp: each operand of the element-wise kernels once."""
     hidden, ffn = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     norms = 2 * (4 + 4) * hidden
@@ -56,7 +56,8 @@ def floor_of(case: Case, device: dict, tokens: int) -> Floor:
     matmul_rate, bandwidth = device["matmul_teraflops"] * 1e12, device["memory_gigabytes_per_second"] * 1e9
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     convention = 12 * layers * hidden * case.sequence
-    # Scores and their product with the values, 2 operations each, of the causal half; backward 2.5 times as much.
+    # Scores and their product with the values: 2 operations each, over the causal half; the backward pass takes 2.5
+    # times as much.
     causal_forward = tokens * layers * 2 * 2 * case.sequence * hidden / 2
     share = 1.0 if hidden // config["num_attention_heads"] != 64 else HEADS_OF_64[case.sequence]
     forward = dict(device["attention_forward"])[case.sequence] * share * matmul_rate

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures training steps of Copus beside PyTorch's (transformers; eager, torch.compile) on one GPU, in a given time.
+"""Compares training steps of Copus with PyTorch's (transformers; eager, torch.compile) on one GPU, in a given time.
 
 All sides do the same work: the model of a config.json with random weights, computed in bf16, with fp32 weights,
-gradients and AdamW moments, clipping, and as many micro-batches of as many sequences a step. They take turns, each a
-process of its own; who waits gives the GPU's memory back. The micro-batch is the largest power of two that fits eager
-and Copus, up to a limit. The cases are measured in the order of their importance; those that the time does not suffice
-for are reported as not measured. PyTorch runs with its fast settings, Copus with those it trains with (deterministic).
-Prints tables last; --out writes everything as JSON.
+gradients and AdamW moments, clipping, and the same number of micro-batches of the same size a step. They take turns,
+each in a process of its own; a waiting process releases the GPU's memory. The micro-batch is the largest power of two
+that fits both eager PyTorch and Copus, up to a limit. Cases are measured in order of importance; a case for which too
+little time is left is reported as not measured. PyTorch runs with its fast settings, Copus with those it trains with
+(deterministic). Prints tables last; --out writes everything as JSON.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import time
 
 from results import ROOT, Budget, Case, cases_by_importance, compare, report_lines, summarize_side
 
-# What a waiting process holds of a GPU, about: the libraries' own memory.
+# Approximate GPU memory of a waiting process: the libraries' own.
 BYTES_OF_A_PROCESS = 2 << 30
 
 
@@ -39,7 +39,7 @@ class SideFailed(Exception):
 
 
 class Stopped(Exception):
-    """By a signal: what was measured until then is still reported."""
+    """Stopped by a signal; what was measured so far is still reported."""
 
 
 def stop(*_) -> None:
@@ -61,7 +61,7 @@ class LineProcess:
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # its end is noticed below
+            pass  # its end is detected below
         return self.read(seconds)
 
     def read(self, seconds: float) -> dict:
@@ -196,7 +196,7 @@ class Measurement:
         self.results = {"machine": None, "budget_seconds": arguments.seconds, "cases": [], "not_measured": []}
 
     def patience(self) -> float:
-        """Of one answer: compiling takes long; but the whole must end."""
+        """Seconds to wait for one answer: compiling takes long, but the whole must end."""
         return min(150.0, max(20.0, self.budget.remaining(time.monotonic()) + 20))
 
     def measure(self) -> dict:
@@ -222,7 +222,8 @@ class Measurement:
         )
 
     def load(self, case: Case) -> tuple[dict, dict, float]:
-        """What the sides that could begin said, why the others could not, and the seconds of a step, about."""
+        """Loads a case. Returns the answers of the sides that could begin, the errors of the others, and the
+        approximate seconds of a step."""
         tokens = self.arguments.tokens_per_step
         wanted = max(1, self.arguments.micro_batch_tokens // case.sequence)
         loaded, failures = {}, {}
@@ -236,7 +237,7 @@ class Measurement:
                 loaded.pop(name, None)
                 failures[name] = str(failure)
 
-        # Eager needs most memory; the others take the micro-batch that it has found.
+        # Eager needs most memory, so it finds the micro-batch that the others use.
         for name in sorted(case.sides, key=("eager", "ours", "layers", "model").index):
             load_side(name)
             if name in loaded and loaded[name]["micro_batch"] < wanted:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of how measure.py lets sides take turns, with sides that only pretend to train. Needs no GPU."""
+"""Tests of how measure.py lets sides take turns, with sides that do not train. Needs no GPU."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ PARTS = {"peak_memory_bytes": 7, "parts": {}}
 
 
 class PretendedSide:
-    """Fits micro-batches up to `fits`, steps in `seconds`, fails where it is told to."""
+    """Fits micro-batches up to `fits`, makes steps of `seconds`, and fails on request."""
 
     def __init__(self, log: list, name: str, fits: int = 1 << 20, seconds: float = 1.0, fails_in: str = ""):
         self.log, self.name, self.fits, self.seconds, self.fails_in = log, name, fits, seconds, fails_in

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Runs real NCCL between several ranks on one GPU, case by case, and appends what each case did to a file of JSON lines
-as soon as the case ends. A later call skips the cases that the file has, so calls of ten minutes add up. A case that the
-end of --seconds interrupts is left for the next call.
+"""Runs real NCCL between several ranks on one GPU, case by case, and appends the result of each case to a file of JSON
+lines as soon as it ends. A later call skips the cases in that file, so several calls of ten minutes cover all cases. A
+case that --seconds interrupts is left for the next call.
 
     python3 bench/gpu/nccl.py --nccl-source SOURCE --out nccl.jsonl --seconds 570   # the next cases that fit
     python3 bench/gpu/nccl.py ... --out more.jsonl --earlier nccl.jsonl             # those that no file has yet
     python3 bench/gpu/nccl.py --report nccl.jsonl more.jsonl                        # the table of all calls
     python3 bench/gpu/nccl.py --dry-run --out dry.jsonl --seconds 570               # the same cases on CPUs
 
-NCCL allows several ranks on one GPU from 2.30 (NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL_MAX_CTAS=2 for more than two), and
-Copus uses it there where COPUS_NCCL_ON_SHARED_GPUS is 1. SOURCE is a checkout of NCCL, which the first case builds.
+NCCL allows several ranks on one GPU since 2.30 (NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL_MAX_CTAS=2 for more than two), and
+Copus uses NCCL there if COPUS_NCCL_ON_SHARED_GPUS is 1. SOURCE is a checkout of NCCL, which the first case builds.
 """
 
 import argparse
@@ -29,10 +29,10 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS = 24
-# After so many tests of comm that hang, or after so many seconds, the rest of these tests is not run.
+# After this many hanging tests of comm, or this many seconds, the rest of these tests is not run.
 COMM_TEST_HANGS = 3
 COMM_TEST_SECONDS = 300
-# Between layouts losses differ by the order of sums alone: a few float32 roundings, carried through a few steps.
+# Between layouts losses differ only by the order of sums: a few float32 roundings, propagated through a few steps.
 LOSS_TOLERANCE = 2e-3
 
 LAYOUTS = {
@@ -53,13 +53,13 @@ LAYOUTS = {
 @dataclasses.dataclass
 class Case:
     name: str
-    seconds: float  # that it takes at most
+    seconds: float  # limit of its duration
     run: object  # takes a Bench, returns a dict of what to keep
-    needs: float = 60  # seconds that must be left for it to begin
+    needs: float = 60  # seconds that must be left to begin it
 
 
 class OutOfTime(Exception):
-    """The call of this program is over, and so a case is not."""
+    """This program's time ran out during a case."""
 
 
 @dataclasses.dataclass
@@ -162,7 +162,7 @@ enabled = false
         return environment
 
     def call(self, command: list[str], limit: float, environment: dict | None = None) -> Outcome:
-        """Runs it in a process group of its own, which is killed at the limit: a hang is an outcome."""
+        """Runs a command in a process group of its own, which is killed at the limit: a hang is an outcome."""
         begin = time.monotonic()
         is_cut = self.deadline - begin < limit
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -217,7 +217,7 @@ def build_nccl(bench: Bench) -> dict:
 
 
 def comm_tests(bench: Bench) -> dict:
-    """The tests of comm's NCCL, each in a process of its own, over the real library with ranks as threads."""
+    """Runs the tests of comm's NCCL, each in a process of its own, with the real library and ranks as threads."""
     environment = bench.environment(4, {} if bench.dry else {"COPUS_TEST_NCCL_GPUS": "1"})
     suites = "--gtest_filter=NcclWorld.*:NcclFailure.*"
     listed = bench.call([bench.comm_test, suites, "--gtest_list_tests"], 60, environment)
@@ -244,8 +244,9 @@ def comm_tests(bench: Bench) -> dict:
 
 
 def selftest(ranks: int, limit: float, extra: dict | None = None):
-    """What the self-test says. With two ranks, also the GPU memory of one rank's communicator: both ranks open theirs at
-    the same time, so it is half. With more ranks several groups open at once, and nobody can tell them apart."""
+    """The self-test's result. With two ranks, also the GPU memory of one rank's communicator: both ranks open theirs at
+    the same time, so it is half of the increase. With more ranks several groups open at once, and their memory cannot
+    be separated."""
 
     def run(bench: Bench) -> dict:
         command = [bench.program, "selftest", "--ranks", str(ranks), "--device", bench.device, "--seconds",
@@ -272,7 +273,7 @@ def selftest(ranks: int, limit: float, extra: dict | None = None):
 
 
 def one_rank(bench: Bench) -> dict:
-    """The shapes and the host's cost of one rank of eight tensor-parallel ones, without communication."""
+    """The shapes and the host's cost of one of eight tensor-parallel ranks, without communication."""
     shape = (["--layers", "2", "--hidden", "256", "--heads", "8", "--kv-heads", "8", "--ffn", "704", "--vocab", "512"]
              if bench.dry else ["--model", "qwen2.5-1.5b"])
     command = [bench.program, "bench", "step", "--device", bench.device, *shape, "--sequence-length",
@@ -308,7 +309,7 @@ def switches(bench: Bench) -> dict:
                                    "d=2,t=2,p=1,zero=2")):
         lines.append(json.dumps({"after_step": 4 * step + 4, "configuration": f"{layout},B=16,b=2"}))
     (bench.folder / "script.jsonl").write_text("\n".join(lines) + "\n")
-    # Decisions are the script's; a cluster has to be described all the same.
+    # The script decides, but a cluster must be described nevertheless.
     more = ["--set", "cluster.ranks_per_node=4", "--set",
             "cluster.device={ matmul_teraflops = 100.0 }", "--set",
             "cluster.within_node={ latency_microseconds = 5.0, gigabytes_per_second = 4.0 }", "--set",
@@ -344,7 +345,7 @@ def bits(first: int, last: int):
 
 
 def two_nodes(bench: Bench) -> dict:
-    """Eight ranks as another launcher would start them, half of them on a node of its own in NCCL's eyes."""
+    """Eight ranks as another launcher would start them, on what NCCL takes for two nodes."""
     ranks = 8
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -376,7 +377,7 @@ def two_nodes(bench: Bench) -> dict:
 
 
 def connections(number: int):
-    """With few hardware queues a pipeline is refused (exit code 2), and not left to hang."""
+    """With few hardware queues a pipeline must be refused (exit code 2), not hang."""
 
     def run(bench: Bench) -> dict:
         kept = bench.train(LAYOUTS["p4"], f"connections-{number}", 90, {"CUDA_DEVICE_MAX_CONNECTIONS": str(number)})
@@ -387,7 +388,7 @@ def connections(number: int):
 
 
 def struck(name: str, which: int):
-    """A rank is killed or stopped in the middle of training: the others end within seconds, and say who it was."""
+    """A rank is killed or stopped during training: the others must exit within seconds, and name it."""
 
     def run(bench: Bench) -> dict:
         run_name = f"struck-{name}"
@@ -416,7 +417,7 @@ def struck(name: str, which: int):
 
 
 def cases() -> list[Case]:
-    """In the order of what is worth most, should there be no time for all."""
+    """The cases, most important first, in case time runs out."""
     listed = [Case("build-nccl", 550, build_nccl, needs=300), Case("comm-tests", 410, comm_tests, needs=200),
               Case("selftest-2", 90, selftest(2, 90))]
     listed += [Case(f"layout-{name}", 200, layout_case(name)) for name in LAYOUTS]
@@ -483,7 +484,7 @@ def run_cases(options: argparse.Namespace) -> None:
             except OutOfTime:
                 print(f"{case.name}: interrupted by the end of --seconds", flush=True)
                 continue
-            except Exception as error:  # the next cases go on
+            except Exception as error:  # continue with the next cases
                 kept = {"code": None, "says": f"{type(error).__name__}: {error}", "passed": False}
             result = {"case": case.name, "seconds": round(time.monotonic() - begin, 1), "dry": options.dry_run, **kept}
             with options.out.open("a") as out:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The logic of nccl.py without a GPU: what is kept, what is skipped, what counts as passed."""
+"""Tests the logic of nccl.py without a GPU: what is kept, what is skipped, what counts as passed."""
 
 import json
 import math
@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import nccl  # noqa: E402
 
-# Answers like the program: the losses are those of the layout's world size, unless told otherwise.
+# Answers like the program; losses depend on the layout's world size unless set otherwise.
 PROGRAM = """#!/usr/bin/env python3
 import json, pathlib, sys, time
 if sys.argv[1] == "selftest":
@@ -85,7 +85,7 @@ class NcclBench(unittest.TestCase):
         kept = nccl.selftest(2, 1)(nccl.Bench(options, self.folder))
         self.assertIsNone(kept["code"])
         self.assertFalse(nccl.has_passed(kept))
-        with self.assertRaises(nccl.OutOfTime):  # which says nothing of the case
+        with self.assertRaises(nccl.OutOfTime):  # no result of the case
             nccl.selftest(2, 30)(nccl.Bench(options, self.folder, nccl.time.monotonic() + 0.5))
 
     def test_a_case_that_the_end_interrupts_comes_again(self):

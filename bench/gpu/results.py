@@ -1,4 +1,4 @@
-"""The arithmetic of measure.py: which cases fit into its time, what was reached, tables. Standard library only."""
+"""The arithmetic of measure.py: which cases fit into its time, results, tables. Standard library only."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "pytorch
 from shapes import Shape  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-# bf16, dense, by the data sheets; TFLOP/s.
+# bf16, dense, from the data sheets; TFLOP/s.
 DATA_SHEET_TFLOPS = {"H100": 989.4, "H200": 989.4, "A100": 312.0}
 AIMED_MFU = 0.60
 AIMED_OVER_COMPILE = 1.15
@@ -21,7 +21,7 @@ COMPILED = ("layers", "model")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model and a sequence length, with what is measured of it."""
+    """A model and a sequence length, with the sides to measure."""
 
     model: str
     sequence: int
@@ -52,8 +52,8 @@ class Case:
 
 
 def cases_by_importance() -> list[Case]:
-    """The whole model is compiled once, to see how much more that brings than compiling its layers, which takes a third
-    of the time; parameters in bf16 are a note."""
+    """The whole model is compiled in one case, to see how much more that brings than compiling its layers, which takes
+    a third of the time. Parameters in bf16 are a note."""
     pure = {"precision": "bf16-parameters"}
     return [
         Case("qwen2.5-1.5b", 2048),
@@ -75,13 +75,13 @@ def cases_by_importance() -> list[Case]:
 
 
 class Budget:
-    """Seconds shared out over cases in their order: one is begun only where what it should take is left.
+    """Distributes seconds over cases in their order: a case begins only if its expected duration is left.
 
-    What a case takes is guessed from its sides and size, and the guess corrected by the cases before it.
+    The duration of a case is guessed from its sides and size, and the guess is corrected by the previous cases.
     """
 
     PREPARATION = {"ours": 7.0, "eager": 8.0, "layers": 30.0, "model": 75.0}  # guesses, of 1.5 billion parameters
-    TURN = 3.5  # of one side, likewise
+    TURN = 3.5  # of one side, a guess as well
     LEAST_ROUNDS = 2
 
     def __init__(self, seconds: float, started: float):
@@ -133,7 +133,7 @@ def summarize_side(case: Case, machine: dict, tokens_per_step: int, seconds_per_
 
 
 def compare(sides: dict) -> dict:
-    """Ours over eager and over the faster of what torch.compile made: medians of the ratios within each round."""
+    """Ours over eager and over the faster result of torch.compile: medians of the ratios within each round."""
     result = {"over_eager": None, "over_compile": None}
     if "tokens_per_second" not in sides.get("ours", {}):
         return result
@@ -212,8 +212,8 @@ def parts_table(results: dict) -> list[str]:
 
 
 def aims(results: dict) -> list[dict]:
-    """Each aim with what was reached, by sequence length; the least where cases differ in how PyTorch is compiled.
-    An aim of which nothing was measured has None for both."""
+    """Each aim with the result, by sequence length; the smallest if cases differ in how PyTorch is compiled. An aim
+    without any measurement has None for both."""
     reached = []
     for model in AIMED_MODELS:
         cases = [case for case in results["cases"] if case["model"] == model and case["precision"] == "bf16"]

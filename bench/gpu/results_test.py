@@ -28,7 +28,7 @@ def case_result(**sides):
 
 class Mfu(unittest.TestCase):
     def test_published_throughput_has_its_published_mfu(self):
-        # github.com/IST-DASLab/llmq, one H100, sequences of 1024: tokens/s, and the uniform MFU that they come to.
+        # github.com/IST-DASLab/llmq, one H100, sequences of 1024: tokens/s, and the uniform MFU that follows.
         for model, rate, mfu in (("qwen2.5-0.5b", 149455, 0.488), ("qwen2.5-1.5b", 58711, 0.581),
                                  ("qwen2.5-3b", 30959, 0.608)):
             case = Case(model, 1024)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's side of measure.py: one process that trains models on request, so that libraries are loaded once.
 
-Each line on stdin is a JSON object that says what to do, and is answered with one line:
+Each line on stdin is a JSON object with a request, and is answered with one line:
 
   {"do": "machine"}   {"name", "memory_bytes", "matmul_tflops", "copy_bytes_per_second"}: of the device, measured
   {"do": "load", "config": FILE, "sequence", "micro_batch", "tokens_per_step", "precision", "compile"}
@@ -12,7 +12,7 @@ Each line on stdin is a JSON object that says what to do, and is answered with o
   {"do": "park"}      {}: gives back what the GPU holds; "run" takes it again, with new random weights
   {"do": "unload"}    {}
 
-An error is answered with {"error": message}. It ends with its stdin.
+An error is answered with {"error": message}. The process exits at the end of its stdin.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import pathlib
 import sys
 import time
 
-# Memory that is given back and taken again, turn after turn, must not fall to pieces.
+# Memory that is released and allocated again every turn must not become fragmented.
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "pytorch"))
 
@@ -86,7 +86,7 @@ class Worker:
             except torch.cuda.OutOfMemoryError:
                 if micro_batch == 1:
                     raise
-            # Behind the handler, whose exception holds on to the step's tensors.
+            # After the handler, whose exception holds the step's tensors.
             self.unload()
             micro_batch //= 2
 
@@ -106,7 +106,7 @@ class Worker:
         return {"seconds_per_step": seconds, "peak_memory_bytes": peak}
 
     def park(self) -> dict:
-        """Only sizes stay: weights are random anyway, and all sides do not fit at once."""
+        """Keeps only sizes: weights are random anyway, and the memory does not suffice for all sides at once."""
         self.trainer.optimizer.zero_grad()
         self.trainer.optimizer.state.clear()
         self.shapes = [(parameter, parameter.shape) for parameter in self.trainer.model.parameters()]
@@ -153,7 +153,7 @@ class Worker:
         return (time.perf_counter() - started) / times
 
     def matmul_tflops(self, rows: int, columns: int, depth: int) -> float:
-        # Random, because zeros are faster: they draw less power.
+        # Random numbers, because zeros draw less power and so are faster.
         a = torch.randn(rows, depth, dtype=torch.bfloat16, device=self.device)
         b = torch.randn(columns, depth, dtype=torch.bfloat16, device=self.device)
         out = torch.empty(rows, columns, dtype=torch.bfloat16, device=self.device)
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--reserve-bytes", type=int, default=0, help="of the GPU's memory, for the other processes")
     arguments = parser.parse_args()
 
-    # Libraries may print; the answers are the first stdout's alone.
+    # Libraries may print; only answers may go to the original stdout.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     transformers.logging.set_verbosity_error()
@@ -188,7 +188,7 @@ def main() -> None:
         action = getattr(worker, request.pop("do"))
         try:
             answer = action(**request)
-        except Exception as error:  # whatever it is, the other sides go on
+        except Exception as error:  # whatever it is, the other sides continue
             answer = {"error": f"{type(error).__name__}: {error}"}
             worker.unload()
         print(json.dumps(answer), file=answers, flush=True)

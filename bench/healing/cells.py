@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Faults at every place of a job that trains, heals, leaves and begins again: does any of them cost a step?
+"""Faults at every place of a job that trains, heals, leaves and resumes: does any of them cost a step?
 
-A place is what a rank says of where it is; numbers in it count as the same place. A run in which only the story's own
-faults happen lists the places, so that no new one is forgotten. A cell is a place, a process with its role, and a kind:
-KILL, STOP, PAUSE (stopped for three seconds) or TERM. Each cell is one run; `--pairs` adds runs of two cells at once,
-drawn by a seed.
+A place is a rank's report of where it is; reports that differ only in numbers are the same place. A run with only the
+story's own faults lists the places, so that no new place is missed. A cell is a place, a process with its role, and a
+kind: KILL, STOP, PAUSE (stopped for three seconds) or TERM. Each cell is one run; `--pairs` adds runs of two cells at
+once, drawn by a seed.
 
-A run survives if it ends with code 0, has every step once, consumes the samples of the run that nobody struck, has its
-losses, and `copus replay` decides all that it decided. A run that ends otherwise, with one message or with code 75, is
-resumed; it counts as refused if all of that then holds. Anything else is named. A second call continues from the file:
+A run survives if it exits with code 0, has every step once, consumes the same samples and has the same losses as the
+undisturbed run, and `copus replay` reproduces its decisions. A run that ends otherwise, with one message or with code
+75, is resumed; it counts as refused if all of that then holds. Anything else is reported. A second call continues from
+the file:
     python3 bench/healing/cells.py --output cells.jsonl --pairs 200
     python3 bench/healing/cells.py --output cells.jsonl --table
 """
@@ -31,8 +32,8 @@ from leaving import MODEL
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS = 24
-PATIENCE = 600  # seconds that a job has to end
-# Losses of layouts differ by rounding, which grows over the steps.
+PATIENCE = 600  # seconds within which a job must end
+# Losses of different layouts differ by rounding, which grows over the steps.
 RELATIVE = 1e-3
 KINDS = ("KILL", "STOP", "PAUSE", "TERM")
 
@@ -71,7 +72,8 @@ device = { matmul_teraflops = 0.1 }
 MOVES = "".join(json.dumps({"after_step": step, "configuration": configuration}) + "\n" for step, configuration in
                 ((6, "d=4,t=1,p=1,B=8,b=1,zero=3"), (12, "d=1,t=2,p=2,B=8,b=1"), (18, "d=2,t=2,p=1,B=8,b=1,zero=2")))
 
-# The layout, the faults that belong to the story, and the processes that are struck as well, by number, with their roles.
+# The layout, the faults that belong to the story, and the processes that are struck in addition, by number, with their
+# roles.
 STORIES = {
     "two ranks": (PAIR, [], {0: "leader", 1: "holder"}),
     "four ranks that move": (MOVING, [], {0: "leader", 3: "holder"}),
@@ -108,11 +110,11 @@ class Bench:
 
     def records(self, run):
         records = map(json.loads, (self.folder / run / "run.jsonl").read_text().splitlines())
-        # An evaluation that is made up for repeats the line of its step.
+        # An evaluation that is made later than its step repeats the line of that step.
         return [list(lines)[-1] for _, lines in itertools.groupby(records, key=lambda record: record["step"])]
 
     def places(self, story):
-        """The undisturbed run of a story, and the points at which its processes may be struck."""
+        """The undisturbed run of a story, and the places at which its processes may be struck."""
         _, own_faults, roles = STORIES[story]
         log = self.folder / f"{story}.log"
         unharmed = self.train(story, f"{story}-expected")
@@ -129,7 +131,7 @@ class Bench:
                 continue
             passed[process].append(place)
             point = (process, re.sub(r"\d+", "N", place))
-            # In a story without faults of its own, a place late enough that there is a checkpoint.
+            # A story without faults of its own needs a place after its first checkpoint.
             is_early = re.match(r"step [1-5]\b", place) and not own_faults
             if has_begun and not is_early and point not in points:
                 points[point] = f"{place}@{process}#{sum(place in one for one in passed[process])}"

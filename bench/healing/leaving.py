@@ -2,9 +2,9 @@
 """Jobs whose ranks and machines leave in order at random moments: does any of them lose a step?
 
 Each run trains the same small model on two machines (two launchers on this one) of two ranks each, in a layout that its
-seed draws. SIGTERM reaches machines and ranks at random moments, together or one after the other. A job that ends with
-code 75 is resumed. A run passes if it ends with code 0, has every step once, consumes the samples of the run that nobody
-left, and has its losses.
+seed draws. SIGTERM is sent to machines and ranks at random moments, together or in sequence. A job that exits with code
+75 is resumed. A run passes if it exits with code 0, has every step once, and consumes the same samples and has the same
+losses as the undisturbed run.
 
 Results are appended to a file, a line per run, and a second call continues from there:
     python3 bench/healing/leaving.py --runs 100 --output leaving.jsonl
@@ -30,8 +30,8 @@ from free_port import free_port  # noqa: E402
 
 MACHINES, RANKS_PER_MACHINE = 2, 2
 STEPS, LAST_MOMENT = 40, 30
-PATIENCE = 300  # seconds that a job has to end
-# Losses of layouts differ by rounding, which grows over the steps.
+PATIENCE = 300  # seconds within which a job must end
+# Losses of different layouts differ by rounding, which grows over the steps.
 RELATIVE = 2e-2
 
 MODEL = """
@@ -70,7 +70,7 @@ LAYOUTS = [(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4), (1, 4, 1)]
 
 
 def draw(seed):
-    """The layout of a run, and what happens in it: (step, what is sent SIGTERM)."""
+    """The layout of a run, and its events: (step, who receives SIGTERM)."""
     chance = random.Random(seed)
     d, t, p = chance.choice(LAYOUTS)
     layout = {"d": d, "t": t, "p": p, "zero": chance.choice([0, 1, 2, 3]) if d > 1 else 0}
@@ -100,14 +100,14 @@ def records(folder):
     for line in lines:
         try:
             found.append(json.loads(line))
-        except json.JSONDecodeError:  # the last one, which is being written
+        except json.JSONDecodeError:  # the last line, which is being written
             break
-    # An evaluation that is made up for repeats the line of its step.
+    # An evaluation that is made later than its step repeats the line of that step.
     return list({record["step"]: record for record in found}.values())
 
 
 def processes_of(launcher):
-    """The processes of ranks that this launcher has started, by rank."""
+    """The processes of the ranks that this launcher has started, by rank."""
     found = {}
     try:
         pids = pathlib.Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
@@ -128,7 +128,7 @@ class Launchers:
     patience = PATIENCE
 
     def finish(self):
-        """The exit code of machine 0; None where the job hangs."""
+        """The exit code of machine 0; None if the job hangs."""
         try:
             for launcher in self.launchers:
                 launcher.wait(timeout=self.patience)
@@ -183,7 +183,7 @@ def begin(drawn):
 
 
 def failure_of(steps, expected):
-    """What differs from the run that nobody disturbed; empty where nothing does."""
+    """The difference from the undisturbed run; empty if there is none."""
     if [record["step"] for record in steps] != [record["step"] for record in expected]:
         return f"steps {[record['step'] for record in steps]}"
     for record, other in zip(steps, expected):
@@ -199,7 +199,7 @@ def largest_difference(steps, expected):
 
 
 def train_undisturbed(copus, folder):
-    """Trains the run in this folder, which is deleted then; what it recorded."""
+    """Trains the run in this folder, deletes the folder, and returns the records."""
     try:
         subprocess.run([copus, "train", "run.toml", "--run-dir", "r"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         return records(folder)

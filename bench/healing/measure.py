@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What it costs to be ready to heal, and what a fault costs then: see README.md beside this file."""
+"""Measures the cost of being ready to heal, and then of a fault: see README.md in this folder."""
 
 import argparse
 import json
@@ -87,7 +87,8 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 class Job:
-    """A run in a folder of its own, deleted at the end: its steps as they are logged, its lines as they come."""
+    """A run in a folder of its own, which is deleted at the end: its steps as they are logged, its lines as they
+    arrive."""
 
     def __init__(self, options: argparse.Namespace, heals: bool, steps: int = ENDLESS, checkpoint_steps: int = 0):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_healing_", dir=options.folder))
@@ -124,7 +125,7 @@ class Job:
             reader.start()
 
     def start_again(self) -> None:
-        """As somebody would whose job has failed: from its last checkpoint, or from the beginning where it has none."""
+        """Restarts like a user whose job has failed: from the last checkpoint or, without one, from the beginning."""
         for reader in self.readers:
             reader.join()
         if any((self.folder / "run" / "checkpoints").glob("step-*[0-9]")):
@@ -139,7 +140,8 @@ class Job:
             lines.append(Line(time.monotonic(), text.rstrip("\n")))
 
     def look(self) -> None:
-        """Notes what has been logged since the last look. Who takes a run over cuts its log to what it goes on from."""
+        """Reads what was logged since the last call. A process that takes a run over cuts the log to the step that it
+        resumes from."""
         now = time.monotonic()
         try:
             with open(self.folder / "run" / "run.jsonl", "rb") as log:
@@ -159,7 +161,7 @@ class Job:
                 Step(now, record["step"], record["consumed_tokens"], record["step_seconds"], record["strategy"]))
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-        """Looks until the condition holds, the job has ended, or time is up."""
+        """Calls look() until the condition holds, the job has ended, or time is up."""
         until = time.monotonic() + seconds
         while True:
             self.look()
@@ -177,7 +179,7 @@ class Job:
         return "\n".join(line.text for line in self.output[-10:] + self.errors)
 
     def rank_pids(self) -> list[int]:
-        """By rank: ranks are sorted by the number that the launcher has given to their processes."""
+        """Process ids by rank, sorted by the number that the launcher gave to the processes."""
         try:
             children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         except OSError:
@@ -210,7 +212,7 @@ def machine() -> dict:
 
 
 class Results:
-    """Rounds in a JSON file that is whole at any time."""
+    """Rounds in a JSON file that is always complete."""
 
     def __init__(self, path: pathlib.Path, options: dict):
         self.path = path
@@ -246,7 +248,7 @@ def spread(values: list[float], form: str = ".3f") -> str:
 
 
 def memory_of(pids: list[int]) -> dict:
-    """In bytes: of each rank its own memory and memory that can be shared, and what all take together."""
+    """Bytes: of each rank its own memory and its shareable memory, and the total of all."""
     found: dict = {"own": [], "shareable": [], "together": 0}
     for pid in pids:
         texts = (pathlib.Path(f"/proc/{pid}/{name}").read_text() for name in ("status", "smaps_rollup"))
@@ -304,7 +306,7 @@ def tell_readiness(content: dict) -> None:
 
 
 class Fault(NamedTuple):
-    """`after`: seconds from the beginning of what counts."""
+    """`after`: seconds from the beginning of the counted time."""
 
     after: float
     rank: int
@@ -319,7 +321,7 @@ def faults_of_block(seed: int, block: int, minutes: float, every: float) -> list
 
 
 def strike(job: Job, fault: Fault) -> dict | None:
-    """Nothing where no rank is there to be struck."""
+    """Strikes a rank; returns None if there is none to strike."""
     pids = job.rank_pids()
     if not pids:
         return None
@@ -342,7 +344,7 @@ def pause_of(line: Line | None) -> float | None:
 
 
 def account_of_healing(job: Job, fault: dict, full: str, usual: float, until: float) -> dict:
-    """Where the seconds of one fault went; `until`: the next one."""
+    """How the seconds of one fault were spent; `until`: the next fault."""
     struck = fault["struck"]
     account = {name: fault[name] for name in ("rank", "of", "signal", "step")}
     named = first_after(job.errors, struck, r"failed .*; the job goes on with")
@@ -363,7 +365,7 @@ def account_of_healing(job: Job, fault: dict, full: str, usual: float, until: fl
 
 
 def train_with_faults(options: argparse.Namespace, arm: str, faults: list[Fault]) -> dict:
-    """One run of a block. What counts begins with the first step, and lasts for options.minutes."""
+    """One run of a block. The counted time begins with the first step, and lasts for options.minutes."""
     with Job(options, heals=arm != "restart", checkpoint_steps=options.checkpoint_steps) as job:
         job.wait_for_training()
         begin, first = job.steps[0].seen, job.steps[0].tokens
@@ -510,7 +512,7 @@ def tell_alarms(content: dict) -> None:
 
 
 def heal_once(options: argparse.Namespace, program: pathlib.Path) -> dict:
-    """A run that is ready to heal, and loses a rank after half of its steps."""
+    """Makes a run that is ready to heal, and that loses a rank after half of its steps."""
     with Job(argparse.Namespace(**{**vars(options), "copus": program}), heals=True) as job:
         if not job.wait_until(lambda: len(job.steps) >= options.steps):
             sys.exit("the run does not begin:\n" + job.messages())

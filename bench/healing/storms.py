@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Storms: ranks are struck again and again, faster than a job can heal. Does any of that lose a step, or end the run?
+"""Storms: ranks are struck again and again, faster than a job can heal. Does a storm cost a step, or end the run?
 
 Each run trains a small model on 4 or 6 ranks, on one machine or on two (two launchers on this one), in a layout and
 with a ZeRO stage that its seed draws. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL,
 SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. 30 steps after the last strike the launchers
-receive SIGTERM, which ends the job with a checkpoint and code 75. A run passes if it ends so, or with code 0, has every
-step once, consumes the samples of the run that nobody struck, and has its losses. At this learning rate the losses of
-undisturbed runs in different layouts differ by at most 1e-7 after 1,000 steps; at 1e-3 the model learns its text by
-heart and rounding alone changes them by 20 %. A run that ends before it is told to is resumed. Code 75 is then an end
-in order, and code 1 counts as ended otherwise. Launchers are not struck.
+receive SIGTERM, which ends the job with a checkpoint and code 75. A run passes if it ends in this way or with code 0,
+has every step once, and consumes the same samples and has the same losses as the undisturbed run. At this learning rate
+the losses of undisturbed runs in different layouts differ by at most 1e-7 after 1,000 steps; at 1e-3 the model
+memorises its text, and rounding alone changes them by 20 %. A run that ends before SIGTERM is resumed. Code 75 is then
+an orderly end, and code 1 counts as ended otherwise. Launchers are not struck.
 
 Results are appended to a file, a line per run, and a second call continues from there:
     python3 bench/healing/storms.py --runs 200 --output storms.jsonl
@@ -34,7 +34,7 @@ from leaving import (MODEL, ROOT, Launchers, failure_of, free_port, largest_diff
                      train_undisturbed)
 
 STEPS = 1000
-LAST_STRIKE = 950  # the step after which nobody is struck
+LAST_STRIKE = 950  # the last step at which ranks are struck
 CALM = 30  # steps between the last strike and the end
 STRIKES = (20, 40)
 GAPS = (0.05, 1.0)
@@ -69,14 +69,14 @@ def draw(seed):
     chance = random.Random(seed)
     ranks, machines = chance.choice([4, 6]), chance.choice([1, 2])
     d, t, p = chance.choice(LAYOUTS[ranks])
-    # A leaver is not replaced, so few of the strikes are SIGTERM.
+    # A rank that leaves is not replaced, so few of the strikes are SIGTERM.
     kinds = ["KILL"] * 4 + ["SEGV"] * 2 + ["STOP"] * 2 + ["PAUSE"] + (["TERM"] if machines == 1 else [])
     return {"seed": seed, "ranks": ranks, "machines": machines, "layout": {"d": d, "t": t, "p": p, "zero": chance.randint(0, 3)},
             "strikes": chance.randint(*STRIKES), "kinds": kinds}
 
 
 def strikes_of(drawn):
-    """Without an end: when each comes after the one before, which of the processes it meets, and its kind."""
+    """Yields strikes without end: the time since the previous one, which process it hits, and its kind."""
     chance = random.Random(-drawn["seed"])
     while True:
         yield chance.uniform(*GAPS), chance.random(), chance.choice(drawn["kinds"])
@@ -114,7 +114,7 @@ class Job(Launchers):
         return all(launcher.poll() is None for launcher in self.launchers)
 
     def leave_after(self, folder, steps):
-        """Tells the launchers to end the job once it has recorded so many steps; whether they were told."""
+        """Sends SIGTERM to the launchers once the job has recorded `steps` steps; returns whether that happened."""
         deadline = time.monotonic() + self.patience
         while len(records(folder)) < steps and time.monotonic() < deadline:
             if not self.goes_on():

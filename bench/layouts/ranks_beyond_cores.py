@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Does throughput collapse when ranks outnumber the cores? Trains the same model with the same global batch on 1, 2, 4,
-8 and 16 ranks of this machine and states tokens/s (median and spread over the steps after the first two).
+8 and 16 ranks of this machine and prints tokens/s (median and spread over the steps after the first two).
 
-The work is the same in every row, so a machine with enough cores would be faster with more ranks; one with fewer cores
-than ranks should at least not become much slower. Leave the machine alone meanwhile.
+The work is the same in every row, so a machine with enough cores would be faster with more ranks. A machine with fewer
+cores than ranks should at least not become much slower. Run nothing else meanwhile.
 """
 
 import argparse

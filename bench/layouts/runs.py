@@ -1,4 +1,4 @@
-"""Short training runs of `copus train` in given layouts, for the measurements beside this file."""
+"""Short training runs of `copus train` in given layouts, for the measurements in this folder."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 class ShortRuns:
-    """Trains a small model on made-up text; every run in a directory of its own that is deleted at the end."""
+    """Trains a small model on made-up text. Every run has a directory of its own, which is deleted at the end."""
 
     def __init__(self, copus: str, model: dict, sequence_length: int):
         self.copus = str(pathlib.Path(copus).resolve())
@@ -40,7 +40,7 @@ class ShortRuns:
 
 
 def degrees_of(layout: str) -> dict[str, int]:
-    """'d=2,t=4,p=1' as the settings of [parallel] that it stands for; a degree that is left out is 1."""
+    """'d=2,t=4,p=1' as settings of [parallel]; a degree that is left out is 1."""
     names = {"d": "parallel.data_parallel", "t": "parallel.tensor_parallel", "p": "parallel.pipeline_parallel"}
     try:
         return {names[symbol]: int(degree) for symbol, degree in (part.split("=") for part in layout.split(","))}

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How long a run of many steps takes to begin again, to end, and to be looked at, beside a new run.
+"""How long does a run of many steps take to resume, to end, and to be displayed, compared with a new run?
 
     bench/long_logs/measure.py build/copus [OTHER_PROGRAM ...] [--steps 1000000] [--max-time 30]
 
-The steps are made, not trained: a run of a few steps gets a log of so many lines, and its checkpoint the place behind
-the last one, with checksums that fit. With --adapting the run decides by Goodput, and decisions.jsonl is made alike:
-a decision after every 100 steps and a state after every 1,000 (--no-states: none, as before these were logged, so that
-all steps are repeated until the first difference). Each program makes a run of its own and prints a row: seconds from the start of the
-process to the first step of a new run and of the resumed one, seconds of that which `--max-time` has ended, from SIGTERM
-to the last checkpoint and from there to the exit, of `copus watch --once` and `copus report`, and the bytes of the log
-and of the page.
+The steps are generated, not trained: a run of a few steps gets a log of `--steps` lines, and its checkpoint the
+position after the last one, with checksums that fit. With --adapting the run decides by Goodput, and decisions.jsonl is
+generated as well: a decision after every 100 steps and a state after every 1,000. With --no-states it has no states, as
+before these were logged, so the resumed run repeats all steps up to the first difference. Each program makes a run of
+its own and prints a row. The row has the seconds from the start of the process to the first step, of a new run and of
+the resumed one; the seconds of a run that `--max-time` ends; those from SIGTERM to the last checkpoint and from there
+to the exit; those of `copus watch --once` and `copus report`; and the bytes of the log and of the page.
 """
 
 import argparse
@@ -54,7 +54,7 @@ interval_samples = 128
 [cluster]
 config = "laptop-two-nodes"
 """
-STATE_STEPS = 1000  # from one state in decisions.jsonl to the next
+STATE_STEPS = 1000  # between two states in decisions.jsonl
 COLUMNS = ("new run, first step", "resumed, first step", "with --max-time", "SIGTERM to checkpoint", "to exit", "watch",
            "report", "log, MB", "page, MB")
 
@@ -64,7 +64,7 @@ class Hash(ctypes.Structure):
 
 
 def checksum(content):
-    """XXH3-128, as checkpoints have it, by the library that the program is built with."""
+    """XXH3-128, as in checkpoints, by the library that the program is built with."""
     library = ctypes.CDLL(ctypes.util.find_library("xxhash"))
     library.XXH3_128bits.restype = Hash
     library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -73,14 +73,14 @@ def checksum(content):
 
 
 def moved_on(record, steps):
-    """A record of step 2, as one of a later step."""
+    """Turns a record of step 2 into one of a later step."""
     factor = steps / record["step"]
     counts = {name: int(record[name] * factor) for name in ("consumed_samples", "consumed_tokens")}
     return record | counts | {"step": steps, "elapsed_seconds": record["elapsed_seconds"] * factor}
 
 
 def make_long(run, steps):
-    """Gives a short run a log of `steps` lines, and its checkpoint that place."""
+    """Gives a short run a log of `steps` lines, and sets its checkpoint to that position."""
     record = json.loads((run / "run.jsonl").read_text().splitlines()[1])
     with open(run / "run.jsonl", "w", encoding="ascii") as log:
         for step in range(1, steps + 1):
@@ -100,7 +100,7 @@ def make_long(run, steps):
 
 
 def make_long_decisions(run, steps, has_states):
-    """Gives the run a decisions.jsonl of so many steps; nothing is between its last state and its end."""
+    """Gives the run a decisions.jsonl of `steps` steps, with nothing between its last state and its end."""
     log = run / "decisions.jsonl"
     events = [json.loads(line) for line in log.read_text().splitlines()]
     decision = next(event for event in events if event["event"] == "decision" and not event["moves"])
@@ -114,7 +114,7 @@ def make_long_decisions(run, steps, has_states):
 
 
 class Process:
-    """A training process, and when its lines came."""
+    """A training process, and the times at which its lines came."""
 
     def __init__(self, folder, *command):
         self.began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Prints how narrow each candidate makes the interval of the noise scale, from what record.py has kept (README.md)."""
+"""Prints how narrow each candidate makes the interval of the noise scale, from the files of record.py (README.md)."""
 
 import argparse
 import pathlib
@@ -8,7 +8,7 @@ import numpy
 from estimator import NoiseAverages
 
 CHOOSING = (1, 2)
-# Global batch, micro-batch, data-parallel ranks; every rank has two micro-batches at least.
+# Global batch, micro-batch, data-parallel ranks; every rank has at least two micro-batches.
 CONDITIONS = [(4, 1, 1), (4, 1, 2), (16, 1, 1), (16, 1, 2), (16, 1, 4), (16, 4, 1), (16, 4, 2), (64, 1, 1), (64, 1, 2),
               (64, 1, 4), (64, 4, 1), (64, 4, 2), (64, 4, 4), (64, 4, 8)]
 CANDIDATES = ("first", "four", "half", "ends", "doubling", "inverse", "fitted", "share", "pair", "halves", "all")
@@ -50,7 +50,7 @@ def block_norm(products, length):
 
 
 def combine(products, candidate, micro, ranks, fitted):
-    """The squared norm of a micro-batch as the candidate sees it, and that of the whole, each [runs]."""
+    """The squared norm of a micro-batch as the candidate computes it, and that of the whole, each [runs]."""
     batch = products.shape[-1]
     if candidate == "all":
         return block_norm(products, micro), block_norm(products, batch)
@@ -65,7 +65,7 @@ def combine(products, candidate, micro, ranks, fitted):
 
 
 def truth_of(products):
-    """phi of a finite set of samples of which steps are drawn without putting back."""
+    """phi of a finite set of samples from which steps are drawn without replacement."""
     n = len(products)
     mean_square, square_of_mean = numpy.trace(products) / n, products.sum() / n ** 2
     trace = (mean_square - square_of_mean) * n / (n - 1)
@@ -79,7 +79,7 @@ def draw_steps(products, batch, steps, random):
 
 
 def fit_weights(sets, batch, micro, ranks):
-    """Weights of least variance for `doubling`, from one step of each window of each set."""
+    """Minimum-variance weights for `doubling`, from one step of each window of each set."""
     lengths = lengths_of("doubling", batch, micro, ranks)
     covariance = 0
     for products in sets:

@@ -1,5 +1,5 @@
-"""Trains the quickstart's model and keeps, for each step, the inner products of its samples' gradients: from these
-follow the squared norms of every part of the step (README.md). Writes one .npz for each seed and batch."""
+"""Trains the quickstart's model and records, for each step, the inner products of its samples' gradients. The squared
+norms of every part of the step follow from them (README.md). Writes one .npz for each seed and batch."""
 
 import argparse
 import pathlib
@@ -23,7 +23,7 @@ def build_model(seed):
 
 
 class Samples:
-    """Sequences of the corpus in an order that the seed gives, none twice."""
+    """Sequences of the corpus in an order given by the seed, without repetition."""
 
     def __init__(self, path, seed):
         self.tokens = torch.frombuffer(bytearray(pathlib.Path(path).read_bytes()), dtype=torch.uint8)

@@ -1,11 +1,12 @@
-"""The noise scale of several runs over the samples they have seen, as a self-contained SVG: one panel for each learning
-rate, one colour for each global batch, the online curves as lines with bands. Points with error bars are what was
-measured at checkpoints: filled ones by the reference, hollow ones online with the weights held still.
+"""The noise scale of several runs over the samples that they have consumed, as a self-contained SVG: one panel for each
+learning rate, one colour for each global batch, the online curves as lines with bands. Points with error bars were
+measured at checkpoints: filled ones by the reference, hollow ones online with fixed weights.
 """
 
 import math
 
-# Told apart with every kind of colour vision, and on paper (Okabe and Ito, "Color Universal Design", 2008).
+# Colours that remain distinct with every kind of colour vision, and on paper (Okabe and Ito, "Color Universal Design",
+# 2008).
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"]
 MARKERS = ["M-4.6 0a4.6 4.6 0 1 0 9.2 0a4.6 4.6 0 1 0 -9.2 0z", "M-4.2 -4.2h8.4v8.4h-8.4z",
            "M0 -5.6L5.6 0L0 5.6L-5.6 0z", "M0 -5.6L5.2 4L-5.2 4z"]
@@ -50,14 +51,14 @@ def draw(runs: list[dict]) -> str:
         for run in panel:
             index = batches.index(run["global_batch"])
             for place, kind in enumerate(KINDS, index * len(KINDS)):
-                # Runs of equal length have their points at equal places.
+                # Runs of equal length have points at the same places, so shift them.
                 aside = 7 * (place - (len(batches) * len(KINDS) - 1) / 2)
                 out += points(run, kind, index, aside, x, y, high)
     return "\n".join(out + ["</svg>"]) + "\n"
 
 
 def value_range(runs: list[dict]) -> tuple[float, float]:
-    """Holds all values, and the ends of the points' intervals; bands may reach beyond."""
+    """A range of all values and of the ends of the points' intervals; bands may reach beyond it."""
     values = [point["noise_scale"] for run in runs for point in run["curve"]]
     values += [point[kind][key] for run in runs for point in run["checkpoints"] for kind in KINDS for key in INTERVAL]
     known = [value for value in values if value is not None and value > 0]

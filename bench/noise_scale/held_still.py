@@ -1,5 +1,5 @@
-"""The noise scale from the lines of run.jsonl over which the weights stood still: every step counts alike, so that
-nothing but the source of the two norms differs from the reference. The formulas are those of
+"""The noise scale from the lines of run.jsonl in which the weights were fixed. Every step has the same weight, so the
+only difference from the reference is the source of the two norms. The formulas are those of
 copus/statistics/gradient_noise.h (two batch sizes) and copus/statistics/noise_scale.h (Fieller's interval).
 """
 
@@ -8,8 +8,8 @@ import statistics
 
 
 def noise_scale(records: list[dict]) -> dict:
-    """|G|^2, tr(Sigma) and their ratio, named as by `copus gns --json`. Steps without a second batch size, or with
-    norms that are not finite, do not count; with fewer than two that do, nothing is known."""
+    """|G|^2, tr(Sigma) and their ratio, named as in `copus gns --json`. Steps without a second batch size, or with
+    norms that are not finite, do not count; with fewer than two others, nothing is known."""
     counted = [record for record in records
                if record["small_batch_squared_norm"] is not None and record["grad_norm"] is not None]
     if len(counted) < 2:
@@ -35,7 +35,7 @@ def estimate(record: dict) -> tuple[float, float]:
 
 def fieller(g: float, s: float, g_variance: float, s_variance: float, covariance: float,
             t: float) -> tuple[float | None, float, float | None]:
-    """s / g with its interval; a lower bound alone where g is not significantly above 0."""
+    """s / g with its interval; only a lower bound if g is not significantly above 0."""
     a, b, c = g * g - t * t * g_variance, g * s - t * t * covariance, s * s - t * t * s_variance
     root = math.sqrt(max(b * b - a * c, 0))
     low = c / (b + root) if c > 0 and s > 0 and b + root > 0 else 0.0

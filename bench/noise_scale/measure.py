@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Is the noise scale that training shows the one that a slow reference measures? Trains the quickstart's model with
-every pair of a global batch and a learning rate, always on the same samples, keeps three checkpoints of each run,
-measures the noise scale there with `copus gns` and with training's own probe while the weights are held still, and
-writes into the folder --out:
+"""Is the noise scale of training the same as that of a slow reference? Trains the quickstart's model with every pair of
+a global batch and a learning rate, always on the same samples, and keeps three checkpoints of each run. At each
+checkpoint it measures the noise scale with `copus gns`, and with training's own probe at fixed weights. It writes into
+the folder --out:
 
   results.json      settings, curves, and what was measured at each checkpoint
   results.md        a table: the three beside each other, with intervals
   noise-scale.svg   the online curves with their bands, and the points of the other two
 
-Takes about 25 minutes on two cores. What is finished is kept: after an interruption the same command goes on. Another
-experiment needs another --out. The corpus must be there: scripts/fetch-corpus data/gcide
+Takes about 25 minutes on two cores. Finished parts are kept: after an interruption the same command continues. Another
+experiment needs another --out. The corpus must exist: scripts/fetch-corpus data/gcide
 """
 
 import argparse
@@ -77,24 +77,24 @@ def train_command(arguments: argparse.Namespace, batch: int, learning_rate: floa
         "evaluate.interval": 0,
         "evaluate.max_batches": 64,
         "checkpoint.interval": steps // CHECKPOINTS,
-        "checkpoint.keep_last": 100,  # also those that interruptions leave
+        "checkpoint.keep_last": 100,  # also checkpoints from interruptions
     }
     return [arguments.copus, "train", arguments.config, *overrides(settings), *overrides(arguments.set)]
 
 
 def overrides(settings: dict | list[str]) -> list[str]:
-    """Settings, as a dictionary or as KEY=VALUE, on the command line."""
+    """Formats settings, a dictionary or KEY=VALUE, for the command line."""
     pairs = [f"{key}={value}" for key, value in settings.items()] if isinstance(settings, dict) else settings
     return [word for pair in pairs for word in ("--set", pair)]
 
 
 def call(command: list[str]) -> str:
-    """The command's standard output; ends the program where the command fails."""
+    """The command's standard output; ends the program if the command fails."""
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             output, errors = process.communicate()
         except KeyboardInterrupt:
-            process.wait()  # Ctrl-C reached it as well: a run writes a checkpoint
+            process.wait()  # it received Ctrl-C as well, and writes a checkpoint
             sys.exit("interrupted; the same command goes on")
     if process.returncode != 0:
         sys.exit(f"{' '.join(command)}\nended with {process.returncode}:\n{output[-2000:]}{errors}")
@@ -102,7 +102,7 @@ def call(command: list[str]) -> str:
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
-    """A reader sees all of the file or none of it."""
+    """Writes the file atomically: a reader sees all of it or none."""
     path.with_suffix(".partial").write_text(text)
     path.with_suffix(".partial").rename(path)
 
@@ -113,13 +113,13 @@ def is_done(directory: pathlib.Path) -> bool:
 
 
 def train(directory: pathlib.Path, command: list[str]) -> None:
-    """Goes on where an interrupted run stands."""
+    """Starts or resumes a run."""
     if not is_done(directory):
         call(command + ["--run-dir", str(directory), "--resume"])
 
 
 def reference(arguments: argparse.Namespace, checkpoint: pathlib.Path, path: pathlib.Path) -> dict:
-    """What `copus gns` has measured at a checkpoint, kept in `path`."""
+    """The result of `copus gns` at a checkpoint, kept in `path`."""
     if not path.exists():
         write_whole(path, call([arguments.copus, "gns", "--checkpoint", str(checkpoint), "--batches",
                                 str(arguments.reference_batches), "--threads", str(arguments.threads), "--json"]))
@@ -127,7 +127,7 @@ def reference(arguments: argparse.Namespace, checkpoint: pathlib.Path, path: pat
 
 
 def held(arguments: argparse.Namespace, checkpoint: pathlib.Path, directory: pathlib.Path, last_step: int) -> dict:
-    """What training measures when it goes on from a checkpoint, in `directory`, but its weights stay as they are."""
+    """The measurements of training that resumes from a checkpoint, in `directory`, with fixed weights."""
     if not is_done(directory):
         shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(checkpoint, directory / "checkpoints" / checkpoint.name)
@@ -136,7 +136,7 @@ def held(arguments: argparse.Namespace, checkpoint: pathlib.Path, directory: pat
             "optimizer.lr": HELD_STILL,
             "train.max_steps": last_step,
             "train.threads": arguments.threads,
-            "evaluate.max_batches": 1,  # one there must be, at the end
+            "evaluate.max_batches": 1,  # at least one is required, at the end
             "checkpoint.interval": 0,
         }
         call([arguments.copus, "train", "--resume", "--run-dir", str(directory), *overrides(settings)])
@@ -149,7 +149,7 @@ def read_log(directory: pathlib.Path) -> list[dict]:
 
 
 def overlap(one: dict, other: dict) -> bool | None:
-    """Of two intervals, where an upper end of None is infinite; None where a lower end is not known."""
+    """Whether two intervals overlap. An upper end of None is infinite; None if a lower end is unknown."""
     if one["noise_scale_low"] is None or other["noise_scale_low"] is None:
         return None
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """How well are step times predicted? Draws random configurations of 1 to 8 ranks, predicts them from a description of
-the cluster alone, measures them by running the program, learns from the first 10, and judges the prediction of the
-others before and after. In three parts:
+the cluster alone, measures them by running the program, learns from the first 10, and compares the prediction of the
+others before and after learning. In three parts:
 
 wall      on this machine as it is, described by `copus profile --machine`: real seconds, no links
 virtual   on the virtual clock of two nodes, where ranks compute as long as their threads do here (the same description)
 modelled  on the virtual clock of two nodes with a modelled rate: the same in every run
 
-Takes about 10 minutes on two cores that do nothing else. A part that is in --output already is not measured again; so
-an interrupted run goes on where it was, and --parts takes one at a time. Prints for each part the median error, Kendall's
-tau-b and what choosing by the prediction loses against the best that was measured (top-1 regret, of samples per second).
+Takes about 10 minutes on two cores that do nothing else. Parts that are in --output already are not repeated, so an
+interrupted run can continue, and --parts chooses parts. Prints for each part the median error, Kendall's tau-b and what
+choosing by the prediction loses against the best measured configuration (top-1 regret, of samples per second).
 """
 
 import argparse
@@ -34,7 +34,7 @@ MODEL = {
     "num_attention_heads": HEADS,
     "num_key_value_heads": HEADS,
 }
-# Links of two small nodes of four ranks; a modelled rate is added for the part that has one.
+# Links of two small nodes of four ranks; the part with a modelled rate adds it.
 LINKS = """
 ranks_per_node = 4
 within_node = { latency_microseconds = 5.0, gigabytes_per_second = 4.0 }
@@ -99,7 +99,7 @@ def write_run(folder: pathlib.Path) -> pathlib.Path:
 
 
 def device_of(machine: pathlib.Path) -> str:
-    """The table of the device, from the description of this machine."""
+    """The device's table of this machine's description."""
     return "".join(line for line in machine.read_text().splitlines(keepends=True) if line.startswith("device = "))
 
 
@@ -113,7 +113,7 @@ def kendall_tau(a: list[float], b: list[float]) -> float:
 
 
 def judge(rows: list[dict], field: str) -> dict:
-    """Of the rows, how well `field` predicts what was measured."""
+    """How well `field` predicts the measured values of the rows."""
     errors = [abs(row[field] / row["measured_seconds"] - 1) for row in rows]
     predicted = [row["global_batch"] / row[field] for row in rows]
     measured = [row["global_batch"] / row["measured_seconds"] for row in rows]

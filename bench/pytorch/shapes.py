@@ -1,11 +1,11 @@
-"""The model shapes of the side-by-side with PyTorch, and how much work a token of each is."""
+"""The model shapes of the comparison with PyTorch, and the work per token of each."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A Llama and the micro-batch that it trains on. The field names are the options of `copus bench step`."""
+    """A Llama and its micro-batch. The field names are the options of `copus bench step`."""
 
     layers: int
     hidden: int
@@ -18,7 +18,7 @@ class Shape:
 
     @classmethod
     def of_config(cls, config: dict, sequence_length: int, micro_batch: int) -> "Shape":
-        """Of a Hugging Face config.json."""
+        """The shape of a Hugging Face config.json."""
         assert config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]) * config[
             "num_attention_heads"] == config["hidden_size"]
         return cls(

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Which model is better after the same time of training: Copus's, or PyTorch's (transformers' LlamaForCausalLM, eager)?
 
-Trains the run configuration with `copus train` for some seconds, then the same model on the same data with the same
-batch, optimizer and learning rate schedule in PyTorch for as many seconds, one after the other, and evaluates both on
-all of the held-out text. Leave the machine alone meanwhile. Prints one JSON object; held_out_loss is in nats per token.
+Trains the run configuration with `copus train` for some seconds. Then it trains the same model in PyTorch for as many
+seconds, on the same data with the same batch, optimizer and learning rate schedule, and evaluates both on all of the
+held-out text. Run nothing else meanwhile. Prints one JSON object; held_out_loss is in nats per token.
 
-Everything PyTorch trains with is read from the resolved config.toml in Copus's run directory. Supported: text corpora
+All settings of PyTorch's run are read from the resolved config.toml in Copus's run directory. Supported: text corpora
 without blending, data.held_out given, fp32, a time limit, the cosine schedule with warm-up as a share of the run.
 """
 
@@ -28,7 +28,7 @@ IGNORED_TARGET = -100
 
 
 class Windows:
-    """A text file as Copus reads it: bytes, a mark after each document, cut into windows that share one token."""
+    """A text file as Copus reads it: bytes, an end mark after each document, in windows that overlap by one token."""
 
     def __init__(self, path: str, data: dict, sequence: int):
         text = pathlib.Path(path).read_bytes()
@@ -44,7 +44,7 @@ class Windows:
         self.count = math.ceil((len(stream) - 1) / sequence)
 
     def batch(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """tokens and targets, int64 [len(indices), sequence]; the ragged end of the file carries no loss."""
+        """tokens and targets, int64 [len(indices), sequence]; the incomplete end of the file has no loss."""
         tokens = torch.zeros((len(indices), self.sequence), dtype=torch.int64)
         targets = torch.full_like(tokens, IGNORED_TARGET)
         for row, index in enumerate(indices):
@@ -57,7 +57,7 @@ class Windows:
 
 
 class WindowOrder:
-    """Window indices without end: every epoch in an order of its own."""
+    """Window indices without end; every epoch has its own order."""
 
     def __init__(self, count: int, seed: int):
         self.count, self.generator, self.pending = count, torch.Generator().manual_seed(seed), []
@@ -92,7 +92,7 @@ def sum_of_losses(model: transformers.PreTrainedModel, tokens: torch.Tensor, tar
 def learning_rate(optimizer: dict, share: float) -> float:
     """Linear warm-up, then half a cosine down to the floor (copus/train/learning_rate.cpp).
 
-    `share` of the run's time is over when the weights are updated.
+    `share` of the run's time has passed when the weights are updated.
     """
     warm_up = optimizer["warmup_tokens"]
     if share < warm_up:

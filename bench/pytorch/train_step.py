@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures a training step of Copus beside PyTorch's (transformers' LlamaForCausalLM, eager and torch.compile).
+"""Compares a training step of Copus with PyTorch's (transformers' LlamaForCausalLM, eager and torch.compile).
 
 Every side is a process of its own with the same shape, precision (fp32), threads and optimizer (AdamW, clipping). They
-take turns, ours, eager, compile, ours, ..., while the others are blocked on their stdin, so that whatever else changes
-on the machine in the meantime changes for all. A ratio is ours over theirs in tokens/s: the median over the rounds of
-the ratio within a round, with its smallest and largest value. Leave the machine alone meanwhile.
+take turns, ours, eager, compile, ours, ..., while the others block on their stdin, so other changes on the machine
+affect all alike. A ratio is ours over theirs in tokens/s: the median over the rounds of the ratio within a round, with
+its smallest and largest value. Run nothing else meanwhile.
 """
 
 import argparse
@@ -51,7 +51,8 @@ class Side:
         return self.read_answer()["seconds_per_step"]
 
     def forget_peak_memory(self) -> None:
-        """Start-up and compilation are not part of a step (proc(5): 5 resets the peak resident set size)."""
+        """Resets the peak, since start-up and compilation are not part of a step (proc(5): 5 resets the peak resident
+        set size)."""
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", encoding="ascii")
 
     def peak_memory_bytes(self) -> int:
@@ -73,7 +74,8 @@ def measure(shape: Shape, names: list[str], threads: int, rounds: int, seconds: 
     for name in names:
         progress(f"  warming up {name} ... ")
         sides.append(Side(name, shape, threads))
-    # As many steps a turn as the fastest side does in `seconds`, so that a turn outlasts the clock's ramp.
+    # A turn has as many steps as the fastest side makes in `seconds`, so that it outlasts the ramp of the processor's
+    # clock.
     steps = max(2, round(seconds / min(side.run(1) for side in sides)))
     progress(f"\n  {rounds} rounds of {steps} steps each: ")
     seconds_per_step = {name: [] for name in names}

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Measures how many bytes torchtitan's own Llama layer (0.2.2 or 0.3.0) keeps from its forward to its backward pass.
 
-The layer runs as one rank of a fake process group, cut and compiled as torchtitan cuts and compiles it. Every storage
-that autograd saves counts once, parameters and rotary tables not at all. `aot_eager_decomp_partition` decides what is
-kept by the partitioner that the default compiler uses, and compiles nothing for a device.
+The layer runs as one rank of a fake process group, sharded and compiled as in torchtitan. Every storage that autograd
+saves counts once; parameters and rotary tables do not count. `aot_eager_decomp_partition` decides what is kept with the
+default compiler's partitioner, and compiles nothing for a device.
 
     bench/trainers/kept.py --torchtitan FOLDER     # with torch 2.13, and torchtitan unpacked in FOLDER
 
 torchtitan is imported without stubs, so it needs its packages: pip install tokenizers einops tensorboard pillow
 safetensors torchdata 'datasets<4.8' spmd_types==0.2.3 torch_checkpointing.
 
-Prints one line for each t, recompute and compiler. copus/plan/other_systems_test.cpp holds the compiled figures.
+Prints one line for each t, recompute and compiler. copus/plan/other_systems_test.cpp has the compiled figures.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from stubbed import FEED_FORWARD, HEADS, HIDDEN, KEY_VALUE_HEADS, SEQUENCE, VOCA
 
 
 def import_torchtitan(folder):
-    """Its experts import triton, which machines without a GPU lack and a dense layer does not use."""
+    """Imports torchtitan with a stub for triton, which its experts import. Machines without a GPU lack triton, and a
+    dense layer does not use it."""
     sys.path.insert(0, folder)
     import torch
     import torch._dynamo
@@ -40,7 +41,7 @@ def import_torchtitan(folder):
 
 
 def model_of_0_2(torch, ranks, recompute, compiled):
-    """The model, and a function that runs its layer on the rows of a rank."""
+    """The model, and a function that runs its layer on the rows of one rank."""
     from torch.distributed.device_mesh import init_device_mesh
     from torchtitan.config.job_config import ActivationCheckpoint
     from torchtitan.distributed.activation_checkpoint import apply_ac
@@ -55,7 +56,7 @@ def model_of_0_2(torch, ranks, recompute, compiled):
     if ranks > 1:
         apply_tp(model, init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",)), True, False)
     model = model.to(torch.bfloat16)
-    model.register_buffer("rotary", rotary)  # not kept for the layer's sake
+    model.register_buffer("rotary", rotary)  # not counted as kept by the layer
     if recompute != "none":
         apply_ac(model, ActivationCheckpoint(mode=recompute, selective_ac_option="op"),
                  model_compile_enabled=compiled, op_sac_save_list=_op_sac_save_list)
@@ -63,8 +64,8 @@ def model_of_0_2(torch, ranks, recompute, compiled):
 
 
 def model_of_0_3(torch, ranks, recompute, compiled):
-    """Likewise, with PyTorch's fused attention in the place of FlexAttention, which needs a compiler for the device:
-    both keep queries, keys, values, the output and a number for each row."""
+    """The same for 0.3, with PyTorch's fused attention instead of FlexAttention, which needs a compiler for the device.
+    Both keep queries, keys, values, the output and a number for each row."""
     from torchtitan.distributed import ParallelDims, parallel_dims, spmd_types
     from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
     from torchtitan.distributed.utils import set_spmd_backend
@@ -137,7 +138,7 @@ def main():
                 name = f"t={ranks} recompute={recompute} {'compiled' if compiled else 'eager'}"
                 try:
                     stubbed.print_kept(name, kept_by_layer(torch, make_model, ranks, recompute, compiled))
-                except Exception as error:  # what this PyTorch does not compile on CPUs
+                except Exception as error:  # this PyTorch does not compile it on CPUs
                     print(f"{name}: not measured: {str(error)[:120]!r}", flush=True)
 
 

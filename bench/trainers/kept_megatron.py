@@ -2,14 +2,13 @@
 """Measures how many bytes Megatron-Core's own layer (0.16.1) keeps from its forward to its backward pass.
 
 The layer runs as one rank of a fake process group on CPUs. Three kernels that need a GPU are replaced by ones that keep
-the same: the norm (its input and a number for each row), attention (queries, keys, values, output and a number for each
-row), and the rotation, whose tables do not count.
+the same data: the norm (its input and a number for each row), attention (queries, keys, values, output and a number for
+each row), and the rotation, whose tables do not count.
 
     bench/trainers/kept_megatron.py --megatron FOLDER     # with torch 2.13, and megatron-core unpacked in FOLDER
 
-Prints one line for each t and recompute, with sequence parallelism where t > 1, and without recompute one more for
-norms of query and key heads (--qk-layernorm).
-copus/plan/other_systems_test.cpp holds the figures.
+Prints one line for each t and recompute, with sequence parallelism if t > 1; without recompute also a line for norms of
+query and key heads (--qk-layernorm). copus/plan/other_systems_test.cpp has the figures.
 """
 
 import argparse

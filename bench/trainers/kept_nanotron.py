@@ -2,8 +2,8 @@
 """Measures how many bytes nanotron's own Llama layer keeps from its forward to its backward pass.
 
 The layer runs as one rank of a fake process group on CPUs. Three kernels of flash-attn that need a GPU are replaced by
-ones that keep the same: the norm (its input and a number for each row), attention (queries, keys, values, output and a
-number for each row), and the rotation, which works in place.
+ones that keep the same data: the norm (its input and a number for each row), attention (queries, keys, values, output
+and a number for each row), and the rotation, which works in place.
 
     bench/trainers/kept_nanotron.py --nanotron FOLDER [--sequences 2]    # with torch 2.13, and a clone in FOLDER
 
@@ -22,7 +22,7 @@ from stubbed import HEADS, HIDDEN, KEY_VALUE_HEADS, SEQUENCE
 
 
 class InPlaceRotation(torch.nn.Module):
-    """That of flash-attn: queries in new memory, keys in place. It keeps its tables alone."""
+    """The rotation of flash-attn: queries in new memory, keys in place. It keeps only its tables."""
 
     class Rotate(torch.autograd.Function):
         @staticmethod
@@ -74,7 +74,7 @@ def main():
     flash_attn.layers.rotary.RotaryEmbedding = InPlaceRotation
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     llama.TritonRMSNorm = lambda width, eps: stubbed.Norm(width)
-    llama.LlamaRotaryEmbedding = lambda **named: None  # of inference
+    llama.LlamaRotaryEmbedding = lambda **named: None  # for inference only
     functional.MemoryBuffer = lambda: type("Buffer", (), {"get": lambda self, name, shape, dtype: torch.empty(
         shape, dtype=dtype)})()  # one for all layers, on the GPU
     for ranks in (1, 2, 4, 8):

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Sets what `copus plan` predicts beside memory and times that others published and that nothing was fitted to.
+"""Compares the predictions of `copus plan` with memory and times that others published and that nothing was fitted to.
 
     bench/trainers/published.py build/copus
 
 The rows and the rules below were committed before the first row was evaluated.
 
-- Memory: readings are of PyTorch's allocator, without the CUDA context and NCCL's buffers, for which a plan counts
-  1 GiB: that is taken off the prediction. `reserved` readings hold fragments too, `allocated` ones do not.
-- A row's layout is fixed, as published. A row with an unpublished part is left out: no part is chosen.
-- Megatron-LM's own functional tests train GPT: feed-forwards of 4 x hidden without a gate, which have as many weights
-  and keep as many bytes as gated ones of 8/3 x hidden; 33.5 million positions are left out. Their dropout keeps two
-  masks of a byte, which are one tensor of the stream for each layer and micro-batch under way, and are added.
-  Their readings are of the last rank.
-- torchtitan with context parallelism c on sequences of s is a plan for sequences of s / c whose weights c times as many
-  ranks share; fp8 keeps activations and weights as bf16 does, so that only memory is compared.
-- Times are compared for bf16 alone. Deterministic kernels, which Megatron-LM's tests ask for, are slower than a plan's.
+- Memory: readings are of PyTorch's allocator, without the CUDA context and NCCL's buffers. A plan counts 1 GiB for
+  these, which is subtracted from the prediction. `reserved` readings include fragmentation, `allocated` ones do not.
+- A row's layout is fixed, as published. A row with an unpublished part is left out; no part is chosen by us.
+- Megatron-LM's own functional tests train GPT. Its feed-forwards of 4 x hidden without a gate have as many weights and
+  keep as many bytes as gated ones of 8/3 x hidden; 33.5 million parameters of positions are left out. Dropout keeps two
+  masks of one byte, which are added: for each layer and micro-batch under way they equal one tensor of the stream. The
+  readings are of the last rank.
+- torchtitan with context parallelism c on sequences of s is planned as sequences of s / c, with c times as many ranks
+  sharing the weights. fp8 keeps activations and weights as bf16 does, so only memory is compared.
+- Times are compared for bf16 only. Deterministic kernels, which Megatron-LM's tests use, are slower than a plan's.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""What the measurements of trainers' layers share: kernels that keep what a GPU's kernels keep, and the count of what
-autograd keeps."""
+"""Shared by the measurements of trainers' layers: kernels that keep the same data as a GPU's kernels, and the count of
+what autograd keeps."""
 
 import gc
 import weakref
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-# The layer that is measured, and the test of what plans count: copus/plan/other_systems_test.cpp.
+# The measured layer, which is also that of the test of planned bytes: copus/plan/other_systems_test.cpp.
 HIDDEN, FEED_FORWARD, HEADS, KEY_VALUE_HEADS, SEQUENCE, VOCABULARY = 512, 1792, 16, 8, 256, 1024
 
 
@@ -46,7 +46,7 @@ class FusedAttention(torch.autograd.Function):
 
 
 def fake_group(ranks):
-    """Makes this process rank 0 of a job whose collectives move nothing."""
+    """Makes this process rank 0 of a job whose collectives move no data."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
@@ -61,13 +61,13 @@ def local(tensor):
 
 
 def kept_storages(layer, run, is_table=lambda tensor: False):
-    """Returns the bytes of each storage that `run` keeps for its backward pass, the largest first. Parameters and
-    buffers of the layer do not count, and tables (of rotations), which all layers share."""
+    """Returns the bytes of each storage that `run` keeps for its backward pass, the largest first. The layer's
+    parameters and buffers do not count, nor do tables (of rotations), which all layers share."""
     own = {local(tensor).untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     kept, alive = {}, []
 
     def keep(tensor):
-        alive.append(local(tensor))  # or its address is used again
+        alive.append(local(tensor))  # otherwise its address is reused
         storage = alive[-1].untyped_storage()
         if storage.data_ptr() not in own and not is_table(alive[-1]):
             kept[storage.data_ptr()] = storage.nbytes()
@@ -79,7 +79,7 @@ def kept_storages(layer, run, is_table=lambda tensor: False):
 
 
 class _Made(TorchDispatchMode):
-    """Knows the bytes of each storage that operations made and that is still there."""
+    """Records the bytes of each storage that operations created and that still exists."""
 
     def __init__(self):
         super().__init__()
@@ -97,8 +97,8 @@ class _Made(TorchDispatchMode):
 
 
 def left_storages(layer, stream, run):
-    """Like kept_storages, of all that is left of a forward pass but its result: selective recompute keeps what
-    autograd's hooks do not see."""
+    """Like kept_storages, but counts everything that remains after a forward pass except its result, because selective
+    recompute keeps data that autograd's hooks do not see."""
     owned = {local(tensor).untyped_storage()._cdata for tensor in (*layer.parameters(), *layer.buffers(), stream)}
     with _Made() as made:
         result = run()

@@ -1,4 +1,4 @@
-"""Imports a trainer's module with stubs in the place of what is not installed and does not belong to the trainer."""
+"""Imports a trainer's module, with stubs for packages that are not installed and do not belong to the trainer."""
 
 import importlib
 import importlib.abc
@@ -37,8 +37,8 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def stubbed_import(folder, name, missing=(), needed=()):
-    """Stubs every package that is not installed and is not the trainer's own; `missing` are some that it asks for in its
-    own way. A package in `needed` is not stubbed: without it this raises ModuleNotFoundError."""
+    """Stubs every package that is not installed and is not the trainer's own; `missing` are some that it tests for in
+    its own way. A package in `needed` is not stubbed: without it this raises ModuleNotFoundError."""
     sys.meta_path[:0] = [Stubs(root) for root in missing]
     sys.path.insert(0, folder)
     warnings.filterwarnings("ignore")

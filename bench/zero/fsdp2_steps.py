@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Seconds of training steps of PyTorch's FSDP2 (fully_shard) over Gloo, with the model, batch, ranks and threads of
-measure.py, beside plain data parallelism (DDP) over Gloo: for information beside the numbers of measure.py."""
+"""Seconds of training steps of PyTorch's FSDP2 (fully_shard) and of plain data parallelism (DDP), both over Gloo, with
+the model, batch, ranks and threads of measure.py: for information next to its results."""
 
 import argparse
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ZeRO's stages cost in seconds and save in memory: see README.md beside this file."""
+"""Measures what ZeRO's stages cost in seconds and save in memory: see README.md in this folder."""
 
 import argparse
 import json
@@ -80,7 +80,7 @@ def link_seconds(ranks: int) -> dict[str, dict[int, float]]:
 
 
 def of_bytes(measured: dict[int, float], wanted: int) -> float:
-    """Between the measured sizes, along the line through the two nearest."""
+    """Interpolates linearly between the two nearest measured sizes."""
     sizes = sorted(measured)
     low = max((size for size in sizes if size <= wanted), default=sizes[0])
     high = min((size for size in sizes if size >= wanted), default=sizes[-1])
@@ -91,7 +91,7 @@ def of_bytes(measured: dict[int, float], wanted: int) -> float:
 
 
 def extra_seconds(cell: str, micro_batches: int, links: dict[str, dict[int, float]]) -> float:
-    """What stage 2 or 3 communicates beside stage 1."""
+    """Seconds that stage 2 or 3 communicates in addition to stage 1."""
     stage = int(re.search(r"zero=(\d)", cell).group(1))
     if stage < 2:
         return 0.0
@@ -99,7 +99,8 @@ def extra_seconds(cell: str, micro_batches: int, links: dict[str, dict[int, floa
     gathers = [of_bytes(links["all_gather"], 4 * elements) for elements in bucket_elements()]
     extra = (micro_batches - 1) * reduce
     if stage == 3 and "reshard=0" not in cell:
-        # Forward: all but the head; backward: all but the embedding; and no gather of all after the update.
+        # The forward pass gathers all but the head, the backward pass all but the embedding, and no gather follows the
+        # update.
         extra += micro_batches * (2 * sum(gathers) - gathers[0] - gathers[-1]) - sum(gathers)
     return extra
 
@@ -126,8 +127,8 @@ def shared_memory(folder: pathlib.Path, cluster: pathlib.Path) -> list[dict]:
 
 
 def modelled_seconds(cell: str, micro_batches: int) -> float:
-    """What a rank communicates in a step on the links between the nodes, one operation after the other: rings of four
-    ranks, whose slowest link counts (copus/performance/link_cost.h)."""
+    """Modelled seconds of a rank's communication in a step on the links between the nodes, one operation after the
+    other: rings of four ranks, in which the slowest link counts (copus/performance/link_cost.h)."""
     ranks, latency, rate = 4, 20e-6, 1.25e9
     stage = int(re.search(r"zero=(\d)", cell).group(1))
     one_way = [(ranks - 1) * (latency + 4 * elements / ranks / rate) for elements in bucket_elements()]

@@ -1,12 +1,12 @@
 """Maps where adapting gains and where it loses, in simulated runs of the paper's four jobs: the gain of the policy
-`copus` over the best static run of hindsight and over `copus-paper`, by what is true of the training and the cluster.
-README.md beside this file says what is judged. Nothing here is measured.
+`copus` over the best static run of hindsight and over `copus-paper`, for different true properties of training and
+cluster. README.md in this folder states what is judged. Nothing here is measured.
 
 Usage: .venv/bin/python bench/evaluation/simulate/map.py [--program build/copus] [--part map|laws|wide|large|draws|told ...]
 
-Runs one simulation after the other, from the repository's root. Those that results/map.json holds already are not run
-again; results/map.md is written from it at the end. What is held is known by its parameters alone: after a change of
-the program or of a job's file, remove results/map.json, or it mixes both.
+Runs one simulation after the other, from the repository's root. Simulations that are in results/map.json are not
+repeated; results/map.md is written from it at the end. Results are identified by their parameters alone: after a change
+of the program or of a job's file, remove results/map.json, or it mixes both.
 """
 
 import argparse
@@ -29,7 +29,7 @@ ALPHAS = [0, 0.25, 0.5]
 CALIBRATIONS = [0.5, 1, 2, 4, 8]
 TOKENS = 1e9
 WIDE = ["adapt.zero_stages=[0,1]", 'adapt.recomputes=["none","full"]', "adapt.sequence_parallel=[false,true]"]
-# Of the jobs that only a simulation reaches: tokens to the end.
+# Tokens to the end, for the jobs that only a simulation can reach.
 LARGE = {"large-70b": 2e11, "large-405b": 2e11}
 
 
@@ -71,7 +71,7 @@ def command_of(cell, program):
 
 
 def outcome_of(cell, simulated, seconds):
-    """What is kept of a simulation: for each target who would have been there when, and how the policies went."""
+    """The result of a simulation that is kept: for each target the time of every policy, and how the policies went."""
     targets = [{"loss": target["loss"], "critical_batch": target["critical_batch"],
                 "best_static": target["best_static"], "clairvoyant_seconds": target["clairvoyant_seconds"],
                 "seconds": {run["policy"]: run["targets"][i]["seconds"] for run in simulated["policies"]}}
@@ -89,13 +89,13 @@ def write(outcomes):
 
 
 def gain(target, over):
-    """The share of the time of `over` that the policy `copus` saves; below 0 where it is slower."""
+    """The share of the time of `over` that the policy `copus` saves; negative if it is slower."""
     other = target["best_static"]["seconds"] if over == "best static" else target["seconds"][over]
     return 1 - target["seconds"]["copus"] / other
 
 
 def percent(share):
-    """Losses are bold, so that they are seen."""
+    """Formats a share; losses are bold to stand out."""
     text = f"{100 * share:+.1f}"
     return f"**{text}**" if share < 0 else text
 
@@ -125,7 +125,7 @@ def map_tables(outcomes):
 
 
 def summary_table(outcomes):
-    """For each value of each axis: how many cells copus loses, and its middle, worst and best gain."""
+    """For each value of each axis: the number of cells that copus loses, and its median, worst and best gain."""
     cells = [o for o in outcomes if o["part"] == "map"]
     rows = []
     for axis in ("alpha", "calibration", "network", "pause", "job"):
@@ -163,7 +163,7 @@ def told_table(outcomes):
 
 
 def draws_table(outcomes):
-    """For each job, network and pause the gains at the end over several draws of layouts and noise."""
+    """For each job, network and pause: the gains at the end over several draws of layouts and noise."""
     rows = []
     for job, network, pause in itertools.product(JOBS, NETWORKS, PAUSES):
         found = [o for o in outcomes if (o["part"], o["job"], o["network"], o["pause"]) == ("draws", job, network, pause)]
