@@ -1,5 +1,5 @@
 // The contract of an adapting run (docs/decisions/orchestrator.md): it makes few re-layouts, and it leaves a batch in
-// which the loss stays above its forecast from the batch before.
+// which the loss is higher than forecast from the batch before.
 #pragma once
 
 #include <cstdint>

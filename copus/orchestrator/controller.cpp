@@ -348,12 +348,12 @@ void Controller::report(const SwitchReport& report) {
   list_candidates();
 }
 
-// The pause does not predict those of later re-layouts: it includes the detection of the change and the start of
+// This pause does not predict the pauses of later re-layouts: it includes the detection of the change and the start of
 // processes.
 void Controller::ranks_changed(const RanksChanged& change) {
   COPUS_CHECK(change.to.global_batch == change.from.global_batch, to_string(change.from), " to ", to_string(change.to));
   COPUS_CHECK(change.ranks >= change.to.strategy.world_size(), change.ranks, " ranks for ", to_string(change.to));
-  // The ranks may have made the switch under way, but some failed before it was reported.
+  // Ranks may have failed after they made the switch under way and before it was reported.
   if (under_way_ && under_way_->configuration == change.from) rate_factor_ = under_way_->rate_factor;
   under_way_.reset();
   inputs_.add(change.after_step);
@@ -439,8 +439,8 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   inputs_.add(target);
   if (target == current_) return std::nullopt;
   const bool keeps_batch = target.global_batch == current_.global_batch;
-  // Without a policy, only here does the cap follow the critical batch. It jumps there at once, since the rate changes
-  // with the batch anyway.
+  // Without a policy, the cap follows the critical batch only here. It jumps there at once, since the rate changes with
+  // the batch anyway.
   if (!policy_ && !keeps_batch) {
     rate_cap_ =
         rate_cap_by_noise(config_, rate_cap_, believed_noise(latest_), static_cast<double>(latest_.consumed_samples));

@@ -108,7 +108,7 @@ class Controller {
   // another switch is under way; the message says why.
   std::optional<SwitchIntent> command(const Command& command);
 
-  // The intent that observe or command returned and that was not reported yet.
+  // The intent that observe or command returned and whose outcome was not reported yet.
   const std::optional<SwitchIntent>& under_way() const { return under_way_; }
   bool pinned() const { return pinned_; }
   // Whether a policy decides; if not, only a user does.

@@ -22,9 +22,9 @@ NoiseTrace parse_noise_trace(std::string_view text, const std::string& source);
 
 // Makes the policy of Copus; with `truth` the oracle.
 std::unique_ptr<Policy> make_goodput_policy(const JobConfig& config, std::optional<NoiseTrace> truth);
-// Makes the policy config.adapt.policy, which sets the batch by measurements or never moves.
+// Makes the policy that config.adapt.policy names, one that sets the batch by measurements or never moves.
 std::unique_ptr<Policy> make_batch_policy(const JobConfig& config);
-// Makes the policy config.adapt.policy, whose batches follow a schedule.
+// Makes the policy that config.adapt.policy names, one whose batches follow a schedule.
 std::unique_ptr<Policy> make_schedule_policy(const JobConfig& config);
 std::unique_ptr<Policy> make_cona_policy(const JobConfig& config);
 std::unique_ptr<Policy> make_paper_policy(const JobConfig& config);

@@ -46,7 +46,7 @@ constexpr double share_to_save_by_relayouts = 0.003;
 // any threshold. The price rises with every turn that follows soon after another, and falls with the time since. A
 // candidate with a larger gain therefore waits for less time, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
-constexpr double soon = 8;             // turns within this many times patience() are soon
+constexpr double soon = 8;             // a turn within this many times patience() follows soon
 
 double noise_at(const NoiseTrace& trace, double consumed_samples) {
   const auto after = std::upper_bound(trace.begin(), trace.end(), consumed_samples,
@@ -425,9 +425,9 @@ class GoodputPolicy : public Policy {
     return fastest([&](const Candidate& candidate) { return !is_ruled_out(candidate, situation); });
   }
 
-  // If the current batch wastes tokens, finds the candidate with the highest Goodput in this layout whose batch does
-  // not. A batch wastes tokens if the noise scale has fallen since it was chosen, or a user forced it. Null if the
-  // batch wastes none, or a switch has to wait.
+  // If the current batch wastes tokens, because the noise scale has fallen or a user forced the batch, finds the
+  // candidate with the highest Goodput in this layout whose batch does not. Null if the current batch wastes none, or a
+  // switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
     if (!waste(ranking.current(), ranking)) return nullptr;
     const Candidate* best = nullptr;

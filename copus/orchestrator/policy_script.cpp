@@ -274,7 +274,7 @@ class ScriptPolicy : public Policy {
   Configuration current_;                  // at the latest decision
   std::optional<ScriptedSwitch> awaited_;  // the switch announced by it
   Script script_;
-  size_t announced_ = 0, rated_ = 0;   // number of entries used
+  size_t announced_ = 0, rated_ = 0;   // number of switches and rates used
   std::optional<double> rate_factor_;  // set by the script; empty: as [optimizer] says
 };
 

@@ -60,7 +60,7 @@ class SwitchOutcomes {
   // The configuration changes otherwise than by a switch. The latest switch is concluded from the steps so far if they
   // are enough; otherwise its outcome stays unknown.
   void interrupted(const Knowledge& knowledge);
-  // Whether a complete outcome was not taken yet.
+  // Whether there is a complete outcome that was not taken yet.
   bool is_due() const;
   std::vector<Realised> take(const Knowledge& knowledge);
 

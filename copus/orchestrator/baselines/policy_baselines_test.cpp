@@ -370,8 +370,8 @@ TEST(WorkerNormPolicy, HoldsWithoutSeveralWorkers) {
   EXPECT_FALSE(question.ask(*policy).target) << "norms that are not finite tell nothing";
 }
 
-// Throughput at 16 in the pipeline is 2/3; at 32 it is 0.8. The batch gains if 0.8 / (32 + phi) > 2/3 / (16 + phi), phi
-// > 64.
+// Throughput at 16 in the pipeline is 2/3; at 32 it is 0.8. The larger batch gains if 0.8 / (32 + phi) > 2/3 / (16 +
+// phi), which holds for phi > 64.
 TEST(ConaPolicy, DoublesOnAnyGain) {
   Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
   set_noise(question.latest, 63.9, 1, 1000);
