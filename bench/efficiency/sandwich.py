@@ -94,7 +94,7 @@ class Experiment:
         return result
 
     def best_power(self, batch: int, middle: int) -> int:
-        """The power of two by which LOWEST_RATE is multiplied in the best whole run. The grid grows until its best
+        """The exponent e for which the whole run at rate LOWEST_RATE * 2**e ends best. The grid grows until its best
         point is inside."""
         losses: dict[int, float] = {}
         wanted = {middle - 1, middle, middle + 1}
