@@ -3,6 +3,7 @@
 set -eu
 program=${1:-build/copus}
 data=$(dirname "$0")/data
+mkdir -p "$data"
 for group in by-prior held-back; do
   for calibrated in "" --calibrated; do
     policies="copus static"

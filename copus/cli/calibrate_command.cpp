@@ -43,8 +43,8 @@ constexpr int64_t most_repetitions = 8;
 // The number of batches, and their sequences, for measuring the noise scale at the checkpoint.
 constexpr int64_t noise_batches = 16, noise_batch = 64;
 
-// No interval of branches is so narrow that it stands above the scatter between moments of a run.
-constexpr double smallest_deviation = 0.05;
+// Few branches may agree by chance, so no critical batch counts as more exact than this.
+constexpr double smallest_deviation = 0.05;  // of its logarithm
 
 struct CalibrateOptions {
   std::string run;
@@ -260,6 +260,11 @@ class Calibration {
     report.fit = *fit;
     report.rate_exponent = best_rate_exponent(efficiencies);
     const fs::path file = run_ / "calibration.json";
+    if (is_at_an_end(report.fit.calibration)) {
+      throw UserError(concat("calibrate: the branches only bound the critical batch: the fit ends at ",
+                             number(report.fit.calibration.value), " times the noise scale, the end of the range that ",
+                             "is searched; calibrate a later checkpoint"));
+    }
     report.critical_batches = critical_batches_with(measured_by(report), file);
     write_file_durably(file, to_json(report) + '\n');
     std::cout << (options_.json ? to_json(report) + '\n' : describe(report, file)) << std::flush;
@@ -276,16 +281,19 @@ class Calibration {
             .noise_scale = noise_scale,
             .critical_batch = calibration.value * noise_scale,
             .deviation =
-                std::max(smallest_deviation, std::log(calibration.high / calibration.low)) / deviations_of_interval};
+                std::max(smallest_deviation, std::log(calibration.high / calibration.low) / deviations_of_interval)};
   }
 
-  // Adds it to those of the run's other checkpoints in the file, if there is one that this Copus reads.
+  // Returns the critical batches of the run's other checkpoints that the file holds, and this one.
   static std::vector<MeasuredCriticalBatch> critical_batches_with(const MeasuredCriticalBatch& latest,
                                                                   const fs::path& file) {
     std::vector<MeasuredCriticalBatch> all;
-    try {
-      all = read_calibration_file(file, "calibrate");
-    } catch (const UserError&) {  // the file is missing, or of another version, and is replaced
+    if (fs::exists(file)) {
+      try {
+        all = read_calibration_file(file, "calibrate");
+      } catch (const UserError& error) {
+        std::cerr << "copus: replaces a file that it cannot read: " << error.what() << '\n';
+      }
     }
     std::erase_if(all, [&](const MeasuredCriticalBatch& at) { return at.tokens == latest.tokens; });
     all.push_back(latest);
@@ -315,8 +323,10 @@ class Calibration {
                   with_interval(report.fit.free_alpha), "\nnoise scale    ", number(report.noise_scale), " (",
                   number(report.noise_scale_low), " to ", number(report.noise_scale_high), ") after ",
                   report.consumed_samples, " sequences\n", rate, "branches       ", report.branches, ", of which ",
-                  report.outside, " were beyond comparison\nTo use it: --set noise_scale.calibration=", file.string(),
-                  "\n");
+                  report.outside, " were beyond comparison\ncalibrated     ",
+                  counted(std::ssize(report.critical_batches), "checkpoint"),
+                  report.critical_batches.size() < 3 ? "; three or more show how the critical batch grows" : "",
+                  "\nTo use it: --set noise_scale.calibration=", file.string(), "\n");
   }
 
   CalibrateOptions options_;
@@ -348,10 +358,12 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
       ->check(number_in(single_precision));
   command.add_flag("--json", options->json, "Print calibration.json instead of a table");
   command.footer(
-      "Branches go on from the checkpoint with other batches and learning rates, on this machine alone. What they "
-      "need\n"
-      "to reach the same loss gives c in: critical batch = c x noise scale. The result is calibration.json in the run\n"
-      "directory. An interrupted calibration goes on by the same command, and more --time narrows the intervals.\n"
+      "Branches continue from the checkpoint with other batches and learning rates, on this machine alone. The "
+      "samples\n"
+      "that they need to reach the same loss give the critical batch there. calibration.json in the run directory "
+      "keeps\n"
+      "it beside those of the run's other checkpoints; three or more show how the critical batch grows. The same\n"
+      "command continues an interrupted calibration, and more --time narrows the intervals.\n"
       "Examples:\n"
       "  copus calibrate runs/r1\n"
       "  copus train my.toml --set noise_scale.calibration=runs/r1/calibration.json");

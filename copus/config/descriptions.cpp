@@ -8,6 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/base/json_text.h"
 #include "copus/base/text_distance.h"
+#include "copus/config/run_config_fields.h"
 #include "copus/config/shipped_files.h"
 
 namespace copus {
@@ -81,13 +82,14 @@ std::vector<MeasuredCriticalBatch> read_calibration_file(const std::filesystem::
   if (found == object.end() || !found->is_array() || found->empty()) refuse();
   std::vector<MeasuredCriticalBatch> measured;
   for (const nlohmann::json& point : *found) {
-    const auto amount = [&](const char* name) {
+    const auto amount = [&](const char* name, const Range<double>& range) {
       const auto value = point.is_object() ? point.find(name) : point.end();
-      if (value == point.end() || !value->is_number() || !(value->get<double>() > 0)) refuse();
+      if (value == point.end() || !value->is_number() || !range.contains(value->get<double>())) refuse();
       return value->get<double>();
     };
-    measured.push_back(
-        {amount("tokens"), amount("noise_scale_tokens"), amount("critical_batch_tokens"), amount("deviation")});
+    measured.push_back({amount("tokens", amount_of_tokens), amount("noise_scale_tokens", amount_of_tokens),
+                        amount("critical_batch_tokens", amount_of_tokens),
+                        amount("deviation", deviation_of_measurement)});
   }
   return measured;
 }

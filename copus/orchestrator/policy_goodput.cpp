@@ -36,7 +36,7 @@ constexpr double steps_of_a_batch_change = 2;
 
 // The share of the time left that the remaining re-layouts together have to save, each an equal part.
 // adapt.most_relayouts makes re-layouts scarce: one spent on a small gain early in a run is missing later. So a large
-// gain is taken at once, and a small one after it has lasted for some time. Chosen on the chosen half of the simulated
+// gain is taken at once, and a small one after it has lasted for some time. Chosen on the chosen group of the simulated
 // runs, in which 0.002 to 0.005 do equally well (docs/decisions/orchestrator.md).
 constexpr double share_to_save_by_relayouts = 0.003;
 

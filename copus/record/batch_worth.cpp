@@ -1,6 +1,7 @@
 #include "copus/record/batch_worth.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace copus {
 
@@ -9,9 +10,20 @@ namespace {
 // A belief about the noise scale first reaches from 0 to infinity, where a law has no logarithm.
 constexpr double smallest_noise_scale = 1e-3, largest_noise_scale = 1e9;  // samples
 
+// Fewer measurements leave the law's growth to its prior, which was worse than c phi in simulated runs.
+constexpr size_t least_measurements_of_a_law = 3;
+
 std::optional<EfficiencyLaw> law_of(const NoiseScaleConfig& config) {
-  if (config.critical_batches.empty()) return std::nullopt;
+  if (config.critical_batches.size() < least_measurements_of_a_law) return std::nullopt;
   return expected_law(evidence_of(config));
+}
+
+// c: the geometric mean of those measured, or else the one that is given.
+double calibration_of(const NoiseScaleConfig& config) {
+  if (config.critical_batches.empty()) return config.calibration;
+  double sum = 0;
+  for (const MeasuredCriticalBatch& at : config.critical_batches) sum += std::log(at.critical_batch / at.noise_scale);
+  return std::exp(sum / static_cast<double>(config.critical_batches.size()));
 }
 
 }  // namespace
@@ -26,7 +38,7 @@ std::vector<CriticalBatchEvidence> evidence_of(const NoiseScaleConfig& config) {
 }
 
 BatchWorth::BatchWorth(const JobConfig& config)
-    : rule_{.calibration = config.noise_scale.calibration, .updates = config.noise_scale.critical_updates},
+    : rule_{.calibration = calibration_of(config.noise_scale), .updates = config.noise_scale.critical_updates},
       law_(law_of(config.noise_scale)),
       tokens_of_sample_(static_cast<double>(config.train.sequence_length)),
       reference_batch_(static_cast<double>(reference_batch_of(config))),

@@ -19,7 +19,8 @@ class BatchWorth {
   explicit BatchWorth(const JobConfig& config);
 
   // Returns the critical batch, in samples, at this noise scale, in samples, after so many samples. It follows the law
-  // that the measured critical batches of noise_scale.calibration give (expected_law), or else that setting's factor.
+  // of three or more measured critical batches (expected_law). With fewer it is the measured multiple of the noise
+  // scale, and without any noise_scale.calibration times the noise scale.
   // noise_scale.critical_updates bounds both.
   double critical_batch(double noise_scale, double consumed_samples) const;
 

@@ -26,6 +26,12 @@ TEST(BatchWorth, FollowsFromTheRunsConfiguration) {
   EXPECT_DOUBLE_EQ(BatchWorth(config).critical_batch(20, 600), 30) << "bound by the updates made";
 }
 
+TEST(BatchWorth, TwoMeasuredCriticalBatchesGiveAFactor) {
+  JobConfig config;
+  config.noise_scale.critical_batches = {{1e6, 4e4, 1.2e5, 0.1}, {4e6, 1e4, 1.2e5, 0.1}};
+  EXPECT_DOUBLE_EQ(BatchWorth(config).critical_batch(20, 1000), 120) << "the mean of ln 3 and ln 12";
+}
+
 // With measured critical batches the noise scale counts as far as they show that it does.
 TEST(BatchWorth, FollowsTheLawOfMeasuredCriticalBatches) {
   JobConfig config;

@@ -19,7 +19,7 @@ constexpr int64_t first_by_prior = 1'000'000;
 
 // Pieces of the truth up to the share 1 of a run; they are short where a run begins, since most changes there.
 constexpr int64_t pieces_of_a_run = 256;
-// Share of the run below which a critical batch by tokens is constant: it would begin at nothing.
+// Share of the run below which a critical batch by progress is constant: it would begin at nothing.
 constexpr double earliest_share = 1e-4;
 // Share of the run up to which the truth goes on: a run of so many seconds may get further than the best static one.
 constexpr double furthest_share = 2.5;
@@ -34,7 +34,7 @@ struct TruthDraw {
   double bound_share;     // of the run that is bound by steps
   double bound_batch;     // the critical batch there
   double gradient_exponent;
-  double tokens_exponent = 0;  // of the critical batch's growth with the tokens read
+  double progress_exponent = 0;  // of the critical batch's growth with progress
 };
 
 WorthShape shape_of(WorthFamily family) {
@@ -67,9 +67,9 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
   draw.bound_share = draws.log_uniform(0.03, 0.3);
   draw.bound_batch = static_cast<double>(first_batch) * draws.log_uniform(0.25, 1.5);
   draw.gradient_exponent = draws.log_uniform(0.2, 0.8);
-  if (draw.worth == WorthFamily::tokens) {
+  if (draw.worth == WorthFamily::progress) {
     draw.calibration = draws.log_uniform(0.5, 20);
-    draw.tokens_exponent = std::max(0.1, 0.5 + 0.15 * draws.normal());
+    draw.progress_exponent = std::max(0.1, 0.5 + 0.15 * draws.normal());
   }
   return draw;
 }
@@ -88,8 +88,8 @@ TruthPiece piece_at(const TruthDraw& draw, double share) {
   if (draw.worth == WorthFamily::olmo) {
     piece.critical_batch = draw.critical_batch * olmo_critical_batch(share, draw.tokens);
   }
-  if (draw.worth == WorthFamily::tokens) {
-    piece.critical_batch = draw.critical_batch * std::pow(std::max(share, earliest_share), draw.tokens_exponent);
+  if (draw.worth == WorthFamily::progress) {
+    piece.critical_batch = draw.critical_batch * std::pow(std::max(share, earliest_share), draw.progress_exponent);
   }
   if (draw.worth == WorthFamily::step_bound && share < draw.bound_share) piece.critical_batch = draw.bound_batch;
   piece.maturity = std::clamp(1 + std::log(std::max(share, 1e-6)) / std::log(3.0), 0.0, 1.0);
@@ -168,7 +168,7 @@ std::vector<WorthFamily> worth_families(ScenarioGroup group) {
     case ScenarioGroup::held_back:
       return {hyperbola, root, measured, kaplan, olmo, step_bound};
     case ScenarioGroup::by_prior:
-      return {tokens, tokens, tokens, tokens, tokens, tokens, hyperbola, hyperbola, kaplan, step_bound};
+      return {progress, progress, progress, progress, progress, progress, hyperbola, hyperbola, kaplan, step_bound};
   }
   fail_check("a group", __FILE__, __LINE__, "");
 }

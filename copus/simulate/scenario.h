@@ -18,7 +18,7 @@ namespace copus {
 enum class ScenarioGroup {
   chosen,     // to choose rules by
   held_back,  // to judge rules by, with families that the chosen group lacks
-  by_prior,   // to judge rules by, with families as likely as measurements make them (docs/decisions/simulate.md)
+  by_prior,   // to judge rules by, with families as likely as we judge them (docs/decisions/simulate.md)
 };
 template <>
 inline constexpr auto named_values<ScenarioGroup> =
@@ -34,7 +34,7 @@ enum class WorthFamily {
   kaplan,      // a hyperbola whose critical batch grows as Kaplan et al. 2020 have it
   olmo,        // a hyperbola whose critical batch grows as measured for OLMo, far above a noise scale of its own growth
   step_bound,  // a hyperbola whose early part is limited by the number of updates, whatever the noise scale
-  tokens,      // a hyperbola whose critical batch is a power of the tokens read, whatever the noise scale
+  progress,    // a hyperbola whose critical batch is a power of the run's progress, whatever the noise scale
 };
 template <>
 inline constexpr auto named_values<WorthFamily> =
@@ -44,7 +44,7 @@ inline constexpr auto named_values<WorthFamily> =
                                             {WorthFamily::kaplan, "kaplan"},
                                             {WorthFamily::olmo, "olmo"},
                                             {WorthFamily::step_bound, "step-bound"},
-                                            {WorthFamily::tokens, "tokens"}});
+                                            {WorthFamily::progress, "progress"}});
 
 // Even numbers are the chosen group, odd ones the held-back group, both below a million; from a million on all numbers
 // are drawn by the prior.
@@ -54,7 +54,7 @@ int64_t number_in(ScenarioGroup group, int64_t index);
 // Returns the families that a group draws from; one that is there k times is k times as likely. The chosen group lacks
 // the root form, OLMo's growth and the jump at a decay, so that a rule that is fitted to its families rather than to
 // adapting loses on those. The root form and OLMo's growth are near families that it has (the measured curves, Kaplan's
-// growth), as the truth of a user's run will be. The chosen and the held-back group lack the law by tokens.
+// growth), as the truth of a user's run will be. The chosen and the held-back group lack the law by progress.
 std::vector<WorthFamily> worth_families(ScenarioGroup group);
 std::vector<GrowthFamily> growth_families(ScenarioGroup group);
 

@@ -36,7 +36,7 @@ TEST(Scenario, FollowsFromItsNumber) {
   EXPECT_NE(describe(scenarios()[0]).substr(3), describe(scenarios()[2]).substr(3));
 }
 
-TEST(Scenario, TheChosenHalfLacksFamiliesOfTheOther) {
+TEST(Scenario, TheChosenGroupLacksFamiliesOfTheOthers) {
   std::set<WorthFamily> worths[2];
   std::set<GrowthFamily> growths[2];
   for (const Scenario& scenario : scenarios()) {
@@ -125,19 +125,19 @@ TEST(Scenario, TheNoiseScaleTellsTheCriticalBatchOrDoesNot) {
   }
 }
 
-// Most of the scenarios by the prior have a critical batch that grows by the tokens read, on its own path beside the
+// Most of the scenarios by the prior have a critical batch that grows with progress, whatever the
 // noise scale.
-TEST(Scenario, ThePriorFavoursTheLawByTokens) {
+TEST(Scenario, ThePriorFavoursTheLawByProgress) {
   const std::vector<SimulatedJob> jobs = {small_job()};
-  int by_tokens = 0, decaying = 0;
+  int by_progress = 0, decaying = 0;
   constexpr int count = 60;
   for (int64_t i = 0; i < count; ++i) {
     const Scenario scenario = make_scenario(number_in(ScenarioGroup::by_prior, i), jobs);
     decaying += scenario.config.optimizer.schedule == LearningRateSchedule::cosine;
     EXPECT_GT(scenario.stalled_steps, 0);
     EXPECT_GT(scenario.noise_drift, 0);
-    if (scenario.worth != WorthFamily::tokens) continue;
-    ++by_tokens;
+    if (scenario.worth != WorthFamily::progress) continue;
+    ++by_progress;
     const std::vector<TruthPiece>& pieces = scenario.truth.pieces();
     const auto exponent = [&](size_t from, size_t to) {
       return std::log(pieces[to].critical_batch / pieces[from].critical_batch) /
@@ -145,7 +145,7 @@ TEST(Scenario, ThePriorFavoursTheLawByTokens) {
     };
     EXPECT_NEAR(exponent(32, 64), exponent(64, 250), 1e-6) << describe(scenario);
   }
-  EXPECT_NEAR(by_tokens, 0.6 * count, 3 * std::sqrt(0.24 * count));
+  EXPECT_NEAR(by_progress, 0.6 * count, 3 * std::sqrt(0.24 * count));
   EXPECT_NEAR(decaying, 0.5 * count, 3 * std::sqrt(0.25 * count));
 }
 

@@ -28,6 +28,7 @@ class SimulatedTraining {
         controller_(config, starting_configuration(config), Knowledge()),
         walk_(world.truth),
         draws_(world.seed, "steps"),
+        drift_(Draws(world.seed, "drift").normal()),
         target_(world.end.kind == ScenarioEnd::Kind::progress ? world.end.value
                                                               : std::numeric_limits<double>::infinity()) {
     enter(controller_.current());
@@ -185,6 +186,7 @@ class SimulatedTraining {
   Controller controller_;
   TruthWalk walk_;
   Draws draws_;
+  double drift_;   // a standard normal deviate with memory
   double target_;  // progress; infinite where seconds end the run
   Configuration current_;
   double step_seconds_ = 0;
@@ -194,7 +196,6 @@ class SimulatedTraining {
   int64_t measured_samples_ = 0;  // samples up to the latest step that measured norms
   double observed_seconds_ = 0;
   double stalled_steps_ = 0;
-  double drift_ = 0;  // a standard normal deviate with memory
   SimulatedRun run_;
 };
 

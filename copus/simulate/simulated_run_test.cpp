@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "copus/base/testing/test_support.h"
 #include "copus/simulate/regret.h"
@@ -104,6 +105,60 @@ TEST(SimulatedRun, SwitchesTakeTheirTruePauses) {
   }
   EXPECT_GT(relayouts, 0);
   EXPECT_GT(batch_changes, 0);
+}
+
+TEST(SimulatedRun, AChangeOfTheBatchStallsSoManySteps) {
+  int compared = 0;
+  for (int64_t number = 0; number < 10; ++number) {
+    Scenario scenario = scenario_of(number);
+    if (scenario.end.kind != ScenarioEnd::Kind::progress) continue;
+    RunConfig config = under_policy(scenario, PolicyKind::late_switch);
+    config.adapt.late_switch_share = 0.2;
+    config.adapt.late_switch_batch = 32;
+    const SimulatedRun usual = simulate(scenario, config);
+    scenario.stalled_steps = 5.5;
+    const SimulatedRun stalled = simulate(scenario, config);
+    ASSERT_EQ(usual.batch_changes, 1) << describe(scenario);
+    EXPECT_NEAR((stalled.seconds - usual.seconds) / scenario.seconds.at(usual.last), 5.5, 1e-6) << describe(scenario);
+    ++compared;
+  }
+  EXPECT_GT(compared, 2);
+}
+
+// The logarithms of seen over true noise scales at the decisions of a static run.
+std::vector<double> errors_of_noise(const SimulatedWorld& world, const RunConfig& config) {
+  std::vector<double> errors;
+  simulate(world, config, [&](const SimulatedDecision& simulated) {
+    if (simulated.decision.noise_scale) {
+      errors.push_back(std::log(*simulated.decision.noise_scale / simulated.truth.noise_scale));
+    }
+  });
+  return errors;
+}
+
+double spread(const std::vector<double>& values) {
+  double sum = 0, squares = 0;
+  for (const double value : values) sum += value, squares += value * value;
+  const auto count = static_cast<double>(values.size());
+  return std::sqrt(squares / count - sum * sum / count / count);
+}
+
+TEST(SimulatedRun, TheNoiseScaleDrifts) {
+  Scenario scenario = scenario_of(4);
+  const RunConfig config = under_policy(scenario, PolicyKind::fixed);
+  const double usual = spread(errors_of_noise(scenario, config));
+  scenario.noise_drift = 1;
+  EXPECT_GT(spread(errors_of_noise(scenario, config)), 2 * usual);
+}
+
+TEST(SimulatedRun, TheNoiseScaleRisesAsTheRateDecays) {
+  Scenario scenario = scenario_of(4);
+  RunConfig config = under_policy(scenario, PolicyKind::fixed);
+  config.optimizer.schedule = LearningRateSchedule::cosine;
+  scenario.rate_feedback = 1;
+  const double batch_alone = errors_of_noise(scenario, config).back();
+  scenario.noise_follows_schedule = true;
+  EXPECT_GT(errors_of_noise(scenario, config).back(), batch_alone + 0.3);
 }
 
 // Every move is seen at the next decision, or at the end.

@@ -303,6 +303,12 @@ std::vector<WeightedVector> weighted_draws(const EfficiencyEvidence& evidence, u
   return draws;
 }
 
+// At the centre's noise scale the evidence says nothing about by_noise.
+EfficiencyEvidence without_noise_scale(std::vector<CriticalBatchEvidence> critical_batches) {
+  for (CriticalBatchEvidence& evidence : critical_batches) evidence.moment.noise_scale = noise_at_center;
+  return {.branch_points = {}, .critical_batches = std::move(critical_batches)};
+}
+
 bool is_positive(double value) { return value > 0 && std::isfinite(value); }
 
 void check(const TrainingMoment& moment) {
@@ -379,13 +385,14 @@ EfficiencyLaw expected_law(const std::vector<CriticalBatchEvidence>& critical_ba
   const auto mean = [&](Parameter parameter) {
     return share * modes[0][parameter] + (1 - share) * modes[1][parameter];
   };
-  return {.level = mean(level), .by_tokens = mean(by_tokens), .by_noise = mean(by_noise)};
+  if (mean(by_noise) >= 0) return {.level = mean(level), .by_tokens = mean(by_tokens), .by_noise = mean(by_noise)};
+  // A critical batch that falls as the noise rises is an accident of few measurements.
+  const Peak peak = peak_of(prior.front(), without_noise_scale(critical_batches));
+  return {.level = peak.mode[level], .by_tokens = peak.mode[by_tokens], .by_noise = 0};
 }
 
 std::vector<EfficiencyLaw> laws_by_tokens(std::vector<CriticalBatchEvidence> critical_batches, uint64_t seed) {
-  // At the centre's noise scale the evidence says nothing about by_noise.
-  for (CriticalBatchEvidence& evidence : critical_batches) evidence.moment.noise_scale = noise_at_center;
-  const EfficiencyEvidence evidence{.branch_points = {}, .critical_batches = std::move(critical_batches)};
+  const EfficiencyEvidence evidence = without_noise_scale(std::move(critical_batches));
   check(evidence);
   const Peak peak = peak_of(prior.front(), evidence);
   const uint64_t key = stream_key(seed, "laws by tokens");

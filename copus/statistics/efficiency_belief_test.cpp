@@ -368,6 +368,9 @@ TEST(EfficiencyBelief, TheExpectedLawLearnsWhichHalfHolds) {
   const EfficiencyLaw by_noise = expected_law({at(1e8, 4e5, 8e5), at(4e8, 5e4, 1e5), at(1.6e9, 3e5, 6e5)});
   EXPECT_NEAR(by_noise.by_tokens, 0, 0.1);
   EXPECT_NEAR(by_noise.by_noise, 1, 0.1);
+  const EfficiencyLaw constant = expected_law({at(1e8, 1e4, 8e4), at(4e8, 1e5, 8e4), at(1.6e9, 1e6, 8e4)});
+  EXPECT_EQ(constant.by_noise, 0) << "never grows as the noise scale falls";
+  EXPECT_NEAR(std::log(constant.critical_batch({4e8, 1e5}) / 8e4), 0, 0.2);
 }
 
 TEST(EfficiencyBelief, WhatIsNotPositiveAndFiniteIsRefused) {

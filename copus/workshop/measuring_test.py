@@ -198,7 +198,7 @@ class BenchRegret(ProgramTest):
     def test_json(self):
         arguments = ("bench", "regret", "--json", "--scenarios", "3", "--policy", "static", "copus")
         result, again = (json.loads(self.assert_done(*arguments).stdout) for _ in range(2))
-        self.assertEqual((result["half"], result["scenarios"]), ("chosen", 3))
+        self.assertEqual((result["group"], result["scenarios"]), ("chosen", 3))
         self.assertEqual(result["rules"], again["rules"])
         self.assertEqual([rule["policy"] for rule in result["rules"]], ["static", "copus"])
         for rule in result["rules"]:
@@ -216,8 +216,8 @@ class BenchRegret(ProgramTest):
         self.assertGreaterEqual(static["outcomes"][0]["slowdown"], -1e-9)
         self.assertGreater(copus["relayouts"] + copus["batch_changes"], 0)
 
-    def test_held_back_half(self):
-        result = json.loads(self.assert_done("bench", "regret", "--json", "--scenarios", "2", "--half", "held-back",
+    def test_held_back_group(self):
+        result = json.loads(self.assert_done("bench", "regret", "--json", "--scenarios", "2", "--group", "held-back",
                                              "--policy", "static").stdout)
         self.assertEqual([outcome["scenario"] for outcome in result["rules"][0]["outcomes"]], [1, 3])
 
@@ -240,7 +240,7 @@ class BenchRegret(ProgramTest):
     def test_mistakes(self):
         self.assert_refused("bench", "regret", "--trace", says=["--trace", "--scenario"])
         self.assert_refused("bench", "regret", "--scenarios", "0", says=["--scenarios", "at least 1"])
-        self.assert_refused("bench", "regret", "--half", "other", says=["--half", "held-back"])
+        self.assert_refused("bench", "regret", "--group", "other", says=["--group", "held-back"])
         self.assert_refused("bench", "regret", "--policy", "copsu", says=["adapt.policy", "copsu"])
         self.assert_refused("bench", "regret", "--policy", "none", says=["none"])
         self.assert_refused("bench", "regret", "--set", "train.seed=1", says=["train.seed", "[adapt]"])

@@ -118,13 +118,6 @@ class Calibrates(unittest.TestCase):
             with self.assertRaises(ValueError):
                 self.calibrate(Trainer(2.0), **options)
 
-    def test_is_saved_as_a_run_reads_it(self):
-        found = self.calibrate(Trainer(2.0), seconds=0)
-        found.save(self.file.with_name("calibration.json"))
-        saved = json.loads(self.file.with_name("calibration.json").read_text())
-        self.assertEqual(saved["calibration"], found.calibration.value)
-        self.assertIsNone(saved["rate_exponent"])
-
 
 class Plan(unittest.TestCase):
     def test_no_branch_has_fewer_than_32_updates_and_each_runs_once(self):

@@ -65,21 +65,6 @@ class Calibration:
     alpha: float
     critical_updates: float
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a calibration.json, which the setting noise_scale.calibration takes as its value."""
-        fit = {"calibration": self.calibration.value, "calibration_low": self.calibration.low,
-               "calibration_high": self.calibration.high, "alpha": self.alpha,
-               "critical_updates": self.critical_updates, "deviation": self.deviation,
-               "free_fit": {"calibration": dataclasses.asdict(self.free_calibration),
-                            "alpha": dataclasses.asdict(self.free_alpha)},
-               "rate_exponent": dataclasses.asdict(self.rate_exponent) if self.rate_exponent else None,
-               "noise_scale": self.noise_scale, "reference_batch": self.reference_batch, "branches": self.branches,
-               "outside": self.outside, "consumed_samples": self.consumed_samples}
-        whole = pathlib.Path(path)
-        partial = whole.with_name(whole.name + ".partial")
-        partial.write_text(json.dumps(fit, indent=2) + "\n", encoding="utf-8")
-        partial.replace(whole)
-
 
 def plan_branches(reference_batch: int, repetitions: int = _MOST_REPETITIONS) -> list[Branch]:
     """The branches in the order in which they run: whenever one stops, those that have run say as much as they can."""
