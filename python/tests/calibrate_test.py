@@ -1,6 +1,5 @@
 """A calibration finds the c that made the losses, goes on where it was interrupted, and refuses files of others."""
 
-import json
 import math
 import pathlib
 import random
