@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,8 +37,8 @@ inline constexpr auto named_values<Architecture> =
 std::string_view causal_language_model_class(Architecture architecture);
 
 // Lists the architectures whose models have a field of config.json; the others ignore it. Empty: all have it.
-std::span<const Architecture> architectures_with(std::string_view field);
-// Returns the value of such a field that has no effect.
+std::vector<Architecture> architectures_with(std::string_view field);
+// Returns the value of such a field that changes nothing.
 double value_without(std::string_view field);
 
 // How the frequencies of rotary embeddings are rescaled for long contexts. The names are those of `rope_type`.
@@ -103,9 +102,9 @@ struct ModelDescription {
   // rotates.
   bool learned_positions = false;
   double rope_theta = 10000.0;
-  std::optional<RopeScaling> rope_scaling;
-  double partial_rotary_factor = 1;  // the fraction of each head that rotates: its first elements
-  // The base of the rotary embeddings in sliding layers, to which rope_scaling does not apply. 0: as in other layers.
+  std::optional<RopeScaling> rope_scaling = {};
+  double partial_rotary_factor = 1;  // the share of each head that rotates: its first elements
+  // The base of the rotary embeddings in sliding layers, which rope_scaling then leaves alone. 0: as in other layers.
   double sliding_rope_theta = 0;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;

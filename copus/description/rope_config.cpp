@@ -135,12 +135,13 @@ void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, Mode
     if (parameters && (old_style.scaling != full.scaling || has_other_theta)) fail_contradiction(config);
     full = {old_style.theta ? old_style.theta : full.theta, old_style.scaling, std::nullopt};
   }
-  model.rope_theta = full.theta.value_or(style.theta);
+  model.rope_theta = full.theta.value_or(model.rope_theta);
   model.rope_scaling = full.scaling;
   const std::optional<double> outer_theta =
-      model.architecture == Architecture::gemma3_text ? config.positive_number("rope_local_base_freq") : std::nullopt;
-  const double sliding_theta = sliding.theta.value_or(outer_theta.value_or(style.sliding_theta));
-  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are the same
+      style.sliding_theta_field != nullptr ? config.positive_number(style.sliding_theta_field) : std::nullopt;
+  const double sliding_theta = sliding.theta.value_or(outer_theta.value_or(model.sliding_rope_theta));
+  model.sliding_rope_theta = 0;
+  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are alike
   if (sliding.scaling) {
     parameters->fail(
         "\"sliding_attention\" has another rope_type than \"default\" and other numbers than "
@@ -176,7 +177,7 @@ void parse_common_rope(const Fields& config, const RopeStyle& style, ModelDescri
     model.rope_scaling = rope->scaling;
     model.partial_rotary_factor = rope->share.value_or(outer_share);
   }
-  model.rope_theta = theta.value_or(style.theta);
+  model.rope_theta = theta.value_or(model.rope_theta);
 }
 
 }  // namespace

@@ -10,14 +10,14 @@ namespace copus {
 
 // The rotary embeddings that config.json of an architecture may describe.
 struct RopeStyle {
-  double theta;          // transformers' default
-  double sliding_theta;  // transformers' default for sliding layers, if layers have types
-  bool by_layer_type;    // whether rope_parameters holds an object for each type of layer
-  bool may_be_scaled;    // by every RopeType
-  bool may_be_partial;   // with partial_rotary_factor
+  bool by_layer_type = false;                 // whether rope_parameters holds an object for each type of layer
+  bool may_be_scaled = true;                  // by every RopeType
+  bool may_be_partial = false;                // by partial_rotary_factor
+  const char* sliding_theta_field = nullptr;  // of the base of sliding layers, beside rope_parameters
 };
 
-// Reads bases, scaling and the rotating fraction, in the style of transformers 4 or 5.
+// Reads bases, scaling and the share that rotates, in the style of transformers 4 or 5. The model has the defaults of
+// its architecture.
 void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& model);
 
 // Returns `rope_scaling`, or an object of `rope_parameters` without its base.
