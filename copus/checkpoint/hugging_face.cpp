@@ -17,8 +17,6 @@
 namespace copus {
 namespace {
 
-constexpr std::string_view head_name = "lm_head.weight";
-
 constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
                                              "added_tokens.json", "tokenizer.model",       "vocab.json",
                                              "merges.txt",        "chat_template.jinja",   generation_config_file_name};
@@ -38,10 +36,11 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// Whether a tensor is a buffer that older versions of transformers saved and that follows from config.json: rotary
-// embeddings' frequencies, and GPT-2's masks.
+// Tells whether a tensor is a buffer that older versions of transformers saved; these follow from config.json: rotary
+// embeddings' frequencies, and the masks of GPT-2 and GPT-NeoX.
 bool is_derived_buffer(std::string_view name) {
-  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias");
 }
 
 void check_tensor(const TensorView& tensor, const std::vector<int64_t>& shape, const std::string& source) {
@@ -78,9 +77,9 @@ bool have_equal_values(const TensorView& a, const TensorView& b) {
 void check_tied_head(const TensorView& head, const TensorView& embedding, const std::string& source) {
   check_tensor(head, embedding.shape, source);
   if (have_equal_values(head, embedding)) return;
-  throw UserError(concat(source, ": \"tie_word_embeddings\" is true, but ", head_name, " has other values than ",
+  throw UserError(concat(source, ": \"tie_word_embeddings\" is true, but ", head.name, " has other values than ",
                          embedding.name, "; write \"tie_word_embeddings\": false in ", model_config_file_name,
-                         " to keep both, or delete ", head_name));
+                         " to keep both, or delete ", head.name));
 }
 
 // Removes a trailing slash: "models/exported/" names the same folder as "models/exported".
@@ -102,9 +101,11 @@ void check_if_checkpoint(const std::filesystem::path& directory) {
   }
 }
 
-// Checks that `weights` are exactly the `expected` tensors, the first of which is the embedding.
+// Checks that `weights` are exactly the `expected` tensors, of which the first is the embedding. A tied model may have
+// a head of this name besides; untied: empty.
 template <class Expected>
-std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<Expected>& expected, bool is_tied,
+std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<Expected>& expected,
+                                                             const std::string& tied_head,
                                                              std::span<const TensorView> weights,
                                                              const std::string& source) {
   std::map<std::string, TensorView, std::less<>> given;
@@ -124,8 +125,8 @@ std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<E
     check_tensor(found->second, one.shape, source);
     matched.insert(given.extract(found));
   }
-  const auto head = given.find(head_name), embedding = matched.find(expected.front().name);
-  if (is_tied && head != given.end() && embedding != matched.end()) {
+  const auto head = given.find(tied_head), embedding = matched.find(expected.front().name);
+  if (head != given.end() && embedding != matched.end()) {
     check_tied_head(head->second, embedding->second, source);
     given.erase(head);
   }
@@ -153,7 +154,7 @@ std::vector<TensorView> with_prefix(const std::vector<StoredTensor>& stored, std
   const auto is_prefixed = [&](const TensorView& tensor) { return tensor.name.starts_with(base_prefix); };
   if (std::ranges::any_of(all, is_prefixed)) return all;
   for (TensorView& tensor : all) {
-    if (tensor.name != head_name) tensor.name.insert(0, base_prefix);
+    if (tensor.name != stored.back().name) tensor.name.insert(0, base_prefix);
   }
   return all;
 }
@@ -163,7 +164,7 @@ std::vector<TensorView> with_prefix(const std::vector<StoredTensor>& stored, std
 std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescription& model,
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source) {
-  return match_tensors(list_parameters(model), model.tie_word_embeddings, weights, source);
+  return match_tensors(list_parameters(model), model.tie_word_embeddings ? "lm_head.weight" : "", weights, source);
 }
 
 std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
@@ -172,7 +173,7 @@ std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescri
   const std::vector<StoredTensor> stored = list_stored_tensors(model);
   const bool is_plain = std::ranges::all_of(stored, &StoredTensor::is_plain);
   const auto matched =
-      match_tensors(stored, model.tie_word_embeddings,
+      match_tensors(stored, model.tie_word_embeddings ? stored_head_name(model) : "",
                     is_plain ? std::vector(tensors.begin(), tensors.end()) : with_prefix(stored, tensors), source);
   std::map<std::string, TensorView, std::less<>> parameters;
   for (const StoredTensor& tensor : stored) {

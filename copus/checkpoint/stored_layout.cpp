@@ -45,14 +45,35 @@ std::byte* allocate(TensorView& tensor) {
 
 }  // namespace
 
+namespace {
+
+// Calls copy(parameter, its first byte, first byte of the stack, bytes) for the stretches of parameters of a stack that
+// has some outputs of each in turn.
+template <class Copy>
+void for_turns(const StoredTensor& stored, DType dtype, Copy copy) {
+  const int64_t row = (stored.shape.size() == 2 ? stored.shape.back() : 1) * size_of(dtype);
+  const int64_t stretch = stored.outputs_in_turn * row;
+  const int64_t turns = stored.shape.front() / (stored.outputs_in_turn * std::ssize(stored.parameters));
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (int64_t i = 0; i < std::ssize(stored.parameters); ++i) {
+      copy(static_cast<size_t>(i), turn * stretch, (turn * std::ssize(stored.parameters) + i) * stretch, stretch);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& tensor) {
   const int64_t size = size_of(tensor.dtype), outputs = stored.shape.back();
   std::vector<TensorView> parameters;
-  int64_t first = 0;  // element of a plain stack, or output of a transposed one
+  std::vector<std::byte*> turns;
+  int64_t first = 0;  // element of a plain stack, output of a transposed one
   for (const ParameterInfo& info : stored.parameters) {
     TensorView& parameter = parameters.emplace_back(TensorView{
         .name = info.name, .dtype = tensor.dtype, .shape = info.shape, .bytes = {}, .memory = tensor.memory});
-    if (stored.is_transposed) {
+    if (stored.outputs_in_turn > 0) {
+      turns.push_back(allocate(parameter));
+    } else if (stored.is_transposed) {
       const int64_t out = info.shape[0], in = info.shape[1];
       transpose(tensor.dtype, tensor.bytes.data() + first * size, outputs, allocate(parameter), in, in, out);
       first += out;
@@ -60,6 +81,11 @@ std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& ten
       parameter.bytes = tensor.bytes.subspan(first * size, parameter.num_elements() * size);
       first += parameter.num_elements();
     }
+  }
+  if (stored.outputs_in_turn > 0) {
+    for_turns(stored, tensor.dtype, [&](size_t i, int64_t of_parameter, int64_t of_stack, int64_t bytes) {
+      std::memcpy(turns[i] + of_parameter, tensor.bytes.data() + of_stack, static_cast<size_t>(bytes));
+    });
   }
   return parameters;
 }
@@ -71,6 +97,12 @@ TensorView pack(const StoredTensor& stored, std::span<const TensorView> paramete
   if (stored.is_plain()) return tensor;
   tensor.shape = stored.shape;
   std::byte* to = allocate(tensor);
+  if (stored.outputs_in_turn > 0) {
+    for_turns(stored, tensor.dtype, [&](size_t i, int64_t of_parameter, int64_t of_stack, int64_t bytes) {
+      std::memcpy(to + of_stack, parameters[i].bytes.data() + of_parameter, static_cast<size_t>(bytes));
+    });
+    return tensor;
+  }
   for (const TensorView& parameter : parameters) {
     COPUS_CHECK(parameter.dtype == tensor.dtype, parameter.name, " in ", stored.name);
     if (stored.is_transposed) {

@@ -37,6 +37,31 @@ TEST(StoredLayout, TransposesAndStacksAlongOutputs) {
   EXPECT_EQ(to_float(unpacked[1]), b);
 }
 
+// Two heads of two elements, and a bias.
+TEST(StoredLayout, StacksSomeOutputsOfEachInTurn) {
+  const std::vector<ParameterInfo> parameters = {{"q", {4, 2}, ParameterKind::linear, 0},
+                                                 {"k", {4, 2}, ParameterKind::linear, 0}};
+  const StoredTensor stored{.name = "qk", .shape = {8, 2}, .parameters = parameters, .outputs_in_turn = 2};
+  const std::vector<float> q = {1, 2, 3, 4, 5, 6, 7, 8}, k = {11, 12, 13, 14, 15, 16, 17, 18};
+  const auto view = [](const char* name, std::vector<int64_t> shape, const std::vector<float>& values) {
+    return TensorView{
+        .name = name, .dtype = DType::f32, .shape = std::move(shape), .bytes = std::as_bytes(std::span(values))};
+  };
+  const TensorView packed = pack(stored, std::vector{view("q", {4, 2}, q), view("k", {4, 2}, k)});
+  EXPECT_THAT(to_float(packed), testing::ElementsAre(1, 2, 3, 4, 11, 12, 13, 14, 5, 6, 7, 8, 15, 16, 17, 18));
+  EXPECT_EQ(to_float(unpack(stored, packed)[0]), q);
+  EXPECT_EQ(to_float(unpack(stored, packed)[1]), k);
+
+  const StoredTensor bias{.name = "b",
+                          .shape = {8},
+                          .parameters = {{"q", {4}, ParameterKind::bias, 0}, {"k", {4}, ParameterKind::bias, 0}},
+                          .outputs_in_turn = 2};
+  const std::vector<float> b = {1, 2, 3, 4}, c = {5, 6, 7, 8};
+  const TensorView packed_bias = pack(bias, std::vector{view("q", {4}, b), view("k", {4}, c)});
+  EXPECT_THAT(to_float(packed_bias), testing::ElementsAre(1, 2, 5, 6, 3, 4, 7, 8));
+  EXPECT_EQ(to_float(unpack(bias, packed_bias)[1]), c);
+}
+
 std::vector<HostTensor> random_parameters(const ModelDescription& model) {
   std::vector<HostTensor> tensors;
   for (const ParameterInfo& parameter : list_parameters(model)) {

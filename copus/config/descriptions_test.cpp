@@ -189,10 +189,10 @@ TEST(Descriptions, UnknownNamesListThoseThatThereAre) {
   EXPECT_THAT(user_error([] { find_cluster("h100-smx"); }),
               AllOf(HasSubstr("--cluster h100-smx: there is no such file"), HasSubstr("did you mean h100-sxm?"),
                     HasSubstr("a100-sxm, "), HasSubstr("two-small-nodes")));
-  EXPECT_THAT(
-      user_error([] { find_model("t5-large"); }),
-      AllOf(HasSubstr("--model t5-large"), HasSubstr("a .json file, or one of gemma-3-1b, gpt2, granite-3.1-2b, "),
-            testing::Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(user_error([] { find_model("t5-large"); }),
+              AllOf(HasSubstr("--model t5-large"),
+                    HasSubstr("a .json file, or one of gemma-2-2b, gemma-3-1b, gpt2, granite-3.1-2b, "),
+                    testing::Not(HasSubstr("did you mean"))));
 }
 
 TEST(Descriptions, ANameMayBeTooLongForAFile) {

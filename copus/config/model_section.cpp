@@ -35,13 +35,18 @@ Json to_json(const Setting& setting) {
       for (const Setting& child : setting.children) object[child.name] = to_json(child);
       return object;
     }
+    case Setting::Kind::list: {
+      Json array = Json::array();
+      for (const Setting& child : setting.children) array.push_back(to_json(child));
+      return array;
+    }
     default:
       return nullptr;  // the reader has refused other types: no field of a model has one
   }
 }
 
-// Replaces Copus' fields for sliding layers by the lists and objects of transformers.
-void describe_by_layer_type(Json& config) {
+// Replaces our field of sliding layers by transformers' list.
+void describe_layer_types(Json& config) {
   constexpr int64_t most_layers = 1 << 16;
   const int64_t interval = config.value("full_attention_interval", int64_t{0});
   const Json layers = config.value("num_hidden_layers", Json());
@@ -52,6 +57,10 @@ void describe_by_layer_type(Json& config) {
       config["layer_types"].push_back(is_full ? "full_attention" : "sliding_attention");
     }
   }
+}
+
+// Replaces the rotary embeddings by transformers' objects of types of layers.
+void describe_rope_by_layer_type(Json& config) {
   Json full = config.value("rope_scaling", Json::object());
   full["rope_theta"] = config["rope_theta"];
   const Json sliding = {{"rope_theta", config.value("sliding_rope_theta", Json(0))}};
@@ -61,24 +70,25 @@ void describe_by_layer_type(Json& config) {
   config.erase("rope_scaling");
 }
 
-// Sets the multipliers of Gemma 3. In transformers the embedding's multiplier is fixed, and that of the attention
-// scores is 1 / sqrt(a whole number).
-ModelDescription describe_gemma3(Json config, const std::string& where) {
+// Gives Gemma 2 and 3 their multipliers. In transformers the embedding's is fixed, and the scores' is one over the root
+// of a whole number.
+ModelDescription describe_gemma(Json config, Architecture architecture, const std::string& where) {
   config["query_pre_attn_scalar"] = nullptr;
   if (config["attention_multiplier"].is_number()) {
     const auto multiplier = config["attention_multiplier"].get<double>();
     const double exact = 1 / (multiplier * multiplier), whole = std::round(exact);
     if (whole < 1 || whole > 0x1p20 || std::abs(exact - whole) > 1e-6 * exact) {
-      throw UserError(concat(where, ": attention_multiplier of a model of gemma3_text is one over the root of a whole ",
-                             "number, got ", multiplier));
+      throw UserError(concat(where, ": attention_multiplier of a model of ", to_string(architecture),
+                             " is one over the root of a whole number, got ", multiplier));
     }
     config["query_pre_attn_scalar"] = static_cast<int64_t>(whole);
   }
   const ModelDescription model = parse_model_description(config.dump(), where);
   const double given = config.value("embedding_multiplier", model.embedding_multiplier);
   if (std::abs(given / model.embedding_multiplier - 1) > 1e-6) {
-    throw UserError(concat(where, ": embedding_multiplier of a model of gemma3_text is the root of hidden_size, ",
-                           model.embedding_multiplier, ", got ", given, "; leave it out"));
+    throw UserError(concat(where, ": embedding_multiplier of a model of ", to_string(architecture),
+                           " is the root of hidden_size, ", model.embedding_multiplier, ", got ", given,
+                           "; leave it out"));
   }
   return model;
 }
@@ -115,10 +125,11 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 }  // namespace
 
-// Some defaults of transformers' classes would surprise a reader of the table, so they do not apply here: the number of
-// key/value heads, Qwen3's head size, Mistral's window, the epsilon of OLMo 2, OLMo 3, Phi-3 and GPT-2, the tied
-// embeddings of SmolLM3, Gemma 3 and GPT-2, the rotary base of SmolLM3, OLMo 3 and Gemma 3, SmolLM3's layers without
-// rotary embeddings, OLMo 3's and Gemma 3's layer types, and the attention multiplier of Granite and Gemma 3.
+// Some defaults of transformers' classes would surprise a reader of the table and do not hold here: the number of
+// key/value heads, the size of a head of Qwen3 and Gemma, Mistral's window, the epsilon of OLMo 2, OLMo 3, Phi-3, GPT-2
+// and GPT-NeoX, the tied embeddings of SmolLM3, Gemma and GPT-2, the rotary base of SmolLM3, OLMo 3 and Gemma 3,
+// SmolLM3's layers without rotary embeddings, OLMo 3's and Gemma's types of layers, Granite's and Gemma's multiplier of
+// attention, Gemma 2's soft-caps, and GPT-NeoX's biases of attention, parallel residual and share that rotates.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},
@@ -126,6 +137,11 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
                  {"head_dim", nullptr},
                  {"sliding_window", nullptr},
                  {"attention_multiplier", nullptr},
+                 {"attn_logit_softcapping", nullptr},
+                 {"final_logit_softcapping", nullptr},
+                 {"attention_bias", false},
+                 {"use_parallel_residual", false},
+                 {"partial_rotary_factor", defaults.partial_rotary_factor},
                  {"rms_norm_eps", defaults.rms_norm_eps},
                  {"rope_theta", defaults.rope_theta},
                  {"no_rope_layer_interval", defaults.no_rope_interval},
@@ -147,10 +163,20 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
     }
     config[field.name] = to_json(field);
   }
-  const auto owners = architectures_with("full_attention_interval");
-  if (std::ranges::find(owners, architecture) != owners.end()) describe_by_layer_type(config);
-  return architecture == Architecture::gemma3_text ? describe_gemma3(std::move(config), where)
-                                                   : parse_model_description(config.dump(), where);
+  // Phi-3's class reads the context before scaling here alone.
+  if (const Json scaling = config.value("rope_scaling", Json::object());
+      scaling.contains("original_max_position_embeddings")) {
+    config["original_max_position_embeddings"] = scaling["original_max_position_embeddings"];
+  }
+  const auto owns = [&](const char* field) {
+    const auto owners = architectures_with(field);
+    return std::ranges::find(owners, architecture) != owners.end();
+  };
+  if (owns("full_attention_interval")) describe_layer_types(config);
+  if (owns("sliding_rope_theta")) describe_rope_by_layer_type(config);
+  const bool is_gemma = architecture == Architecture::gemma2 || architecture == Architecture::gemma3_text;
+  return is_gemma ? describe_gemma(std::move(config), architecture, where)
+                  : parse_model_description(config.dump(), where);
 }
 
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config) {

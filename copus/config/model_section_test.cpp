@@ -76,6 +76,31 @@ TEST_F(ModelSection, MayBeInline) {
   EXPECT_EQ(parse_with_model(gemma3).model.attention_multiplier, 0) << "1 / sqrt(head_dim), not transformers' 1/16";
   EXPECT_EQ(parse_with_model(gemma3).model.full_attention_interval, 0) << "not the 6 of transformers";
   EXPECT_EQ(parse_with_model(concat(gemma3, "attention_multiplier = 0.2\n")).model.attention_multiplier, 0.2);
+  const std::string gemma2 = concat(inline_model, "architecture = 'gemma2'\n");
+  EXPECT_EQ(parse_with_model(gemma2).model.attention_softcap, 0) << "not the 50 of transformers";
+  EXPECT_EQ(parse_with_model(gemma2).model.logits_softcap, 0) << "not the 30 of transformers";
+  const ModelDescription capped = parse_with_model(concat(gemma2, "attn_logit_softcapping = 50.0\n")).model;
+  EXPECT_TRUE(capped.attention_softcap == 50 && capped.logits_softcap == 0);
+  const std::string gpt_neox = concat(inline_model, "architecture = 'gpt_neox'\n");
+  const ModelDescription neox = parse_with_model(gpt_neox).model;
+  EXPECT_EQ(neox.partial_rotary_factor, 1) << "not the quarter of transformers";
+  EXPECT_TRUE(neox.feed_forward_bias && !neox.attention_output_bias && !neox.parallel_residual);
+  EXPECT_TRUE(parse_with_model(concat(gpt_neox, "use_parallel_residual = true\n")).model.parallel_residual);
+}
+
+TEST_F(ModelSection, TakesLongrope) {
+  const std::string phi3 = concat(inline_model, "architecture = 'phi3'\nmax_position_embeddings = 256\n");
+  const auto with = [&](const std::string& lists) {
+    return concat(phi3, "rope_scaling = { rope_type = 'longrope', original_max_position_embeddings = 32, ", lists,
+                  " }\n");
+  };
+  const RopeScaling scaling =
+      parse_with_model(with("short_factor = [1.0, 1, 1, 1, 2, 2, 2, 2], long_factor = [1, 2, 3, 4, 5, 6, 7, 8.5]"))
+          .model.rope_scaling.value();
+  EXPECT_EQ(scaling.factor, 8);
+  EXPECT_EQ(scaling.original_max_position_embeddings, 32);
+  EXPECT_EQ(scaling.long_factor.back(), 8.5);
+  EXPECT_THAT(error_with_model(with("short_factor = [1.0]")), HasSubstr("\"long_factor\" must be a list of numbers"));
 }
 
 TEST_F(ModelSection, TakesLlama3Scaling) {
@@ -169,7 +194,8 @@ TEST_F(ModelSection, InlineMistakesNameTheLine) {
               AllOf(HasSubstr("run.toml:7: model.sliding_window belongs to mistral"), HasSubstr("llama")));
   EXPECT_THAT(
       error_with_model(concat(inline_model, "architecture = 'olmo2'\nmlp_bias = true\n")),
-      HasSubstr("run.toml:8: model.mlp_bias belongs to llama, smollm3, gpt2, granite; a model of olmo2 has none"));
+      HasSubstr(
+          "run.toml:8: model.mlp_bias belongs to llama, smollm3, gpt2, granite, gpt_neox; a model of olmo2 has none"));
   const std::string gemma3 = concat(inline_model, "architecture = 'gemma3_text'\n");
   for (const char* other : {"1", "1.0", "3"}) {
     EXPECT_THAT(error_with_model(concat(gemma3, "embedding_multiplier = ", other)),

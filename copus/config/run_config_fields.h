@@ -107,6 +107,9 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("residual_multiplier", model.residual_multiplier, single_precision);
   visitor.field("attention_multiplier", model.attention_multiplier, single_precision_or_zero);
   visitor.field("logits_scaling", model.logits_scaling, single_precision);
+  visitor.field("attn_logit_softcapping", model.attention_softcap, single_precision_or_zero);
+  visitor.field("final_logit_softcapping", model.logits_softcap, single_precision_or_zero);
+  visitor.field("use_parallel_residual", model.parallel_residual);
   visitor.field("attention_bias", model.attention_output_bias);
   visitor.field("mlp_bias", model.feed_forward_bias);
   visitor.field("tie_word_embeddings", model.tie_word_embeddings);

@@ -325,6 +325,9 @@ TEST(RunConfig, ContradictionsAreRefused) {
                                            "train.device=cuda"};
   EXPECT_THAT(message_of(minimal(), within),
               AllOf(HasSubstr("windows of 100 tokens (sliding_window)"), HasSubstr("at most 100"), HasSubstr("cpu")));
+  EXPECT_THAT(
+      message_of(minimal(), {"model.architecture=gemma2", "model.attn_logit_softcapping=50", "train.device=cuda"}),
+      AllOf(HasSubstr("attn_logit_softcapping"), HasSubstr("no GPU kernel"), HasSubstr("\"cpu\"")));
   EXPECT_THAT(message_of(minimal(), {"data.mask_across_documents=true", "train.device=cuda"}),
               AllOf(HasSubstr("data.mask_across_documents"), HasSubstr("no GPU kernel"), HasSubstr("\"cpu\"")));
   EXPECT_THAT(message_of(minimal("[optimizer]\nschedule = 'wsd'\nwarmup_tokens = 0.5\ndecay_tokens = 0.6")),

@@ -28,6 +28,12 @@ std::string write(const RopeScaling& scaling) {
     const bool is_whole = name == "original_max_position_embeddings";
     text += concat(", ", name, " = ", is_whole ? std::to_string(static_cast<int64_t>(value)) : write_number(value));
   }
+  for (const auto& [name, list] : scaling_lists(scaling)) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      text += concat(i == 0 ? concat(", ", name, " = [") : ", ", write_number(list[i]));
+    }
+    text += "]";
+  }
   return text + " }";
 }
 std::string write(const Curve& curve) {

@@ -35,7 +35,8 @@ class RandomConfigs {
     config.parallel.recompute = static_cast<Recompute>(whole(0, 2));
     config.train.clip_norm = positive();
     config.execution.threads = whole(0, 64);
-    config.execution.device = config.data.mask_across_documents || config.model.has_window(config.train.sequence_length)
+    config.execution.device = config.data.mask_across_documents || config.model.attention_softcap > 0 ||
+                                      config.model.has_window(config.train.sequence_length)
                                   ? "cpu"
                                   : "device" + text();
     config.optimizer.lr = positive();
@@ -110,16 +111,18 @@ class RandomConfigs {
     model.num_layers = whole(1, 100);
     if (model.architecture == Architecture::smollm3) model.no_rope_interval = whole(0, model.num_layers);
     model.max_position_embeddings = whole(2, INT32_MAX);
-    const bool has_layer_types =
-        model.architecture == Architecture::olmo3 || model.architecture == Architecture::gemma3_text;
+    const bool is_gemma = model.architecture == Architecture::gemma3_text || model.architecture == Architecture::gemma2;
+    const bool has_layer_types = model.architecture == Architecture::olmo3 || is_gemma;
     const bool may_have_window =
         has_layer_types || model.architecture == Architecture::mistral || model.architecture == Architecture::phi3;
     if (may_have_window && coin()) {
       model.attention_window = whole(1, model.max_position_embeddings - 1);
     }
-    if (model.architecture == Architecture::gemma3_text) {
+    if (model.architecture == Architecture::gemma3_text) model.qk_norm = QkNorm::head;
+    if (may("attn_logit_softcapping")) model.attention_softcap = positive();
+    if (may("final_logit_softcapping")) model.logits_softcap = positive();
+    if (is_gemma) {
       model.activation = ActivationFunction::gelu_tanh;
-      model.qk_norm = QkNorm::head;
       model.block_norm = BlockNorm::both;
       model.norms_add_one = true;
       model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
@@ -136,37 +139,48 @@ class RandomConfigs {
     if (has_layer_types && coin()) model.full_attention_interval = whole(0, model.num_layers);
     model.rms_norm_eps = positive();
     model.rope_theta = positive();
-    if (model.architecture == Architecture::gpt2) {
+    if (model.architecture == Architecture::gpt2 || model.architecture == Architecture::gpt_neox) {
       model.norm = NormKind::layer;
-      model.learned_positions = model.scales_residual_initializer = true;
-      model.activation = ActivationFunction::gelu_tanh;
       model.gated_feed_forward = false;
-      model.qkv_bias = model.attention_output_bias = model.feed_forward_bias = true;
+      model.feed_forward_bias = true;
       model.num_kv_heads = model.num_heads;
       model.hidden_size = model.num_heads * model.head_dim;
+    }
+    if (model.architecture == Architecture::gpt2) {
+      model.learned_positions = model.scales_residual_initializer = true;
+      model.activation = ActivationFunction::gelu_tanh;
+      model.qkv_bias = model.attention_output_bias = true;
       model.rope_theta = ModelDescription().rope_theta;
+    }
+    if (model.architecture == Architecture::gpt_neox) {
+      model.activation = ActivationFunction::gelu;
+      model.parallel_residual = coin();
     }
     model.tie_word_embeddings = coin();
     model.initializer_range = 1 - share();
-    if (model.architecture == Architecture::phi3) {
-      if (coin() && model.head_dim % 4 == 0) model.partial_rotary_factor = 0.5;
-      return model;
-    }
+    if (may("partial_rotary_factor") && model.head_dim % 4 == 0) model.partial_rotary_factor = 0.5;
     if (!model.learned_positions && coin()) {
       RopeScaling& scaling = model.rope_scaling.emplace();
-      scaling.type = static_cast<RopeType>(whole(0, 2));
+      scaling.type = model.architecture == Architecture::phi3 ? RopeType::longrope : static_cast<RopeType>(whole(0, 4));
       scaling.factor = 1 + share();
-      if (scaling.type != RopeType::linear) {
+      if (scaling.has_original_context()) scaling.original_max_position_embeddings = whole(2, 100000);
+      if (scaling.type == RopeType::llama3 || scaling.type == RopeType::yarn) {
         scaling.low_frequency_factor = share() + 1e-3;
         scaling.high_frequency_factor = 2 + share();
-        scaling.original_max_position_embeddings = whole(1, 100000);
+      }
+      if (scaling.type == RopeType::longrope) {
+        scaling.attention_factor = 1 + share();
+        for (int64_t i = 0; i < model.rotary_dim() / 2; ++i) {
+          scaling.short_factor.push_back(positive());
+          scaling.long_factor.push_back(positive());
+        }
       }
       if (scaling.type == RopeType::yarn) {
         scaling.attention_factor = 1 + share();
         model.rope_theta = 2 + share();
       }
     }
-    if (has_layer_types && coin()) model.sliding_rope_theta = positive();
+    if (may("sliding_rope_theta")) model.sliding_rope_theta = positive();
     return model;
   }
 

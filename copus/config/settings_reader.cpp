@@ -277,6 +277,7 @@ void SettingsReader::field(const char* key, std::optional<RopeScaling>&) {
     if (type->kind != Setting::Kind::text || std::get<std::string>(type->value) != name) continue;
     std::vector<std::string> keys = {"rope_type"};
     for (const auto& [field_name, value] : scaling_numbers({.type = known})) keys.emplace_back(field_name);
+    for (const auto& [field_name, list] : scaling_lists({.type = known})) keys.emplace_back(field_name);
     refuse_other_keys(*setting, keys);
     return;
   }

@@ -25,6 +25,10 @@ constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
                                        {"activation_function", "hidden_act"},
                                        {"layer_norm_epsilon", "rms_norm_eps"}};
 
+// GPT-NeoX's.
+constexpr FieldAlias gpt_neox_aliases[] = {
+    {"layer_norm_eps", "rms_norm_eps"}, {"rotary_pct", "partial_rotary_factor"}, {"rotary_emb_base", "rope_theta"}};
+
 Json window_or_null(const ModelDescription& model) {
   return model.attention_window > 0 ? Json(model.attention_window) : Json(nullptr);
 }
@@ -70,14 +74,19 @@ void write_smollm3(const ModelDescription& model, Json& config) {
   }
 }
 
+// Checks the heads of architectures whose attention is as wide as the stream.
+void check_multi_head_attention(const Fields& config, const ModelDescription& model) {
+  if (model.num_kv_heads == model.num_heads && model.num_heads * model.head_dim == model.hidden_size) return;
+  config.fail("a model of ", to_string(model.architecture),
+              " has as many key/value heads as heads, which together are as wide as \"", config.key("hidden_size"),
+              "\" (", model.hidden_size, "), got ", model.num_kv_heads, " and ", model.num_heads, " heads of ",
+              model.head_dim);
+}
+
 void read_gpt2(const Fields& config, ModelDescription& model) {
   model.qkv_bias = model.attention_output_bias = model.feed_forward_bias = true;  // whatever the fields say
   if (!config.find("intermediate_size")) model.intermediate_size = 4 * model.hidden_size;
-  if (model.num_kv_heads != model.num_heads || model.num_heads * model.head_dim != model.hidden_size) {
-    config.fail("a model of gpt2 has as many key/value heads as heads, which together are as wide as \"",
-                config.key("hidden_size"), "\" (", model.hidden_size, "), got ", model.num_kv_heads, " and ",
-                model.num_heads, " heads of ", model.head_dim);
-  }
+  check_multi_head_attention(config, model);
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     if (config.find(name)) config.fail("\"", name, "\": a model of gpt2 learns positions, and rotates nothing");
   }
@@ -100,17 +109,37 @@ void write_gpt2(const ModelDescription&, Json& config) {
   }
 }
 
-// Writes the types of layers, and their rotary embeddings in transformers 5's style.
+void read_gpt_neox(const Fields& config, ModelDescription& model) {
+  model.feed_forward_bias = true;  // whatever the field says
+  model.parallel_residual = config.boolean("use_parallel_residual", true);
+  check_multi_head_attention(config, model);
+}
+
+void write_gpt_neox(const ModelDescription& model, Json& config) {
+  config["partial_rotary_factor"] = config["rope_parameters"]["partial_rotary_factor"] = model.partial_rotary_factor;
+  for (const auto& [alias, name] : gpt_neox_aliases) {
+    config[alias] = config[name];
+    config.erase(name);
+  }
+  for (const char* name : {"num_key_value_heads", "head_dim", "mlp_bias"}) config.erase(name);
+  config["use_parallel_residual"] = model.parallel_residual;
+}
+
 void write_layer_types(const ModelDescription& model, Json& config) {
-  const Json shared = config["rope_parameters"];
-  const Json sliding = {{"rope_type", "default"}, {"rope_theta", model.sliding_rope_theta}};
-  config["rope_parameters"] = {{"full_attention", shared},
-                               {"sliding_attention", model.sliding_rope_theta > 0 ? sliding : shared}};
   config["layer_types"] = Json::array();
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     config["layer_types"].push_back(model.is_sliding(layer) ? "sliding_attention" : "full_attention");
   }
   config["sliding_window"] = model.attention_window > 0 ? model.attention_window : model.max_position_embeddings;
+}
+
+// Writes the types of layers, and their rotary embeddings in transformers 5's style.
+void write_rope_by_layer_type(const ModelDescription& model, Json& config) {
+  write_layer_types(model, config);
+  const Json shared = config["rope_parameters"];
+  const Json sliding = {{"rope_type", "default"}, {"rope_theta", model.sliding_rope_theta}};
+  config["rope_parameters"] = {{"full_attention", shared},
+                               {"sliding_attention", model.sliding_rope_theta > 0 ? sliding : shared}};
 }
 
 // Reads the multipliers of Granite. A model without a multiplier of attention has the usual one. Transformers refuses a
@@ -137,6 +166,8 @@ void write_phi3(const ModelDescription& model, Json& config) {
   config["partial_rotary_factor"] = model.partial_rotary_factor;
   config["embd_pdrop"] = 0.0;
   config["sliding_window"] = window_or_null(model);
+  if (!model.rope_scaling) return;
+  config["original_max_position_embeddings"] = model.rope_scaling->original_max_position_embeddings;
 }
 
 // Reads the multipliers of Gemma. A null for query_pre_attn_scalar, which transformers refuses, comes from the section
@@ -152,6 +183,17 @@ void read_gemma(const Fields& config, ModelDescription& model) {
   }
 }
 
+// Reads a soft-cap. A null is none.
+double soft_cap(const Fields& config, const char* name, double fallback) {
+  return config.contains(name) ? config.positive_number(name).value_or(0) : fallback;
+}
+
+void read_gemma2(const Fields& config, ModelDescription& model) {
+  read_gemma(config, model);
+  model.attention_softcap = soft_cap(config, "attn_logit_softcapping", model.attention_softcap);
+  model.logits_softcap = soft_cap(config, "final_logit_softcapping", model.logits_softcap);
+}
+
 void write_gemma(const ModelDescription& model, Json& config) {
   config["query_pre_attn_scalar"] = std::llround(1 / (model.score_scale() * model.score_scale()));
 }
@@ -159,12 +201,22 @@ void write_gemma(const ModelDescription& model, Json& config) {
 void read_gemma3(const Fields& config, ModelDescription& model) {
   read_gemma(config, model);
   for (const char* name : {"final_logit_softcapping", "attn_logit_softcapping"}) {
-    if (config.find(name)) config.fail("\"", name, "\" is given, but soft-caps are not supported");
+    if (config.find(name)) {
+      config.fail("\"", name, "\" is given, but soft-caps of gemma3_text are not supported; only gemma2's are");
+    }
   }
 }
 
-void write_gemma3(const ModelDescription& model, Json& config) {
+void write_gemma2(const ModelDescription& model, Json& config) {
   write_layer_types(model, config);
+  write_gemma(model, config);
+  const auto or_null = [](double cap) { return cap > 0 ? Json(cap) : Json(nullptr); };
+  config["attn_logit_softcapping"] = or_null(model.attention_softcap);
+  config["final_logit_softcapping"] = or_null(model.logits_softcap);
+}
+
+void write_gemma3(const ModelDescription& model, Json& config) {
+  write_rope_by_layer_type(model, config);
   write_gemma(model, config);
   config["rope_local_base_freq"] = model.sliding_rope_theta > 0 ? model.sliding_rope_theta : model.rope_theta;
   // Beside layer_types, for readers that know only this.
@@ -232,7 +284,7 @@ ArchitectureConfig make_config(Architecture architecture) {
                            .full_attention_interval = 4},
               .fields = {"sliding_window", "full_attention_interval", "sliding_rope_theta", "attention_bias"},
               .rope = {.by_layer_type = true},
-              .write = write_layer_types};
+              .write = write_rope_by_layer_type};
     case Architecture::granite:
       return {.fields = {"attention_bias", "mlp_bias", "embedding_multiplier", "residual_multiplier",
                          "attention_multiplier", "logits_scaling"},
@@ -242,7 +294,7 @@ ArchitectureConfig make_config(Architecture architecture) {
       return {.defaults = {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5},
               .fields = {"sliding_window", "partial_rotary_factor"},
               .dropout = {{"attention_dropout"}, {"resid_pdrop"}},
-              .rope = {.may_be_scaled = false, .may_be_partial = true},
+              .rope = {.is_phi3 = true, .may_be_partial = true},
               .write = write_phi3};
     case Architecture::gemma3_text:
       return {.defaults = {.num_kv_heads = 4,
@@ -265,6 +317,39 @@ ArchitectureConfig make_config(Architecture architecture) {
               .interval_field = "sliding_window_pattern",
               .read = read_gemma3,
               .write = write_gemma3};
+    case Architecture::gemma2:
+      return {.defaults = {.num_kv_heads = 4,
+                           .head_dim = 256,
+                           .max_position_embeddings = 8192,
+                           .tie_word_embeddings = true,
+                           .activation = ActivationFunction::gelu_tanh,
+                           .block_norm = BlockNorm::both,
+                           .norms_add_one = true,
+                           .attention_window = default_sliding_window,
+                           .full_attention_interval = 2,
+                           .attention_softcap = 50,
+                           .logits_softcap = 30},
+              .fields = {"sliding_window", "full_attention_interval", "attention_bias", "embedding_multiplier",
+                         "attention_multiplier", "attn_logit_softcapping", "final_logit_softcapping"},
+              .activation = {"hidden_activation", {"gelu_pytorch_tanh", "gelu_new"}},
+              .heads_divide_stream = true,
+              .read = read_gemma2,
+              .write = write_gemma2};
+    case Architecture::gpt_neox:
+      return {.defaults = {.norm = NormKind::layer,
+                           .rms_norm_eps = 1e-5,
+                           .partial_rotary_factor = 0.25,
+                           .attention_output_bias = true,
+                           .activation = ActivationFunction::gelu,
+                           .gated_feed_forward = false},
+              .fields = {"partial_rotary_factor", "attention_bias", "mlp_bias", "use_parallel_residual"},
+              .dropout = {{"attention_dropout"}, {"hidden_dropout"}},
+              .activation = {"hidden_act", {"gelu"}},
+              .rope = {.may_be_partial = true},
+              .heads_divide_stream = true,
+              .aliases = gpt_neox_aliases,
+              .read = read_gpt_neox,
+              .write = write_gpt_neox};
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }

@@ -27,7 +27,7 @@ struct DropoutField {
   double fallback = 0;
 };
 
-// The functions of a feed-forward's activation that an architecture may name.
+// The names of a feed-forward's activation.
 struct ActivationNames {
   const char* field = "hidden_act";
   std::vector<std::string_view> names = {"silu"};  // all mean the same; the first is the default

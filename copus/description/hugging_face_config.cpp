@@ -120,10 +120,10 @@ void parse_window(const Fields& config, ModelDescription& model) {
 
 void parse_biases(const Fields& config, ModelDescription& model) {
   const ArchitectureConfig& own = config_of(model.architecture);
-  const auto has = [&](const char* name) { return own.has(name) && config.boolean(name); };
-  model.attention_output_bias = has("attention_bias");
-  model.qkv_bias = model.attention_output_bias || own.defaults.qkv_bias;
-  model.feed_forward_bias = has("mlp_bias");
+  if (own.has("attention_bias")) {
+    model.qkv_bias = model.attention_output_bias = config.boolean("attention_bias", model.attention_output_bias);
+  }
+  if (own.has("mlp_bias")) model.feed_forward_bias = config.boolean("mlp_bias");
 }
 
 void check_activation(const Fields& config, const ActivationNames& known) {

@@ -8,47 +8,14 @@
 #include "copus/base/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/description/model_description.h"
+#include "copus/description/testing/config_texts.h"
 
 namespace copus {
 namespace {
 
-using Json = nlohmann::json;
+using namespace config_texts;
 using testing::AllOf;
 using testing::HasSubstr;
-
-const Json llama_config = Json::parse(R"({
-  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": 64,
-  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4
-})");
-
-Json with(Json config, const Json& changes) {
-  config.update(changes);
-  return config;
-}
-
-Json as(const char* class_name, const char* type) {
-  return with(llama_config, {{"architectures", {class_name}}, {"model_type", type}, {"num_key_value_heads", 2}});
-}
-const Json qwen2_config = as("Qwen2ForCausalLM", "qwen2");
-const Json qwen3_config = as("Qwen3ForCausalLM", "qwen3");
-const Json smollm3_config = as("SmolLM3ForCausalLM", "smollm3");
-const Json olmo2_config = as("Olmo2ForCausalLM", "olmo2");
-const Json olmo3_config = with(as("Olmo3ForCausalLM", "olmo3"), {{"num_hidden_layers", 4}});
-const Json granite_config = as("GraniteForCausalLM", "granite");
-const Json phi3_config = as("Phi3ForCausalLM", "phi3");
-const Json gemma3_config = with(as("Gemma3ForCausalLM", "gemma3_text"), {{"num_hidden_layers", 7}});
-const Json gpt2_config = Json::parse(R"({
-  "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
-  "n_positions": 512
-})");
-const Json mistral_config = with(as("MistralForCausalLM", "mistral"), {{"sliding_window", nullptr}});
-
-ModelDescription parse(const Json& config) { return parse_model_description(config.dump(), "config.json"); }
-
-std::string message_of_text(const std::string& text) {
-  return user_error([&] { parse_model_description(text, "config.json"); });
-}
-std::string message_of(const Json& config) { return message_of_text(config.dump()); }
 
 std::string refusal(const Json& changes) { return message_of(with(llama_config, changes)); }
 
@@ -140,28 +107,6 @@ TEST(HuggingFaceConfig, ReadsBothStylesOfRotaryEmbeddings) {
       2048);
 }
 
-TEST(HuggingFaceConfig, ReadsWhichLayersHaveNoRotaryEmbeddings) {
-  const auto interval = [](const Json& changes) {
-    return parse(with(with(smollm3_config, {{"num_hidden_layers", 7}}), changes)).no_rope_interval;
-  };
-  EXPECT_EQ(interval({{"no_rope_layer_interval", 3}}), 3);
-  EXPECT_EQ(interval({{"no_rope_layer_interval", 0}}), 0);
-  EXPECT_EQ(interval({{"no_rope_layer_interval", 8}}), 0) << "beyond the last layer";
-  EXPECT_EQ(interval({{"no_rope_layers", {1, 1, 0, 1, 1, 0, 1}}, {"no_rope_layer_interval", 5}}), 3);
-  EXPECT_EQ(interval({{"no_rope_layers", {1, 1, 1, 1, 1, 1, 1, 0}}}), 0) << "entries beyond the last layer";
-  EXPECT_EQ(interval({{"no_rope_layers", {0, 0, 0, 0, 0, 0, 0}}}), 1);
-
-  const auto refused = [](const Json& changes) {
-    return message_of(with(with(smollm3_config, {{"num_hidden_layers", 3}}), changes));
-  };
-  EXPECT_THAT(refused({{"no_rope_layers", {1, 0, 0}}}), AllOf(HasSubstr("every n-th"), HasSubstr("entry 2")));
-  for (const Json& list : {Json({1, 0}), Json({1, 2, 1}), Json(3)}) {
-    EXPECT_THAT(refused({{"no_rope_layers", list}}), HasSubstr("for each of the 3 layers"));
-  }
-  EXPECT_EQ(parse(with(llama_config, {{"no_rope_layer_interval", 1}})), parse(llama_config))
-      << "transformers ignores it";
-}
-
 TEST(HuggingFaceConfig, TheArchitectureMayComeFromTheModelTypeAlone) {
   Json config = qwen2_config;
   config.erase("architectures");
@@ -190,6 +135,13 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
         granite_config,
         phi3_config,
         gemma3_config,
+        gemma2_config,
+        with(gemma2_config, {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", 25.5}}),
+        gpt_neox_config,
+        with(gpt_neox_config, {{"use_parallel_residual", false}, {"attention_bias", false}, {"rotary_pct", 0.5}}),
+        with(gpt_neox_config, {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}, {"rotary_emb_base", 500}}),
+        with(llama_config, {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}}),
+        with(phi3_config, {{"rope_scaling", longrope}, {"max_position_embeddings", 8192}}),
         with(gemma3_config, {{"query_pre_attn_scalar", 168}, {"sliding_window", 100}}),
         with(phi3_config, {{"sliding_window", 100}, {"partial_rotary_factor", 0.5}}),
         with(granite_config, {{"attention_multiplier", 0.015625}, {"logits_scaling", 8}}),
@@ -203,22 +155,6 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
 }
 
 // Transformers 4 reads the old fields, in which sliding layers have no base of their own.
-TEST(HuggingFaceConfig, Olmo3IsWrittenInBothStyles) {
-  const std::string text = read_text_file(concat(COPUS_MODELS, "/olmo3-7b.json"));
-  const ModelDescription model = parse_model_description(text, "olmo3-7b");
-  Json written = Json::parse(to_hugging_face_config(model, "bfloat16"));
-  EXPECT_EQ(parse(written), model);
-  EXPECT_EQ(written["rope_theta"], 5e5);
-  EXPECT_EQ(written["rope_scaling"]["rope_type"], "yarn");
-  written.erase("rope_parameters");
-  EXPECT_EQ(parse(written), model);
-}
-
-struct PublishedModel {
-  const char* file;
-  int64_t parameters;
-};
-
 // The parameter counts that the models' authors publish.
 TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
   for (const PublishedModel& published :
@@ -230,6 +166,7 @@ TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
         PublishedModel{"olmo2-1b", 1484916736}, PublishedModel{"olmo3-7b", 7298011136},
         PublishedModel{"granite-3.1-2b", 2533531648}, PublishedModel{"phi-3-mini-4k", 3821079552},
         PublishedModel{"gemma-3-1b", 999885952}, PublishedModel{"gpt2", 124439808},
+        PublishedModel{"gemma-2-2b", 2614341888}, PublishedModel{"pythia-1.4b", 1414647808},
         PublishedModel{"tiny-llama", 1869504}}) {
     const std::string text = read_text_file(concat(COPUS_MODELS, "/", published.file, ".json"));
     EXPECT_EQ(count_parameters(parse_model_description(text, published.file)), published.parameters) << published.file;
@@ -323,8 +260,11 @@ TEST(HuggingFaceConfig, ContradictionsShowBothNumbers) {
 TEST(HuggingFaceConfig, RotaryEmbeddingsThatWeLackAreRefused) {
   const Json scaling = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
   const auto rope_refusal = [&](const Json& changes) { return refusal({{"rope_scaling", with(scaling, changes)}}); };
-  EXPECT_THAT(rope_refusal({{"rope_type", "dynamic"}}), AllOf(HasSubstr("rope_scaling"), HasSubstr("dynamic")));
-  EXPECT_THAT(refusal({{"rope_scaling", {{"type", "linear"}}}}), AllOf(HasSubstr("factor"), HasSubstr("missing")));
+  EXPECT_THAT(rope_refusal({{"rope_type", "axial"}}),
+              AllOf(HasSubstr("rope_scaling"), HasSubstr("axial"), HasSubstr("\"dynamic\", \"longrope\"")));
+  for (const char* type : {"linear", "dynamic"}) {
+    EXPECT_THAT(refusal({{"rope_scaling", {{"type", type}}}}), AllOf(HasSubstr("factor"), HasSubstr("missing")));
+  }
   for (const Json& other : {Json(false), Json(nullptr)}) {
     EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}, {"truncate", other}}), HasSubstr("truncate"));
   }
@@ -358,140 +298,6 @@ TEST(HuggingFaceConfig, UnsupportedFeaturesAreRefusedWithTheReason) {
               AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
 }
 
-TEST(HuggingFaceConfig, ReadsBiasesWhereTransformersHasThem) {
-  for (const Json& config : {llama_config, qwen3_config, smollm3_config, olmo2_config}) {
-    const ModelDescription model = parse(with(config, {{"attention_bias", true}}));
-    EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && !model.feed_forward_bias);
-  }
-  for (const Json& config : {llama_config, smollm3_config}) {
-    const ModelDescription model = parse(with(config, {{"mlp_bias", true}}));
-    EXPECT_TRUE(model.feed_forward_bias && !model.qkv_bias);
-  }
-  const Json both = {{"attention_bias", true}, {"mlp_bias", true}};
-  for (const Json& config : {qwen2_config, mistral_config}) EXPECT_EQ(parse(with(config, both)), parse(config));
-}
-
-TEST(HuggingFaceConfig, ReadsGpt2UnderItsNamesAndTheCommonOnes) {
-  const ModelDescription model = parse(gpt2_config);
-  EXPECT_EQ(model.hidden_size, 64);
-  EXPECT_EQ(model.intermediate_size, 256) << "absent or null: four times the width";
-  EXPECT_EQ(model.max_position_embeddings, 512);
-  EXPECT_EQ(model.num_kv_heads * model.head_dim, 64);
-  EXPECT_EQ(model.norm, NormKind::layer);
-  EXPECT_EQ(model.rms_norm_eps, 1e-5);
-  EXPECT_EQ(model.activation, ActivationFunction::gelu_tanh);
-  EXPECT_TRUE(model.learned_positions && !model.gated_feed_forward && model.tie_word_embeddings);
-  EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && model.feed_forward_bias);
-  EXPECT_EQ(parse(with(gpt2_config, {{"layer_norm_epsilon", 1e-6}})).rms_norm_eps, 1e-6);
-  EXPECT_EQ(parse(with(gpt2_config, {{"n_inner", 96}, {"tie_word_embeddings", false}})).intermediate_size, 96);
-  Json common = gpt2_config;
-  common.erase("n_embd");
-  EXPECT_EQ(parse(with(common, {{"hidden_size", 64}})), model);
-
-  const auto refused = [](const Json& changes) { return message_of(with(gpt2_config, changes)); };
-  EXPECT_THAT(refused({{"n_embd", "wide"}}), HasSubstr("\"n_embd\" must be a whole number"));
-  EXPECT_THAT(refused({{"n_layer", 0}}), HasSubstr("\"n_layer\" must be between"));
-  EXPECT_THAT(refused({{"layer_norm_epsilon", 0}}), HasSubstr("\"layer_norm_epsilon\" must be"));
-  EXPECT_THAT(refused({{"activation_function", "relu"}}),
-              AllOf(HasSubstr("activation_function"), HasSubstr("gelu_new")));
-  EXPECT_THAT(refused({{"num_key_value_heads", 2}}), HasSubstr("as many key/value heads as heads"));
-  EXPECT_THAT(refused({{"rope_scaling", {{"rope_type", "default"}}}}), HasSubstr("learns positions"));
-  EXPECT_THAT(refused({{"scale_attn_weights", false}}), HasSubstr("scale_attn_weights"));
-  EXPECT_THAT(refused({{"scale_attn_by_inverse_layer_idx", true}}), HasSubstr("scale_attn_by_inverse_layer_idx"));
-  EXPECT_THAT(refused({{"add_cross_attention", true}}), HasSubstr("add_cross_attention"));
-}
-
-TEST(HuggingFaceConfig, FindsDropout) {
-  const auto dropout = [](const Json& config) { return dropout_in(config.dump(), "config.json"); };
-  EXPECT_EQ(dropout(llama_config), "");
-  EXPECT_EQ(dropout(with(llama_config, {{"attention_dropout", 0.1}})), "\"attention_dropout\" is 0.1");
-  EXPECT_EQ(dropout(gpt2_config), "\"resid_pdrop\" is 0.1 (transformers' default)");
-  const Json none = {{"resid_pdrop", 0}, {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}};
-  EXPECT_EQ(dropout(with(gpt2_config, none)), "");
-  EXPECT_EQ(dropout(with(with(gpt2_config, none), {{"attn_pdrop", 0.25}})), "\"attn_pdrop\" is 0.25");
-  EXPECT_THAT(user_error([&] { dropout(with(llama_config, {{"attention_dropout", "some"}})); }),
-              HasSubstr("must be a number"));
-}
-
-TEST(HuggingFaceConfig, ReadsMistralsWindow) {
-  EXPECT_EQ(parse(with(mistral_config, {{"sliding_window", 4096}})).attention_window, 4096);
-  EXPECT_EQ(parse(mistral_config).attention_window, 0);
-  EXPECT_EQ(parse(with(mistral_config, {{"sliding_window", 131072}})), parse(mistral_config)) << "it holds everything";
-  Json absent = mistral_config;
-  absent.erase("sliding_window");
-  EXPECT_EQ(parse(absent).attention_window, 4096) << "MistralConfig's default";
-  EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).attention_window, 0);
-  EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 0}})), HasSubstr("between 1 and"));
-}
-
-TEST(HuggingFaceConfig, ReadsGemma3) {
-  const ModelDescription model = parse(gemma3_config);
-  EXPECT_EQ(model.head_dim, 256);
-  EXPECT_EQ(model.full_attention_interval, 6);
-  EXPECT_EQ(model.attention_window, 4096);
-  EXPECT_EQ(model.rope_theta, 1e6);
-  EXPECT_EQ(model.sliding_rope_theta, 1e4);
-  EXPECT_EQ(model.embedding_multiplier, 8) << "the root of hidden_size";
-  EXPECT_EQ(model.attention_multiplier, 0) << "one over the root of head_dim";
-  EXPECT_EQ(model.activation, ActivationFunction::gelu_tanh);
-  EXPECT_TRUE(model.gated_feed_forward && model.norms_add_one && model.tie_word_embeddings);
-  EXPECT_EQ(model.block_norm, BlockNorm::both);
-  const auto changed = [](const Json& changes) { return parse(with(gemma3_config, changes)); };
-  EXPECT_EQ(changed({{"sliding_window_pattern", 3}}).full_attention_interval, 3);
-  EXPECT_EQ(changed({{"rope_local_base_freq", 5e4}}).sliding_rope_theta, 5e4);
-  EXPECT_EQ(changed({{"query_pre_attn_scalar", 168}}).attention_multiplier, 1 / std::sqrt(168.0));
-  const Json linear = {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
-  EXPECT_EQ(changed(linear).rope_scaling, (RopeScaling{.type = RopeType::linear, .factor = 8}));
-  const auto refused = [](const Json& changes) { return message_of(with(gemma3_config, changes)); };
-  EXPECT_THAT(refused({{"final_logit_softcapping", 30.0}}), HasSubstr("final_logit_softcapping"));
-  EXPECT_THAT(refused({{"attn_logit_softcapping", 50.0}}), HasSubstr("attn_logit_softcapping"));
-  EXPECT_THAT(refused({{"use_bidirectional_attention", true}}), HasSubstr("use_bidirectional_attention"));
-  EXPECT_THAT(refused({{"hidden_activation", "relu"}}), HasSubstr("hidden_activation"));
-  EXPECT_THAT(refused({{"num_attention_heads", 6}}), AllOf(HasSubstr("(64)"), HasSubstr("(6)")));
-  EXPECT_EQ(changed({{"hidden_act", "silu"}, {"attention_multiplier", 0.4}, {"embedding_multiplier", 3}}), model)
-      << "transformers ignores them";
-  EXPECT_EQ(parse(with(olmo3_config, {{"rope_local_base_freq", 5e4}})), parse(olmo3_config)) << "likewise";
-}
-
-TEST(HuggingFaceConfig, ReadsPhi3) {
-  const ModelDescription model = parse(phi3_config);
-  EXPECT_EQ(model.max_position_embeddings, 4096);
-  EXPECT_EQ(model.rms_norm_eps, 1e-5);
-  EXPECT_EQ(model.rotary_dim(), 16);
-  EXPECT_EQ(parse(with(phi3_config, {{"sliding_window", 2047}})).attention_window, 2047);
-  EXPECT_EQ(parse(with(phi3_config, {{"partial_rotary_factor", 0.75}})).rotary_dim(), 12);
-  EXPECT_EQ(parse(with(phi3_config, {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}})).rotary_dim(), 8);
-  const auto refused = [](const Json& changes) { return message_of(with(phi3_config, changes)); };
-  EXPECT_THAT(refused({{"partial_rotary_factor", 0.1}}), HasSubstr("even number of the 16 elements"));
-  EXPECT_THAT(refused({{"partial_rotary_factor", 1.5}}), HasSubstr("even number of the 16 elements"));
-  for (const char* type : {"longrope", "su", "yarn", "linear"}) {
-    EXPECT_THAT(refused({{"rope_scaling", {{"type", type}, {"factor", 2}}}}),
-                AllOf(HasSubstr(type), HasSubstr("only \"default\" is")));
-  }
-  const Json half = {{"partial_rotary_factor", 0.5}};
-  EXPECT_EQ(parse(with(phi3_config, {{"partial_rotary_factor", 0.75}, {"rope_parameters", half}})).rotary_dim(), 8)
-      << "transformers prefers the inner share";
-  EXPECT_THAT(refused({{"rope_parameters", half}, {"rope_scaling", {{"rope_type", "default"}}}}),
-              HasSubstr("contradict"));
-  EXPECT_EQ(dropout_in(with(phi3_config, {{"resid_pdrop", 0.1}}).dump(), ""), "\"resid_pdrop\" is 0.1");
-}
-
-TEST(HuggingFaceConfig, ReadsMultipliers) {
-  EXPECT_EQ(parse(granite_config).attention_multiplier, 1) << "GraniteConfig's default";
-  EXPECT_EQ(parse(with(granite_config, {{"attention_multiplier", 0.25}})).attention_multiplier, 0) << "1 / sqrt(16)";
-  const Json multipliers = {{"embedding_multiplier", 12},
-                            {"residual_multiplier", 0.22},
-                            {"attention_multiplier", 0.015625},
-                            {"logits_scaling", 8}};
-  const ModelDescription model = parse(with(granite_config, multipliers));
-  EXPECT_EQ(model.embedding_multiplier, 12);
-  EXPECT_EQ(model.residual_multiplier, 0.22);
-  EXPECT_EQ(model.attention_multiplier, 0.015625);
-  EXPECT_EQ(model.logits_scaling, 8);
-  EXPECT_EQ(parse(with(llama_config, multipliers)), parse(llama_config)) << "transformers ignores them";
-  EXPECT_THAT(message_of(with(granite_config, {{"logits_scaling", 0}})), HasSubstr("logits_scaling"));
-}
-
 TEST(HuggingFaceConfig, ReadsLinearAndYarnScaling) {
   const auto scaling = [](const Json& changes) {
     return parse(with(llama_config, {{"rope_scaling", with({{"factor", 4}}, changes)}})).rope_scaling;
@@ -515,63 +321,6 @@ TEST(HuggingFaceConfig, ReadsLinearAndYarnScaling) {
       EXPECT_EQ(parse(config).rope_scaling->original_max_position_embeddings, 1024) << type;
     }
   }
-}
-
-TEST(HuggingFaceConfig, ReadsTheLayersOfOlmo3) {
-  const ModelDescription model = parse(with(olmo3_config, {{"max_position_embeddings", 8192}}));
-  EXPECT_EQ(model.attention_window, 4096);
-  EXPECT_EQ(model.full_attention_interval, 4);
-  EXPECT_EQ(model.rope_theta, 500000);
-  EXPECT_EQ(model.sliding_rope_theta, 0) << "all layers are alike";
-  EXPECT_TRUE(model.qk_norm == QkNorm::projection && model.block_norm == BlockNorm::output);
-  EXPECT_EQ(model.window_of(2), 4096);
-  EXPECT_EQ(model.window_of(3), 0);
-  EXPECT_TRUE(model.has_window(4097));
-  EXPECT_FALSE(model.has_window(4096));
-  EXPECT_EQ(parse(with(olmo3_config, {{"sliding_window", 2048}})).attention_window, 0);
-
-  const Json yarn = {{"rope_type", "yarn"}, {"factor", 8.0}, {"original_max_position_embeddings", 256}};
-  const ModelDescription old_style = parse(with(olmo3_config, {{"rope_theta", 1e4}, {"rope_scaling", yarn}}));
-  EXPECT_EQ(old_style.rope_theta, 1e4);
-  EXPECT_EQ(old_style.rope_scaling->type, RopeType::yarn);
-  EXPECT_EQ(old_style.sliding_rope_theta, 5e5) << "Olmo3Config's base";
-  const Json by_type = {{"full_attention", with(yarn, {{"rope_theta", 1e4}})},
-                        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
-  EXPECT_EQ(parse(with(olmo3_config, {{"rope_parameters", by_type}})), old_style);
-
-  const auto types = [](const std::string& letters) {
-    Json list = Json::array();
-    for (const char letter : letters) list.push_back(letter == 's' ? "sliding_attention" : "full_attention");
-    return Json{{"layer_types", list}};
-  };
-  EXPECT_EQ(parse(with(olmo3_config, types("sfsf"))).full_attention_interval, 2);
-  EXPECT_EQ(parse(with(olmo3_config, types("ssss"))).full_attention_interval, 0);
-  EXPECT_EQ(parse(with(olmo3_config, types("ffff"))).full_attention_interval, 1);
-  const auto refused = [](const Json& changes) { return message_of(with(olmo3_config, changes)); };
-  EXPECT_THAT(refused(types("fsss")), AllOf(HasSubstr("layer_types"), HasSubstr("entry 1")));
-  EXPECT_THAT(refused(types("ss")), HasSubstr("each of the 4 layers"));
-  EXPECT_THAT(refused({{"layer_types", {"linear_attention"}}}), HasSubstr("linear_attention"));
-  const Json partial = {{"partial_rotary_factor", 0.5}};
-  for (const Json& changes : {partial, Json{{"rope_scaling", with(yarn, partial)}},
-                              Json{{"rope_parameters", {{"full_attention", partial}}}}}) {
-    EXPECT_THAT(refused(changes), HasSubstr("partial_rotary_factor"));
-  }
-  EXPECT_THAT(refused({{"rope_parameters", {{"rope_theta", 1e4}}}}), HasSubstr("\"full_attention\""));
-  EXPECT_EQ(parse(with(olmo3_config, {{"rope_scaling", yarn}, {"rope_theta", 1e4}, {"rope_parameters", by_type}})),
-            old_style);
-  const auto both = [&](const Json& changes) {
-    return refused({{"rope_scaling", with(yarn, changes)}, {"rope_parameters", by_type}});
-  };
-  EXPECT_THAT(both({{"factor", 4.0}}), HasSubstr("contradict"));
-  EXPECT_THAT(both({{"rope_theta", 2e4}}), HasSubstr("contradict"));
-  EXPECT_EQ(parse(with(olmo3_config, {{"rope_theta", 2e4}, {"rope_scaling", with(yarn, {{"rope_theta", 1e4}})}})),
-            old_style)
-      << "transformers prefers the inner base";
-  EXPECT_EQ(parse(with(olmo3_config,
-                       {{"rope_theta", 1e4}, {"rope_scaling", yarn}, {"original_max_position_embeddings", 128}})),
-            old_style)
-      << "transformers looks into objects of layer types alone";
-  EXPECT_THAT(refused({{"rope_parameters", {{"sliding_attention", yarn}}}}), HasSubstr("not supported"));
 }
 
 TEST(HuggingFaceConfig, FieldsOfOtherConcernsAreIgnored) {

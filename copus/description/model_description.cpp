@@ -32,20 +32,31 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "Phi3ForCausalLM";
     case Architecture::gemma3_text:
       return "Gemma3ForCausalLM";
+    case Architecture::gemma2:
+      return "Gemma2ForCausalLM";
+    case Architecture::gpt_neox:
+      return "GPTNeoXForCausalLM";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
 
 std::vector<std::pair<std::string_view, double>> scaling_numbers(const RopeScaling& scaling) {
   std::vector<std::pair<std::string_view, double>> numbers = {{"factor", scaling.factor}};
-  if (scaling.type == RopeType::linear) return numbers;
-  const bool is_yarn = scaling.type == RopeType::yarn;
-  numbers.emplace_back(is_yarn ? "beta_slow" : "low_freq_factor", scaling.low_frequency_factor);
-  numbers.emplace_back(is_yarn ? "beta_fast" : "high_freq_factor", scaling.high_frequency_factor);
+  if (!scaling.has_original_context()) return numbers;
+  const bool is_yarn = scaling.type == RopeType::yarn, is_llama3 = scaling.type == RopeType::llama3;
+  if (is_yarn || is_llama3) {
+    numbers.emplace_back(is_yarn ? "beta_slow" : "low_freq_factor", scaling.low_frequency_factor);
+    numbers.emplace_back(is_yarn ? "beta_fast" : "high_freq_factor", scaling.high_frequency_factor);
+  }
   numbers.emplace_back("original_max_position_embeddings",
                        static_cast<double>(scaling.original_max_position_embeddings));
-  if (is_yarn) numbers.emplace_back("attention_factor", scaling.attention_factor);
+  if (!is_llama3) numbers.emplace_back("attention_factor", scaling.attention_factor);
   return numbers;
+}
+
+std::vector<std::pair<std::string_view, std::vector<double>>> scaling_lists(const RopeScaling& scaling) {
+  if (scaling.type != RopeType::longrope) return {};
+  return {{"short_factor", scaling.short_factor}, {"long_factor", scaling.long_factor}};
 }
 
 BlockNormNames attention_norm_names(BlockNorm norm) {

@@ -18,7 +18,21 @@ namespace copus {
 inline constexpr int64_t ignored_target = -100;
 
 // The names are those of config.json's `model_type`.
-enum class Architecture { llama, qwen2, mistral, qwen3, smollm3, olmo2, gpt2, olmo3, granite, phi3, gemma3_text };
+enum class Architecture {
+  llama,
+  qwen2,
+  mistral,
+  qwen3,
+  smollm3,
+  olmo2,
+  gpt2,
+  olmo3,
+  granite,
+  phi3,
+  gemma3_text,
+  gemma2,
+  gpt_neox
+};
 template <>
 inline constexpr auto named_values<Architecture> =
     std::to_array<NamedValue<Architecture>>({{Architecture::llama, "llama"},
@@ -31,7 +45,9 @@ inline constexpr auto named_values<Architecture> =
                                              {Architecture::olmo3, "olmo3"},
                                              {Architecture::granite, "granite"},
                                              {Architecture::phi3, "phi3"},
-                                             {Architecture::gemma3_text, "gemma3_text"}});
+                                             {Architecture::gemma3_text, "gemma3_text"},
+                                             {Architecture::gemma2, "gemma2"},
+                                             {Architecture::gpt_neox, "gpt_neox"}});
 
 // The value in config.json's `architectures`: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
@@ -45,26 +61,37 @@ double value_without(std::string_view field);
 enum class RopeType {
   llama3,  // Llama 3.1: between the two bounds, the fraction that a frequency keeps is linear in its turns
   linear,  // all frequencies are divided by the factor (Chen et al. 2023)
-  yarn,    // between the two bounds, the fraction is linear in the index of the frequency (Peng et al. 2023)
+  yarn,    // between the two bounds, the share is linear in the index of the frequency (Peng et al. 2023)
+  // The base grows with sequences beyond max_position_embeddings, of which no run has any: nothing is rescaled.
+  dynamic,
+  longrope,  // each frequency is divided by a factor of its own (Ding et al. 2024)
 };
 template <>
-inline constexpr auto named_values<RopeType> = std::to_array<NamedValue<RopeType>>(
-    {{RopeType::llama3, "llama3"}, {RopeType::linear, "linear"}, {RopeType::yarn, "yarn"}});
+inline constexpr auto named_values<RopeType> = std::to_array<NamedValue<RopeType>>({{RopeType::llama3, "llama3"},
+                                                                                    {RopeType::linear, "linear"},
+                                                                                    {RopeType::yarn, "yarn"},
+                                                                                    {RopeType::dynamic, "dynamic"},
+                                                                                    {RopeType::longrope, "longrope"}});
 
 struct RopeScaling {
   RopeType type = RopeType::llama3;
   double factor = 8.0;
-  // Frequencies with fewer turns than the first bound within the original context are divided by the factor; those with
-  // more turns than the second are kept. Linear scaling ignores the bounds and the context.
+  // Frequencies with fewer turns than the first within the original context are divided by the factor, those with more
+  // than the second are kept. Of Llama 3 and YaRN alone; linear and dynamic scaling ignore the context too.
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
-  double attention_factor = 1.0;  // multiplies cosines and sines; only for YaRN
+  double attention_factor = 1.0;  // multiplies cosines and sines; of YaRN and LongRoPE
+  // LongRoPE's factors of the frequencies, for sequences within the original context and for longer ones.
+  std::vector<double> short_factor = {}, long_factor = {};
+  bool has_original_context() const { return type != RopeType::linear && type != RopeType::dynamic; }
   bool operator==(const RopeScaling&) const = default;
 };
 
 // Lists the numbers of a scaling under transformers' names. Integers are exact.
 std::vector<std::pair<std::string_view, double>> scaling_numbers(const RopeScaling& scaling);
+// Lists the numbers of which a scaling has one for each pair of elements that rotates.
+std::vector<std::pair<std::string_view, std::vector<double>>> scaling_lists(const RopeScaling& scaling);
 
 // What the RMSNorms of queries and keys average over. They precede the rotation.
 enum class QkNorm {
@@ -83,8 +110,14 @@ enum class NormKind {
 // Position of the norms of attention and of the feed-forward: x + block(norm(x)), x + norm(block(x)), or both.
 enum class BlockNorm { input, output, both };
 
-// The activation function of the feed-forward: SiLU, or GELU in its tanh approximation (Hendrycks & Gimpel 2016).
-enum class ActivationFunction { silu, gelu_tanh };
+// The function of the feed-forward's activation: SiLU, or GELU in its tanh approximation or exact (Hendrycks & Gimpel
+// 2016).
+enum class ActivationFunction { silu, gelu_tanh, gelu };
+
+// The factor of attention's scores, given a multiplier or, as 0, none.
+inline double score_scale(double multiplier, int64_t head_dim) {
+  return multiplier > 0 ? multiplier : 1 / std::sqrt(static_cast<double>(head_dim));
+}
 
 struct ModelDescription {
   Architecture architecture = Architecture::llama;
@@ -115,6 +148,9 @@ struct ModelDescription {
   bool feed_forward_bias = false;  // in all of its linear layers
   QkNorm qk_norm = QkNorm::none;
   BlockNorm block_norm = BlockNorm::input;
+  // Feed-forward and attention read the same stream, to which both results are added; otherwise the feed-forward reads
+  // the stream after attention.
+  bool parallel_residual = false;
   bool norms_add_one = false;  // all norms multiply by 1 + weight, and weights begin at 0
   // Every n-th layer has no rotary embeddings: layers n - 1, 2 n - 1, ... (Yang et al. 2025, "RoPE to NoPE and back
   // again"). 0: all layers have them.
@@ -135,12 +171,12 @@ struct ModelDescription {
   double residual_multiplier = 1;            // multiplies what attention and feed-forward add to the stream
   double attention_multiplier = 0;           // multiplies the scores; 0: 1 / sqrt(head_dim)
   double logits_scaling = 1;                 // divides the logits
+  // Soft-caps: scaled scores s of attention become c tanh(s / c), and so do logits (Gemma Team 2024). 0: there is none.
+  double attention_softcap = 0, logits_softcap = 0;
 
   bool has_output_norms() const { return block_norm != BlockNorm::input; }
-  double score_scale() const {
-    return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim));
-  }
-  int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or only up
+  double score_scale() const { return copus::score_scale(attention_multiplier, head_dim); }
+  int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or up alone
   bool has_window(int64_t sequence_length) const {
     return attention_window > 0 && attention_window < sequence_length && full_attention_interval != 1;
   }

@@ -7,6 +7,8 @@ namespace copus {
 
 namespace {
 
+constexpr int64_t default_original_context = 4096;  // Phi3Config
+
 struct Rope {
   std::optional<double> theta;
   std::optional<RopeScaling> scaling;
@@ -18,7 +20,24 @@ double scaling_number(const Fields& rope, const char* name, double fallback) {
   return rope.positive_number(name).value_or(fallback);
 }
 
-// Computes YaRN's attention_factor if it is not given (transformers, modeling_rope_utils).
+// Reads a list of positive numbers; its length is checked when the size of heads is known.
+std::vector<double> factors(const Fields& rope, const char* name) {
+  const nlohmann::json* list = rope.find(name);
+  std::vector<double> values;
+  if (list && list->is_array()) {
+    for (const nlohmann::json& value : *list) {
+      if (!value.is_number() || !single_precision.contains(value.get<double>())) break;
+      values.push_back(value.get<double>());
+    }
+  }
+  if (!list || !list->is_array() || values.empty() || values.size() != list->size()) {
+    rope.fail("\"", name, "\" must be a list of numbers, each ", copus::describe(single_precision),
+              list ? concat(", got ", describe(*list)) : "");
+  }
+  return values;
+}
+
+// Computes YaRN's attention_factor where it is not given (transformers, modeling_rope_utils).
 double yarn_attention_factor(const Fields& rope, double factor) {
   const auto grown = [&](double scale) { return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0; };
   const double scale = rope.number("mscale").value_or(0), all_scale = rope.number("mscale_all_dim").value_or(0);
@@ -34,7 +53,7 @@ struct Context {
 
 RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context& context) {
   RopeScaling scaling{.type = type};
-  if (type == RopeType::linear) {
+  if (!scaling.has_original_context()) {
     scaling.factor = rope.required_positive_number("factor");
   } else {
     scaling.original_max_position_embeddings =
@@ -46,11 +65,11 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
     scaling.low_frequency_factor = rope.required_positive_number("low_freq_factor");
     scaling.high_frequency_factor = rope.required_positive_number("high_freq_factor");
   }
+  const auto original = static_cast<double>(scaling.original_max_position_embeddings);
+  const double ratio = static_cast<double>(context.longest) / original;  // for which null stands
   if (type == RopeType::yarn) {
     if (!rope.contains("factor")) rope.fail("\"factor\" is missing (a number)");
-    const auto longest = static_cast<double>(context.longest);  // null means the ratio of the contexts
-    scaling.factor =
-        scaling_number(rope, "factor", longest / static_cast<double>(scaling.original_max_position_embeddings));
+    scaling.factor = scaling_number(rope, "factor", ratio);
     scaling.low_frequency_factor = scaling_number(rope, "beta_slow", 1);
     scaling.high_frequency_factor = scaling_number(rope, "beta_fast", 32);
     scaling.attention_factor = scaling_number(rope, "attention_factor", yarn_attention_factor(rope, scaling.factor));
@@ -63,8 +82,18 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
       rope.fail("\"truncate\" other than true is not supported");
     }
   }
+  if (type == RopeType::longrope) {
+    scaling.factor = scaling_number(rope, "factor", ratio);
+    // transformers, modeling_rope_utils
+    const double grown = scaling.factor <= 1 ? 1 : std::sqrt(1 + std::log(scaling.factor) / std::log(original));
+    if (!std::isfinite(grown)) rope.fail("\"original_max_position_embeddings\" must be greater than 1");
+    scaling.attention_factor = scaling_number(rope, "attention_factor", grown);
+    scaling.short_factor = factors(rope, "short_factor");
+    scaling.long_factor = factors(rope, "long_factor");
+    return scaling;
+  }
   if (scaling.factor < 1) rope.fail("\"factor\" must be at least 1, got ", scaling.factor);
-  if (type != RopeType::linear && scaling.high_frequency_factor <= scaling.low_frequency_factor) {
+  if (scaling.has_original_context() && scaling.high_frequency_factor <= scaling.low_frequency_factor) {
     const bool is_yarn = type == RopeType::yarn;
     rope.fail("\"", is_yarn ? "beta_fast" : "high_freq_factor", "\" must be greater than \"",
               is_yarn ? "beta_slow" : "low_freq_factor", "\", got ", scaling.high_frequency_factor, " and ",
@@ -88,17 +117,18 @@ Rope parse_rope_object(const Fields& rope, const RopeStyle& style, const Context
   for (const auto& [key, value] : rope.object().items()) {
     if (value.is_object()) rope.fail("\"", key, "\": different rotary embeddings by layer type are not supported");
   }
-  const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
+  std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
+  if (style.is_phi3 && (type == "su" || type == "yarn")) type = to_string(RopeType::longrope);
   Rope result{rope.positive_number("rope_theta"), std::nullopt, rotary_share(rope, style)};
   if (type == "default") return result;
   for (const auto& [known, name] : named_values<RopeType>) {
-    if (style.may_be_scaled && type == name) {
+    if (type == name && (!style.is_phi3 || known == RopeType::longrope)) {
       result.scaling = parse_rope_scaling(rope, known, context);
       return result;
     }
   }
   std::string all;
-  if (!style.may_be_scaled) rope.fail("rope_type \"", type, "\" is not supported; only \"default\" is");
+  if (style.is_phi3) rope.fail("rope_type \"", type, "\" is not supported; only \"default\" and \"longrope\" are");
   for (const auto& [known, name] : named_values<RopeType>) all += concat(", \"", name, "\"");
   rope.fail("rope_type \"", type, "\" is not supported; supported are \"default\"", all);
 }
@@ -152,9 +182,9 @@ void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, Mode
 
 // Reads the rotary embeddings that all layers share. A fraction within an object takes precedence over the one outside.
 void parse_common_rope(const Fields& config, const RopeStyle& style, ModelDescription& model) {
-  const Context context{model.max_position_embeddings,
-                        config.integer("original_max_position_embeddings", max_positions)};
-  const double outer_share = rotary_share(config, style).value_or(1);
+  Context context{model.max_position_embeddings, config.integer("original_max_position_embeddings", max_positions)};
+  if (style.is_phi3 && !context.original) context.original = default_original_context;
+  const double outer_share = rotary_share(config, style).value_or(model.partial_rotary_factor);
   const auto read = [&](const char* name) -> std::optional<Rope> {
     const std::optional<Fields> object = config.fields(name);
     return object ? std::optional(parse_rope_object(*object, style, context)) : std::nullopt;
@@ -188,10 +218,15 @@ void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& 
     config.fail("\"rope_theta\" must be greater than 1 with YaRN's scaling, got ", model.rope_theta);
   }
   const double share = model.partial_rotary_factor;
-  if (share == 1) return;
-  if (share > 1 || model.rotary_dim() < 2 || model.rotary_dim() % 2 != 0) {
+  if (share != 1 && (share > 1 || model.rotary_dim() < 2 || model.rotary_dim() % 2 != 0)) {
     config.fail("\"partial_rotary_factor\" is ", share, ", but an even number of the ", model.head_dim,
                 " elements of a head must rotate");
+  }
+  if (!model.rope_scaling) return;
+  for (const auto& [name, list] : scaling_lists(*model.rope_scaling)) {
+    if (std::ssize(list) == model.rotary_dim() / 2) continue;
+    config.fail("\"", name, "\" has ", list.size(), " numbers, but ", model.rotary_dim() / 2,
+                " pairs of elements of a head rotate");
   }
 }
 
@@ -199,7 +234,8 @@ nlohmann::json rope_object(const ModelDescription& model) {
   if (!model.rope_scaling) return {{"rope_type", "default"}};
   nlohmann::json object = {{"rope_type", to_string(model.rope_scaling->type)}};
   for (const auto& [name, value] : scaling_numbers(*model.rope_scaling)) object[std::string(name)] = value;
-  if (model.rope_scaling->type != RopeType::linear) {
+  for (const auto& [name, list] : scaling_lists(*model.rope_scaling)) object[std::string(name)] = list;
+  if (model.rope_scaling->has_original_context()) {
     object["original_max_position_embeddings"] = model.rope_scaling->original_max_position_embeddings;
   }
   return object;

@@ -11,7 +11,7 @@ namespace copus {
 // The rotary embeddings that config.json of an architecture may describe.
 struct RopeStyle {
   bool by_layer_type = false;                 // whether rope_parameters holds an object for each type of layer
-  bool may_be_scaled = true;                  // by every RopeType
+  bool is_phi3 = false;                       // LongRoPE is the only scaling, and goes by older names too
   bool may_be_partial = false;                // by partial_rotary_factor
   const char* sliding_theta_field = nullptr;  // of the base of sliding layers, beside rope_parameters
 };

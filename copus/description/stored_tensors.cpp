@@ -15,6 +15,7 @@ struct StoredModule {
   std::string name;
   std::vector<std::string> modules;
   bool is_transposed = false;
+  int64_t outputs_in_turn = 0;
 };
 
 std::vector<StoredModule> gpt2_modules(const ModelDescription& model) {
@@ -55,19 +56,44 @@ std::vector<StoredModule> phi3_modules(const ModelDescription& model) {
   return all;
 }
 
-// Lists the modules of files that differ from ours; empty: none differ.
+std::vector<StoredModule> gpt_neox_modules(const ModelDescription& model) {
+  std::vector<StoredModule> all = {{"gpt_neox.embed_in", {"model.embed_tokens"}}};
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const std::string theirs = concat("gpt_neox.layers.", layer, "."), ours = concat("model.layers.", layer, ".");
+    const std::string attention = ours + "self_attn.";
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
+      all.push_back({theirs + norm, {ours + norm}});
+    all.push_back({.name = theirs + "attention.query_key_value",
+                   .modules = {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
+                   .outputs_in_turn = model.head_dim});
+    all.push_back({theirs + "attention.dense", {attention + "o_proj"}});
+    all.push_back({theirs + "mlp.dense_h_to_4h", {ours + "mlp.up_proj"}});
+    all.push_back({theirs + "mlp.dense_4h_to_h", {ours + "mlp.down_proj"}});
+  }
+  all.push_back({"gpt_neox.final_layer_norm", {"model.norm"}});
+  all.push_back({"embed_out", {"lm_head"}});
+  return all;
+}
+
+// Lists the modules of files that differ from ours; empty: they are alike.
 std::vector<StoredModule> stored_modules(const ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::gpt2:
       return gpt2_modules(model);
     case Architecture::phi3:
       return phi3_modules(model);
+    case Architecture::gpt_neox:
+      return gpt_neox_modules(model);
     default:
       return {};
   }
 }
 
 }  // namespace
+
+std::string stored_head_name(const ModelDescription& model) {
+  return model.architecture == Architecture::gpt_neox ? "embed_out.weight" : "lm_head.weight";
+}
 
 std::vector<StoredTensor> list_stored_tensors(const ModelDescription& model) {
   std::vector<StoredTensor> tensors;
@@ -94,6 +120,7 @@ std::vector<StoredTensor> list_stored_tensors(const ModelDescription& model) {
         left.erase(found);
       }
       if (tensor.parameters.empty()) continue;
+      if (tensor.parameters.size() > 1) tensor.outputs_in_turn = module.outputs_in_turn;
       tensor.is_transposed = module.is_transposed && tensor.shape.size() == 2;
       if (tensor.is_transposed) std::swap(tensor.shape[0], tensor.shape[1]);
       tensors.push_back(std::move(tensor));

@@ -13,7 +13,8 @@ namespace copus {
 struct StoredTensor {
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<ParameterInfo> parameters;  // several ones are stacked along their outputs
+  std::vector<ParameterInfo> parameters;  // stacked along their outputs where there are several
+  int64_t outputs_in_turn = 0;            // the stack has so many outputs of each in turn; 0: all of one, then the next
   bool is_transposed = false;             // matrices are [in, out], as in transformers' Conv1D
 
   // Whether the tensor equals its parameter except for the name.
@@ -22,5 +23,8 @@ struct StoredTensor {
 
 // Lists the tensors in transformers' order. Each parameter is in exactly one of them.
 std::vector<StoredTensor> list_stored_tensors(const ModelDescription& model);
+
+// Returns the name of the head's weight in the files of a model, also where it is tied and need not be there.
+std::string stored_head_name(const ModelDescription& model);
 
 }  // namespace copus

@@ -59,6 +59,26 @@ TEST(StoredTensors, Gpt2FusesAndTransposes) {
   EXPECT_EQ(held.size(), list_parameters(model).size());
 }
 
+TEST(StoredTensors, GptNeoXFusesQueriesKeysAndValuesOfAHead) {
+  ModelDescription model = small_model();
+  model.architecture = Architecture::gpt_neox;
+  model.qkv_bias = model.attention_output_bias = model.feed_forward_bias = true;
+  model.norm = NormKind::layer;
+  model.gated_feed_forward = false;
+  model.num_kv_heads = model.num_heads;
+  std::set<std::string> held;
+  for (const StoredTensor& tensor : list_stored_tensors(model)) {
+    for (const ParameterInfo& parameter : tensor.parameters) EXPECT_TRUE(held.insert(parameter.name).second);
+    const bool is_fused = tensor.name.find("query_key_value") != std::string::npos;
+    EXPECT_EQ(tensor.outputs_in_turn, is_fused ? model.head_dim : 0) << tensor.name;
+    EXPECT_EQ(tensor.parameters.size(), is_fused ? 3 : 1) << tensor.name;
+  }
+  EXPECT_EQ(held.size(), list_parameters(model).size());
+  EXPECT_EQ(list_stored_tensors(model).back().name, "embed_out.weight");
+  EXPECT_EQ(stored_head_name(model), "embed_out.weight");
+  EXPECT_EQ(stored_head_name(small_model()), "lm_head.weight");
+}
+
 TEST(StoredTensors, Phi3Fuses) {
   ModelDescription model = small_model();
   model.architecture = Architecture::phi3;

@@ -119,6 +119,35 @@ std::vector<ModelDescription> models_of_every_kind() {
   gemma3.sliding_rope_theta = 20000;
   gemma3.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 8.0};
 
+  ModelDescription gemma2 = gemma3;
+  gemma2.architecture = Architecture::gemma2;
+  gemma2.qk_norm = QkNorm::none;
+  gemma2.sliding_rope_theta = 0;
+  gemma2.rope_scaling.reset();
+  gemma2.full_attention_interval = 2;
+  gemma2.attention_softcap = 40;
+  gemma2.logits_softcap = 20;
+
+  ModelDescription gpt_neox = biased;
+  gpt_neox.architecture = Architecture::gpt_neox;
+  gpt_neox.num_kv_heads = gpt_neox.num_heads;
+  gpt_neox.norm = NormKind::layer;
+  gpt_neox.partial_rotary_factor = 0.5;
+  gpt_neox.activation = ActivationFunction::gelu;
+  gpt_neox.gated_feed_forward = false;
+  gpt_neox.parallel_residual = true;
+
+  ModelDescription longrope = phi3;
+  longrope.rope_scaling = RopeScaling{.type = RopeType::longrope,
+                                      .factor = 2.5,
+                                      .original_max_position_embeddings = 256,
+                                      .attention_factor = 1.25,
+                                      .short_factor = {1, 1.5, 2},
+                                      .long_factor = {1, 3, 9}};
+
+  ModelDescription dynamic = qwen2;
+  dynamic.rope_scaling = RopeScaling{.type = RopeType::dynamic, .factor = 4.0};
+
   ModelDescription linear = qwen2;
   linear.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 4.0};
 
@@ -136,8 +165,8 @@ std::vector<ModelDescription> models_of_every_kind() {
 
   ModelDescription biased_qwen3 = qwen3;
   biased_qwen3.qkv_bias = biased_qwen3.attention_output_bias = true;
-  return {biased, biased_qwen3, gpt2,  llama, scaled, qwen2,   mistral, windowed,
-          qwen3,  smollm3,      olmo2, olmo3, linear, granite, phi3,    gemma3};
+  return {biased, biased_qwen3, gpt2,   llama,   scaled, qwen2,  mistral, windowed, qwen3,    smollm3,
+          olmo2,  olmo3,        linear, granite, phi3,   gemma3, gemma2,  gpt_neox, longrope, dynamic};
 }
 
 void expect_same(const Json& theirs, const ModelDescription& ours) {
@@ -151,7 +180,8 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
   if (ours.rope_scaling) {
     EXPECT_EQ(theirs["rope_factor"], ours.rope_scaling->factor);
     const Json original = ours.rope_scaling->original_max_position_embeddings;
-    EXPECT_EQ(theirs["rope_original"], ours.rope_scaling->type == RopeType::linear ? Json() : original);
+    EXPECT_EQ(theirs["rope_original"], ours.rope_scaling->has_original_context() ? original : Json());
+    for (const auto& [name, list] : scaling_lists(*ours.rope_scaling)) EXPECT_EQ(theirs["rope_lists"][name], list);
   }
   EXPECT_EQ(theirs["head_dim"], ours.head_dim);
   EXPECT_EQ(theirs["norm_eps"], ours.rms_norm_eps);
@@ -159,7 +189,11 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
   EXPECT_EQ(theirs["max_position_embeddings"], ours.max_position_embeddings);
   EXPECT_EQ(theirs["tie_word_embeddings"], ours.tie_word_embeddings);
   EXPECT_EQ(theirs["sliding_window"].is_null() ? 0 : theirs["sliding_window"].get<int64_t>(), ours.attention_window);
-  if (ours.architecture == Architecture::gemma3_text) {
+  const auto or_none = [](const Json& number) { return number.is_null() ? 0.0 : number.get<double>(); };
+  EXPECT_EQ(or_none(theirs["softcaps"][0]), ours.attention_softcap);
+  EXPECT_EQ(or_none(theirs["softcaps"][1]), ours.logits_softcap);
+  EXPECT_EQ(theirs["parallel_residual"], ours.parallel_residual);
+  if (ours.architecture == Architecture::gemma3_text || ours.architecture == Architecture::gemma2) {
     EXPECT_DOUBLE_EQ(theirs["scores"], ours.score_scale());
     EXPECT_EQ(theirs["embed_scale"], ours.embedding_multiplier);
   }

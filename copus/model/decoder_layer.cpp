@@ -70,6 +70,7 @@ DecoderLayer::DecoderLayer(const ParameterStore& parameters, int64_t layer, cons
       has_rope_(parameters.model().has_rope(layer)),
       activation_{parameters.model().activation, parameters.model().gated_feed_forward},
       residual_multiplier_(parameters.model().residual_multiplier),
+      parallel_residual_(parameters.model().parallel_residual),
       attention_norms_(parameters, layer_prefix(layer), attention_norm_names(parameters.model().block_norm)),
       feed_forward_norms_(parameters, layer_prefix(layer), feed_forward_norm_names(parameters.model().block_norm)),
       query_key_norm_(parameters, layer_prefix(layer) + "self_attn.", tensor_parallel),
@@ -120,11 +121,14 @@ void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attend
     a.attention_output_statistics = norm.statistics;
   }
   output = scaled(output);
+  // The feed-forward reads the sum, which its norm makes, or beside attention what attention reads.
+  const bool is_summed = parallel_residual_ || !feed_forward_norms_.input;
+  if (is_summed) a.middle = kernels::add(a.input, output);
   if (!feed_forward_norms_.input) {
-    a.middle = a.feed_forward_input = kernels::add(a.input, output);
+    a.feed_forward_input = parallel_residual_ ? a.input : a.middle;
   } else {
-    kernels::NormResult norm = feed_forward_norms_.input->forward(a.input, output);
-    a.middle = norm.sum;
+    kernels::NormResult norm = feed_forward_norms_.input->forward(a.input, is_summed ? at::Tensor() : output);
+    if (!is_summed) a.middle = norm.sum;
     a.feed_forward_statistics = norm.statistics;
     a.feed_forward_input = norm.normed;
   }
@@ -158,6 +162,7 @@ ResidualStream DecoderLayer::forward(const ResidualStream& in, const kernels::At
   heads.reset();
   ResidualStream out = feed_forward(a, a.attention.output);
   if (kept) {
+    if (parallel_residual_) a.middle.reset();
     switch (recompute) {
       case Recompute::none:
         break;
@@ -210,11 +215,13 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   at::Tensor input_gradient = column_backward(gate_up_, activation.input, a.feed_forward_input,
                                               std::exchange(a.all_feed_forward_input, {}), weight_gradients);
   activation = {};
-  const at::Tensor middle_gradient =
-      feed_forward_norms_.input_backward(input_gradient, a.middle, a.feed_forward_statistics, dy, weight_gradients);
+  // The gradient of the stream without what attention reads: of the sum after attention, or of the layer's input.
+  const at::Tensor stream_gradient = feed_forward_norms_.input_backward(
+      input_gradient, parallel_residual_ ? a.input : a.middle, a.feed_forward_statistics, dy, weight_gradients);
 
-  at::Tensor all_middle_gradient = tensor_parallel_.gather(attention_norms_.output_backward(
-      scaled(middle_gradient), a.attention_output, a.attention_output_statistics, weight_gradients));
+  at::Tensor all_middle_gradient = tensor_parallel_.gather(
+      attention_norms_.output_backward(scaled(parallel_residual_ ? dy : stream_gradient), a.attention_output,
+                                       a.attention_output_statistics, weight_gradients));
   a.attention_output.reset();
   at::Tensor attention_gradient = attention_output_.backward(all_middle_gradient, a.attention.output, weight_gradients);
   all_middle_gradient.reset();
@@ -228,7 +235,7 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   a.qkv.reset();
   input_gradient = column_backward(query_key_value_, qkv_gradient, a.attention_input,
                                    std::exchange(a.all_attention_input, {}), weight_gradients);
-  return attention_norms_.input_backward(input_gradient, a.input, a.attention_statistics, middle_gradient,
+  return attention_norms_.input_backward(input_gradient, a.input, a.attention_statistics, stream_gradient,
                                          weight_gradients);
 }
 
@@ -259,7 +266,8 @@ kernels::AttentionShape local_attention_shape(const ModelDescription& model, int
           .kv_heads = std::max<int64_t>(1, model.num_kv_heads / ranks),
           .head_dim = model.head_dim,
           .window = model.window_of(layer),
-          .multiplier = model.attention_multiplier};
+          .multiplier = model.attention_multiplier,
+          .softcap = model.attention_softcap};
 }
 
 }  // namespace copus

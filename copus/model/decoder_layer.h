@@ -1,5 +1,5 @@
-// One decoder layer (attention and feed-forward, each beside a residual and with a norm of its input, of its output or
-// of both), forward and hand-written backward.
+// One decoder layer (attention and feed-forward, one after the other or both of the same stream, each beside a residual
+// and with a norm of its input, of its output or of both), forward and hand-written backward.
 //
 // With tensor parallelism every rank has some of the attention heads and some of the feed-forward's inner columns. The
 // linear layers that lead there hold their outputs' rows of the weight (column-parallel); those that lead back hold
@@ -49,7 +49,8 @@ struct LayerActivations {
   at::Tensor qkv_statistics;
   kernels::AttentionResult attention;
   at::Tensor attention_output, attention_output_statistics;  // what its norm reads; undefined without one
-  at::Tensor middle;  // the summed residual stream between attention and feed-forward
+  // The summed residual stream between attention and feed-forward; not kept where these are parallel.
+  at::Tensor middle;
   at::Tensor feed_forward_statistics, feed_forward_input;
   at::Tensor gate_up;                                              // up alone where the feed-forward is not gated
   at::Tensor feed_forward_output, feed_forward_output_statistics;  // what its norm reads; undefined without one
@@ -116,6 +117,7 @@ class DecoderLayer {
   bool has_rope_;
   kernels::Activation activation_;
   double residual_multiplier_;
+  bool parallel_residual_;
   BlockNorms attention_norms_, feed_forward_norms_;
   QueryKeyNorm query_key_norm_;
   Linear query_key_value_, attention_output_, gate_up_, down_;

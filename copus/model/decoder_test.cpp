@@ -106,6 +106,35 @@ std::vector<Variant> variants() {
   all.back().model.sliding_rope_theta = 500;
   all.back().model.rope_scaling = RopeScaling{.type = RopeType::linear, .factor = 8};
   all.back().model.tie_word_embeddings = true;
+  all.push_back({"gemma2", small_model()});
+  all.back().model.architecture = Architecture::gemma2;
+  all.back().model.block_norm = BlockNorm::both;
+  all.back().model.norms_add_one = true;
+  all.back().model.activation = ActivationFunction::gelu_tanh;
+  all.back().model.embedding_multiplier = 7;
+  all.back().model.attention_multiplier = 0.5;  // scores that reach the cap
+  all.back().model.attention_window = 7;
+  all.back().model.full_attention_interval = 2;
+  all.back().model.attention_softcap = 0.8;
+  all.back().model.logits_softcap = 0.8;
+  all.back().model.tie_word_embeddings = true;
+  all.push_back({"gpt_neox", small_model()});
+  all.back().model.architecture = Architecture::gpt_neox;
+  all.back().model.num_kv_heads = 6;
+  all.back().model.norm = NormKind::layer;
+  all.back().model.partial_rotary_factor = 0.4;
+  all.back().model.qkv_bias = all.back().model.attention_output_bias = all.back().model.feed_forward_bias = true;
+  all.back().model.activation = ActivationFunction::gelu;
+  all.back().model.gated_feed_forward = false;
+  all.back().model.parallel_residual = true;
+  all.push_back({"phi3 with longrope", small_model()});
+  all.back().model.architecture = Architecture::phi3;
+  all.back().model.rope_scaling = RopeScaling{.type = RopeType::longrope,
+                                              .factor = 4,
+                                              .original_max_position_embeddings = 36,
+                                              .attention_factor = 1.2,
+                                              .short_factor = {1, 1.1, 1.2, 1.3, 1.4},
+                                              .long_factor = {1, 2, 3, 4, 5}};
   return all;
 }
 
@@ -180,7 +209,8 @@ TEST(Decoder, RandomCombinationsOfOptionsMatchAutogradInFloat64) {
     model.qkv_bias = draw(2) == 1;
     model.attention_output_bias = draw(2) == 1;
     model.feed_forward_bias = draw(2) == 1;
-    model.activation = static_cast<ActivationFunction>(draw(2));
+    model.activation = static_cast<ActivationFunction>(draw(3));
+    model.parallel_residual = draw(2) == 1;
     model.gated_feed_forward = draw(2) == 1;
     model.norm = static_cast<NormKind>(draw(2));
     model.block_norm = static_cast<BlockNorm>(draw(3));
@@ -201,6 +231,8 @@ TEST(Decoder, RandomCombinationsOfOptionsMatchAutogradInFloat64) {
     if (draw(2) == 1) model.residual_multiplier = 0.3;
     if (draw(2) == 1) model.attention_multiplier = 0.2;
     if (draw(2) == 1) model.logits_scaling = 2.5;
+    if (draw(2) == 1) model.attention_softcap = 1.2;
+    if (draw(2) == 1) model.logits_softcap = 0.9;
     SCOPED_TRACE(testing::Message() << "combination " << i);
     expect_matches_autograd(model, 2, 19);
   }

@@ -45,6 +45,8 @@ decltype(kernels::attention) attention;
 decltype(kernels::attention_backward) attention_backward;
 decltype(kernels::squared_norm) squared_norm;
 decltype(kernels::round_to) round_to;
+// Returns the derivative of soft_cap, given its results.
+at::Tensor soft_cap_slope(const at::Tensor& capped, double softcap);
 
 }  // namespace generic
 

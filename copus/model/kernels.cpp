@@ -157,21 +157,23 @@ void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, co
 }
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
-                    const at::Tensor& loss_sum) {
+                    const at::Tensor& loss_sum, double softcap) {
   const PartTimer timer(Part::elementwise);
-  COPUS_CHOOSE(logits, cross_entropy_)(logits, targets, loss_scale, gradient, loss_sum);
+  COPUS_CHOOSE(logits, cross_entropy_)(logits, targets, loss_scale, gradient, loss_sum, softcap);
 }
 
-at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token) {
+at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                              double softcap) {
   const PartTimer timer(Part::elementwise);
-  return COPUS_CHOOSE(logits, softmax_statistics)(logits, targets, first_token);
+  return COPUS_CHOOSE(logits, softmax_statistics)(logits, targets, first_token, softcap);
 }
 
 void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
-                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum,
+                         double softcap) {
   const PartTimer timer(Part::elementwise);
   COPUS_CHOOSE(logits, cross_entropy_part_)
-  (logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
+  (logits, targets, first_token, statistics, loss_scale, gradient, loss_sum, softcap);
 }
 
 void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step) {

@@ -9,7 +9,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
 
@@ -77,10 +76,11 @@ struct AttentionShape {
   // A query attends to its own position and to the window - 1 positions before it. 0: to all positions before it.
   int64_t window = 0;
   double multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
+  double softcap = 0;     // scaled scores s become softcap tanh(s / softcap); 0: they stay
   // Where a query's document begins, int64 [batch, sequence], ascending: it attends to no position before that.
   // Undefined: a sequence is one document.
   at::Tensor document_starts = {};
-  double scale() const { return multiplier > 0 ? multiplier : 1 / std::sqrt(static_cast<double>(head_dim)); }
+  double scale() const { return score_scale(multiplier, head_dim); }
   bool has_window() const { return window > 0 && window < sequence; }
   int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
 };
@@ -126,7 +126,7 @@ struct AttentionResult {
   at::Tensor output;       // [batch * sequence, heads * head_dim]
   at::Tensor log_sum_exp;  // [batch, heads, sequence]
 };
-// Computes causal softmax(scale q k^T) v, with the shape's scale and within its window and documents.
+// Computes causal softmax(scale q k^T) v, with the shape's scale and soft-cap and within its window and documents.
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape);
 // Computes the gradient of qkv (with rotated queries and keys).
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
@@ -165,17 +165,22 @@ void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, co
                             int64_t first_token);
 
 // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor). With `gradient`, replaces the logits by
-// loss_scale * d(loss)/d(logits). logits [rows, vocab]; targets int64 [rows].
+// loss_scale * d(loss)/d(logits). logits [rows, vocab]; targets int64 [rows]. With a softcap the logits x count as
+// softcap tanh(x / softcap) here and below; the gradient is that of x.
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
-                    const at::Tensor& loss_sum);
+                    const at::Tensor& loss_sum, double softcap = 0);
 
 // Computes, over the columns that are here, the statistics for the softmax of whole rows: float64 [rows, 3] of the
 // largest logit, the sum of exp(logit - largest), and the target's logit, 0 where it is not here.
-at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token);
+at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                              double softcap = 0);
 // Computes cross_entropy_ of rows whose columns are cut into parts, from the statistics of every part, [parts, rows, 3]
 // in the order of the vocabulary. Every part adds the same, whole loss.
 void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
-                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum);
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum,
+                         double softcap = 0);
+// Computes softcap tanh(logits / softcap).
+at::Tensor soft_cap(const at::Tensor& logits, double softcap);
 
 // ---- optimizer ----------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,10 @@ at::Tensor empty_statistics(int64_t rows, const at::Tensor& bias, const at::Tens
 }
 
 cpu::ActivationFunction function_of(const Activation& kind) {
-  return kind.function == ActivationFunction::silu ? cpu::ActivationFunction::silu : cpu::ActivationFunction::gelu_tanh;
+  static_assert(static_cast<int>(ActivationFunction::gelu_tanh) ==
+                static_cast<int>(cpu::ActivationFunction::gelu_tanh));
+  static_assert(static_cast<int>(ActivationFunction::gelu) == static_cast<int>(cpu::ActivationFunction::gelu));
+  return static_cast<cpu::ActivationFunction>(kind.function);
 }
 
 int64_t count_blocks(const at::Tensor& flat) { return (flat.numel() + elements_per_block - 1) / elements_per_block; }
@@ -270,6 +273,7 @@ cpu::AttentionInput<S> attention_input(const at::Tensor& qkv, const AttentionSha
           shape.head_dim,
           shape.has_window() ? shape.window : shape.sequence,
           static_cast<cpu::Compute<S>>(shape.scale()),
+          static_cast<cpu::Compute<S>>(shape.softcap),
           shape.row(),
           shape.heads * shape.head_dim,
           query,
@@ -385,12 +389,14 @@ void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, co
 namespace {
 
 void fused_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
-                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum,
+                         double softcap) {
   const int64_t rows = logits.size(0);
   std::vector<double> losses(rows);
   with_storage_type(logits, [&]<class S>(S) {
     const cpu::CrossEntropy<S> arguments{.first_token = first_token,
                                          .vocab = logits.size(1),
+                                         .softcap = static_cast<cpu::Compute<S>>(softcap),
                                          .gradient = gradient,
                                          .loss_scale = loss_scale,
                                          .logits = data<S>(logits),
@@ -409,16 +415,18 @@ void fused_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, in
 }  // namespace
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
-                    const at::Tensor& loss_sum) {
-  fused_cross_entropy(logits, targets, 0, {}, loss_scale, gradient, loss_sum);
+                    const at::Tensor& loss_sum, double softcap) {
+  fused_cross_entropy(logits, targets, 0, {}, loss_scale, gradient, loss_sum, softcap);
 }
 
-at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token) {
+at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                              double softcap) {
   const int64_t rows = logits.size(0);
   at::Tensor statistics = empty({rows, 3}, at::kDouble, logits.device());
   with_storage_type(logits, [&]<class S>(S) {
-    const cpu::SoftmaxStatistics<S> arguments{first_token, logits.size(1), data<S>(logits), data<int64_t>(targets),
-                                              data<double>(statistics)};
+    const cpu::SoftmaxStatistics<S> arguments{
+        first_token,     logits.size(1),         static_cast<cpu::Compute<S>>(softcap),
+        data<S>(logits), data<int64_t>(targets), data<double>(statistics)};
     parallel_rows(rows,
                   [&](int64_t begin, int64_t end) { cpu::kernels<S>().softmax_statistics(arguments, begin, end); });
   });
@@ -426,8 +434,9 @@ at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& target
 }
 
 void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
-                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
-  fused_cross_entropy(logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum,
+                         double softcap) {
+  fused_cross_entropy(logits, targets, first_token, statistics, loss_scale, gradient, loss_sum, softcap);
 }
 
 void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step) {

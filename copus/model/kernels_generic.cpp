@@ -19,7 +19,7 @@
 #include <ATen/ops/sign.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sqrt.h>
-#include <ATen/ops/where.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -87,6 +87,11 @@ at::Tensor add_one(const at::Tensor& x) {
 at::Tensor multiply(const at::Tensor& x, double factor) {
   const PartTimer timer(Part::elementwise);
   return at::mul(x, factor);
+}
+
+at::Tensor soft_cap(const at::Tensor& logits, double softcap) {
+  const PartTimer timer(Part::elementwise);
+  return at::tanh(logits / softcap) * softcap;
 }
 
 // ---- linear layers ------------------------------------------------------------------------------------------------
@@ -241,7 +246,8 @@ at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, const at::
 }
 
 at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const AttentionShape& shape) {
-  const at::Tensor scores = at::matmul(query, key.transpose(2, 3)).to(master_dtype(query)) * shape.scale();
+  at::Tensor scores = at::matmul(query, key.transpose(2, 3)).to(master_dtype(query)) * shape.scale();
+  if (shape.softcap > 0) scores = soft_cap(scores, shape.softcap);
   const at::Tensor mask = causal_mask(query.size(2), key.size(2), shape.window, shape.document_starts, query.device());
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
@@ -256,8 +262,8 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const A
 // devices.
 at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   const int64_t head_dim = h.query.size(3);
-  // These operators have neither windows nor documents.
-  if (shape.has_window() || shape.document_starts.defined()) return at::SDPBackend::math;
+  // These operators have neither windows nor documents nor soft-caps.
+  if (shape.softcap > 0 || shape.has_window() || shape.document_starts.defined()) return at::SDPBackend::math;
   if (!h.query.is_cuda() || h.query.scalar_type() != at::kBFloat16) return at::SDPBackend::math;
   if (head_dim % 8 != 0 || (head_dim > 192 && head_dim != 256)) return at::SDPBackend::math;
   const auto choice = static_cast<at::SDPBackend>(at::_fused_sdp_choice(
@@ -405,10 +411,13 @@ Heads attention_backward_by_math(const at::Tensor& dy, const Heads& h, const at:
   const int64_t shared = h.query.size(1) / h.key.size(1);
   const at::Tensor key = repeat_heads(h.key, shared), value = repeat_heads(h.value, shared);
   const at::ScalarType wide = master_dtype(dy), narrow = dy.scalar_type();
-  const at::Tensor p = (masked_scores(h.query, key, shape) - log_sum_exp.unsqueeze(3)).exp();
+  const at::Tensor scores = masked_scores(h.query, key, shape), p = (scores - log_sum_exp.unsqueeze(3)).exp();
   const at::Tensor dp = at::matmul(dy, value.transpose(2, 3)).to(wide);
   const at::Tensor dot = (dy.to(wide) * output.to(wide)).sum(3, true);
-  const at::Tensor ds = (p * (dp - dot) * shape.scale()).to(narrow);
+  at::Tensor ds = p * (dp - dot) * shape.scale();
+  // Masked scores are infinite, and their gradient is 0.
+  if (shape.softcap > 0) ds = ds * soft_cap_slope(scores.clamp_min(-shape.softcap), shape.softcap);
+  ds = ds.to(narrow);
   const auto sum_shared = [&](const at::Tensor& gradient) {
     return gradient.unflatten(1, {h.key.size(1), shared}).sum(2).to(narrow);
   };
@@ -471,70 +480,6 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
 
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy) {
   gradient.add_(dy.sum(0, false, gradient.scalar_type()));
-}
-
-namespace {
-
-// Indices into a part of the vocabulary (rows or columns): the positions of `tokens` in it, or some valid index where
-// they are not in it, and whether they are.
-struct PartIndex {
-  at::Tensor index, here;
-};
-PartIndex part_index(const at::Tensor& tokens, int64_t first_token, int64_t vocab) {
-  const at::Tensor index = tokens - first_token;
-  return {index.clamp(0, vocab - 1), index.ge(0).logical_and(index.lt(vocab))};
-}
-
-}  // namespace
-
-at::Tensor embedding_part(const at::Tensor& weight, const at::Tensor& tokens, int64_t first_token) {
-  const auto [index, here] = part_index(tokens, first_token, weight.size(0));
-  return at::where(here.unsqueeze(1), at::embedding(weight, index), at::zeros({}, weight.options()));
-}
-
-void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens,
-                            int64_t first_token) {
-  const auto [index, here] = part_index(tokens, first_token, gradient.size(0));
-  gradient.index_put_({index}, at::where(here.unsqueeze(1), dy, at::zeros({}, dy.options())).to(gradient.scalar_type()),
-                      true);
-}
-
-void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
-                    const at::Tensor& loss_sum) {
-  const at::Tensor wide = logits.to(master_dtype(logits));
-  const at::Tensor counted = targets.ne(ignored_target).unsqueeze(1);
-  const at::Tensor index = targets.clamp_min(0).unsqueeze(1);
-  const at::Tensor log_sum_exp = wide.logsumexp(1, true);
-  const at::Tensor losses = (log_sum_exp - wide.gather(1, index)).to(at::kDouble);
-  loss_sum.add_(at::where(counted, losses, at::zeros({}, losses.options())).sum());
-  if (!gradient) return;
-  at::Tensor dlogits = (wide - log_sum_exp).exp();
-  dlogits.scatter_add_(1, index, at::ones({}, wide.options()).neg().expand({wide.size(0), 1}));
-  logits.copy_(dlogits.mul_(loss_scale).mul_(counted));
-}
-
-at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token) {
-  const at::Tensor wide = logits.to(master_dtype(logits));
-  const auto [index, here] = part_index(targets, first_token, logits.size(1));
-  const at::Tensor largest = wide.amax({1}, true);
-  const at::Tensor target_logit =
-      at::where(here.unsqueeze(1), wide.gather(1, index.unsqueeze(1)), at::zeros({}, wide.options()));
-  return at::cat({largest, (wide - largest).exp().sum(1, true), target_logit}, 1).to(at::kDouble);
-}
-
-void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
-                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
-  const at::Tensor counted = targets.ne(ignored_target);
-  const at::Tensor part_largest = statistics.select(2, 0), largest = part_largest.amax({0});
-  const at::Tensor sum = (statistics.select(2, 1) * (part_largest - largest).exp()).sum(0);
-  const at::Tensor losses = sum.log() + (largest - statistics.select(2, 2).sum(0));
-  loss_sum.add_(at::where(counted, losses, at::zeros({}, losses.options())).sum());
-  if (!gradient) return;
-  const at::ScalarType wide = master_dtype(logits);
-  const auto [index, here] = part_index(targets, first_token, logits.size(1));
-  at::Tensor dlogits = (logits.to(wide) - largest.to(wide).unsqueeze(1)).exp() / sum.to(wide).unsqueeze(1);
-  dlogits.scatter_add_(1, index.unsqueeze(1), here.to(wide).neg().unsqueeze(1));
-  logits.copy_(dlogits.mul_(loss_scale).mul_(counted.unsqueeze(1)));
 }
 
 void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step) {

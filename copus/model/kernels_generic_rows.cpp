@@ -2,6 +2,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/erf.h>
 #include <ATen/ops/sigmoid.h>
 
 #include <cmath>
@@ -51,9 +52,17 @@ struct Activated {
   at::Tensor value, slope;
 };
 
+// Computes x Phi(x), with the distribution function of the normal distribution.
+Activated exact_gelu(const at::Tensor& x) {
+  const at::Tensor phi = at::erf(x / std::numbers::sqrt2).add(1).div(2);
+  const at::Tensor density = (x.square() / -2).exp() * (std::numbers::inv_sqrtpi / std::numbers::sqrt2);
+  return {x * phi, phi + x * density};
+}
+
 // Computes x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3), since
 // (1 + tanh(z / 2)) / 2 is sigmoid(z).
 Activated activated(const at::Tensor& x, ActivationFunction function) {
+  if (function == ActivationFunction::gelu) return exact_gelu(x);
   const bool is_silu = function == ActivationFunction::silu;
   const double scale = 2 * std::sqrt(2 / std::numbers::pi), cube = 0.044715;
   const at::Tensor squares = x.square();

@@ -157,7 +157,10 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
 namespace {
 
 gpu::ActivationFunction function_of(const Activation& kind) {
-  return kind.function == ActivationFunction::silu ? gpu::ActivationFunction::silu : gpu::ActivationFunction::gelu_tanh;
+  static_assert(static_cast<int>(ActivationFunction::gelu_tanh) ==
+                static_cast<int>(gpu::ActivationFunction::gelu_tanh));
+  static_assert(static_cast<int>(ActivationFunction::gelu) == static_cast<int>(gpu::ActivationFunction::gelu));
+  return static_cast<gpu::ActivationFunction>(kind.function);
 }
 
 }  // namespace
@@ -226,13 +229,15 @@ void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, co
 }
 
 void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
-                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum) {
+                         const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum,
+                         double softcap) {
   const int64_t rows = logits.size(0);
   const at::Tensor losses = empty({rows}, at::kDouble, logits.device());
   gpu::cross_entropy({.storage = storage(logits),
                       .first_token = first_token,
                       .vocab = logits.size(1),
                       .rows = rows,
+                      .softcap = static_cast<float>(softcap),
                       .gradient = gradient,
                       .loss_scale = static_cast<float>(loss_scale),
                       .logits = data(logits),
@@ -245,15 +250,16 @@ void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, in
 }
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
-                    const at::Tensor& loss_sum) {
-  cross_entropy_part_(logits, targets, 0, {}, loss_scale, gradient, loss_sum);
+                    const at::Tensor& loss_sum, double softcap) {
+  cross_entropy_part_(logits, targets, 0, {}, loss_scale, gradient, loss_sum, softcap);
 }
 
-at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token) {
+at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
+                              double softcap) {
   const int64_t rows = logits.size(0);
   at::Tensor statistics = empty({rows, 3}, at::kDouble, logits.device());
-  gpu::softmax_statistics({storage(logits), first_token, logits.size(1), rows, data(logits), data<int64_t>(targets),
-                           data<double>(statistics)},
+  gpu::softmax_statistics({storage(logits), first_token, logits.size(1), rows, static_cast<float>(softcap),
+                           data(logits), data<int64_t>(targets), data<double>(statistics)},
                           stream_of(logits));
   return statistics;
 }

@@ -14,6 +14,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -94,19 +95,20 @@ struct AttentionCase {
   int64_t batch, sequence, heads, kv_heads, head_dim, window = 0;
   double multiplier = 0;
   double rotated_share = 1;
+  double softcap = 0;
 };
 
 // Heads are fewer and more than the warps of a block on a GPU, and as long as no, one and several vectors of a warp;
 // 256 is the longest that a GPU's backward kernel takes.
 TEST_P(Kernels, NormsOfHeads) {
-  for (const AttentionCase c : {AttentionCase{1, 1, 1, 1, 2},
-                                {2, 35, 2, 2, 6},
-                                {1, 16, 4, 2, 16},
-                                {1, 70, 12, 3, 20},
-                                {1, 17, 3, 1, 128},
-                                {1, 17, 9, 2, 250},
-                                {1, 17, 3, 1, 256},
-                                {1, 3, 2, 1, 300}}) {
+  for (const AttentionCase& c : {AttentionCase{1, 1, 1, 1, 2},
+                                 {2, 35, 2, 2, 6},
+                                 {1, 16, 4, 2, 16},
+                                 {1, 70, 12, 3, 20},
+                                 {1, 17, 3, 1, 128},
+                                 {1, 17, 9, 2, 250},
+                                 {1, 17, 3, 1, 256},
+                                 {1, 3, 2, 1, 300}}) {
     SCOPED_TRACE(testing::Message() << c.heads << " heads of " << c.head_dim);
     const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
     const int64_t rows = c.batch * c.sequence;
@@ -138,7 +140,7 @@ TEST_P(Kernels, NormsOfHeads) {
 
 // As on two ranks, which have other query heads and the same key heads, of which the first rank counts them.
 TEST_P(Kernels, NormsOfProjections) {
-  for (const AttentionCase c :
+  for (const AttentionCase& c :
        {AttentionCase{1, 1, 1, 1, 2}, {2, 35, 2, 2, 6}, {1, 70, 12, 3, 20}, {1, 17, 3, 1, 128}}) {
     SCOPED_TRACE(testing::Message() << c.heads << " heads of " << c.head_dim);
     const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
@@ -184,11 +186,14 @@ TEST_P(Kernels, ActivationsAndTheirGradients) {
     for (const kernels::Activation kind :
          {kernels::Activation{ActivationFunction::silu, true}, kernels::Activation{ActivationFunction::silu, false},
           kernels::Activation{ActivationFunction::gelu_tanh, true},
-          kernels::Activation{ActivationFunction::gelu_tanh, false}}) {
+          kernels::Activation{ActivationFunction::gelu_tanh, false},
+          kernels::Activation{ActivationFunction::gelu, true}, kernels::Activation{ActivationFunction::gelu, false}}) {
       SCOPED_TRACE(testing::Message() << (kind.is_gated ? "gated " : "") << static_cast<int>(kind.function));
       const at::Tensor input = (random({rows, int64_t{kind.is_gated ? 2 : 1} * width}) * 4).set_requires_grad(true);
       const at::Tensor dy = random({rows, width}), gate = input.narrow(1, 0, width);
-      at::Tensor activation = kind.function == ActivationFunction::silu ? at::silu(gate) : at::gelu(gate, "tanh");
+      at::Tensor activation = kind.function == ActivationFunction::silu
+                                  ? at::silu(gate)
+                                  : at::gelu(gate, kind.function == ActivationFunction::gelu ? "none" : "tanh");
       if (kind.is_gated) activation = activation * input.narrow(1, width, width);
       const at::Tensor expected = gradients(activation, {input}, dy)[0];
       for (const bool generic : {false, true}) {
@@ -206,28 +211,32 @@ TEST_P(Kernels, ActivationsAndTheirGradients) {
 TEST_P(Kernels, RotaryAndAttention) {
   // Sizes lie around the block of 64 and the group of 8, with and without shared key heads, and head dimensions differ
   // from vector widths.
-  for (const AttentionCase c : {AttentionCase{1, 1, 1, 1, 2},
-                                {2, 7, 2, 2, 6},
-                                {1, 64, 4, 2, 16},
-                                {2, 65, 4, 1, 64},
-                                {1, 130, 2, 2, 20},
-                                {1, 200, 6, 3, 128},
-                                {3, 24, 2, 1, 10},
-                                // Windows of one position, within a block, of a block, over its edge, of several
-                                // blocks, and longer than the sequence.
-                                {2, 70, 2, 1, 6, 1},
-                                {1, 200, 2, 1, 16, 5},
-                                {1, 200, 2, 2, 16, 64},
-                                {1, 200, 2, 1, 16, 65},
-                                {2, 330, 2, 1, 8, 130},
-                                {1, 130, 2, 2, 8, 131},
-                                // Other scales.
-                                {2, 65, 4, 2, 16, 0, 0.1},
-                                {2, 70, 2, 1, 6, 9, 0.7},
-                                // Heads that rotate in part.
-                                {2, 7, 2, 2, 16, 0, 0, 0.75},
-                                {1, 66, 4, 1, 10, 0, 0, 0.2}}) {
-    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim, c.window, c.multiplier};
+  for (const AttentionCase& c : {AttentionCase{1, 1, 1, 1, 2},
+                                 {2, 7, 2, 2, 6},
+                                 {1, 64, 4, 2, 16},
+                                 {2, 65, 4, 1, 64},
+                                 {1, 130, 2, 2, 20},
+                                 {1, 200, 6, 3, 128},
+                                 {3, 24, 2, 1, 10},
+                                 // Windows of one position, within a block, of a block, over its edge, of several
+                                 // blocks, and longer than the sequence.
+                                 {2, 70, 2, 1, 6, 1},
+                                 {1, 200, 2, 1, 16, 5},
+                                 {1, 200, 2, 2, 16, 64},
+                                 {1, 200, 2, 1, 16, 65},
+                                 {2, 330, 2, 1, 8, 130},
+                                 {1, 130, 2, 2, 8, 131},
+                                 // Other scales.
+                                 {2, 65, 4, 2, 16, 0, 0.1},
+                                 {2, 70, 2, 1, 6, 9, 0.7},
+                                 // Soft-caps, of which some scores are far beyond, also within windows.
+                                 {2, 7, 2, 2, 6, 0, 0, 1, 2.5},
+                                 {2, 65, 4, 2, 16, 0, 3.0, 1, 1.5},
+                                 {1, 200, 2, 1, 16, 65, 0, 1, 0.7},
+                                 // Heads that rotate in part.
+                                 {2, 7, 2, 2, 16, 0, 0, 0.75},
+                                 {1, 66, 4, 1, 10, 0, 0, 0.2}}) {
+    const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim, c.window, c.multiplier, c.softcap};
     const int64_t rows = c.batch * c.sequence,
                   half = std::lround(static_cast<double>(c.head_dim) * c.rotated_share) / 2;
     const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
@@ -239,8 +248,10 @@ TEST_P(Kernels, RotaryAndAttention) {
     const at::Tensor query = stored(reference::rotate(heads.narrow(1, 0, c.heads), cosine, sine));
     const at::Tensor key = stored(reference::rotate(heads.narrow(1, c.heads, c.kv_heads), cosine, sine));
     const at::Tensor value = heads.narrow(1, c.heads + c.kv_heads, c.kv_heads);
-    const at::Tensor output =
-        reference::attention(query, key, value, c.window, c.multiplier).transpose(1, 2).flatten(2).flatten(0, 1);
+    const at::Tensor output = reference::attention(query, key, value, c.window, c.multiplier, c.softcap)
+                                  .transpose(1, 2)
+                                  .flatten(2)
+                                  .flatten(0, 1);
     const at::Tensor dy = random({rows, c.heads * c.head_dim});
     const at::Tensor expected = gradients(output, {qkv}, dy)[0];
     for (const bool generic : {false, true}) {
@@ -336,8 +347,8 @@ TEST(LongAttention, RepeatsBitwiseAndKnowsNoOtherSequences) {
 }
 
 TEST_P(Kernels, CachedAttentionIsTheEndOfFullAttention) {
-  for (const int64_t window : {0, 1, 5, 19, 30}) {
-    const AttentionShape shape{2, 19, 4, 2, 8, window};
+  for (const auto& [window, softcap] : {std::pair{0, 0.0}, {1, 0.0}, {5, 0.0}, {19, 0.0}, {30, 0.0}, {5, 1.2}}) {
+    const AttentionShape shape{2, 19, 4, 2, 8, window, 0, softcap};
     const at::Tensor qkv = random({shape.batch * shape.sequence, shape.row()});
     const at::Tensor heads = narrow(qkv).view({2, 19, 8, 8}).transpose(1, 2);
     const at::Tensor full = kernels::attention(narrow(qkv), shape).output.view({2, 19, 32});
@@ -348,19 +359,28 @@ TEST_P(Kernels, CachedAttentionIsTheEndOfFullAttention) {
 }
 
 TEST_P(Kernels, CrossEntropy) {
-  for (const auto& [rows, vocab] : {std::pair{1, 2}, {50, 256}, {33, 1000}, {17, 31}}) {
+  for (const auto& [rows, vocab, softcap] : {std::tuple{1, 2, 0.0},
+                                             {50, 256, 0.0},
+                                             {33, 1000, 0.0},
+                                             {17, 31, 0.0},
+                                             {1, 2, 5.0},
+                                             {33, 1000, 2.0},
+                                             {17, 31, 30.0}}) {
+    SCOPED_TRACE(testing::Message() << rows << " x " << vocab << ", soft-cap " << softcap);
     const at::Tensor logits = (random({rows, vocab}) * 3).set_requires_grad(true);
     at::Tensor targets = at::randint(vocab, {rows}, at::kLong).to(test_device());
     if (rows > 1) targets[rows / 2] = ignored_target;
-    const at::Tensor loss = reference::loss(logits.unsqueeze(0), targets.unsqueeze(0));
+    const at::Tensor capped = softcap > 0 ? softcap * at::tanh(logits / softcap) : logits;
+    const at::Tensor loss = reference::loss(capped.unsqueeze(0), targets.unsqueeze(0));
     const at::Tensor expected = gradients(loss, {logits})[0] * 0.25;
+    if (softcap > 0) expect_close(kernels::soft_cap(narrow(logits), softcap), capped, "capped");
     for (const bool generic : {false, true}) {
       const auto kernel = generic ? kernels::generic::cross_entropy_ : kernels::cross_entropy_;
       const at::Tensor sum = at::ones({}, on_device(at::kDouble)), values = narrow(logits);
-      kernel(values, targets, 0.25, false, sum);
+      kernel(values, targets, 0.25, false, sum, softcap);
       EXPECT_TRUE(values.equal(narrow(logits))) << "without gradient the logits stay";
       expect_close(sum - 1, loss, "loss");
-      kernel(values, targets, 0.25, true, sum);
+      kernel(values, targets, 0.25, true, sum, softcap);
       expect_close((sum - 1) / 2, loss, "loss");
       expect_close(values, expected, "gradient");
     }
@@ -410,14 +430,16 @@ TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
   const at::Tensor table = random({vocab, 24}), dy = random({rows, 24});
   const at::Tensor tokens = at::randint(vocab, {rows}, at::kLong).to(test_device());
   tokens[3] = 64;
-  const at::Tensor logits = (random({rows, vocab}) * 3).set_requires_grad(true);
   at::Tensor targets = tokens.roll(1);
   targets[rows / 2] = ignored_target;
-  const at::Tensor loss = reference::loss(logits.unsqueeze(0), targets.unsqueeze(0));
-  const at::Tensor logits_gradient = gradients(loss, {logits})[0] * 0.25;
   const at::Tensor leaf = table.clone().set_requires_grad(true);
   const at::Tensor table_gradient = gradients(at::embedding(leaf, tokens), {leaf}, dy)[0];
-  for (const bool generic : {false, true}) {
+  for (const auto& [generic, softcap] : {std::pair{false, 0.0}, {true, 0.0}, {false, 2.0}, {true, 2.0}}) {
+    SCOPED_TRACE(testing::Message() << "generic " << generic << ", soft-cap " << softcap);
+    const at::Tensor logits = (random({rows, vocab}) * 3).set_requires_grad(true);
+    const at::Tensor capped = softcap > 0 ? softcap * at::tanh(logits / softcap) : logits;
+    const at::Tensor loss = reference::loss(capped.unsqueeze(0), targets.unsqueeze(0));
+    const at::Tensor logits_gradient = gradients(loss, {logits})[0] * 0.25;
     const auto look_up = generic ? kernels::generic::embedding_part : kernels::embedding_part;
     const auto add_gradient = generic ? kernels::generic::add_embedding_gradient : kernels::add_embedding_gradient;
     const auto statistics_of = generic ? kernels::generic::softmax_statistics : kernels::softmax_statistics;
@@ -432,15 +454,15 @@ TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
       const at::Tensor gradient = at::ones({begin[part + 1] - begin[part], 24}, on_device(master(dtype())));
       add_gradient(gradient, narrow(dy), tokens, begin[part]);
       expect_close(gradient - 1, table_gradient.narrow(0, begin[part], gradient.size(0)), "embedding gradient");
-      statistics.push_back(statistics_of(part_of(logits, 1, part), targets, begin[part]));
+      statistics.push_back(statistics_of(part_of(logits, 1, part), targets, begin[part], softcap));
     }
     EXPECT_TRUE(embedded.equal(at::embedding(table, tokens)));
     for (size_t part = 0; part < 3; ++part) {
       const at::Tensor values = part_of(logits, 1, part), sum = at::ones({}, on_device(at::kDouble));
-      cross_entropy(values, targets, begin[part], at::stack(statistics), 0.25, false, sum);
+      cross_entropy(values, targets, begin[part], at::stack(statistics), 0.25, false, sum, softcap);
       EXPECT_TRUE(values.equal(part_of(logits, 1, part))) << "without gradient the logits stay";
       expect_close(sum - 1, loss, "loss");
-      cross_entropy(values, targets, begin[part], at::stack(statistics), 0.25, true, sum);
+      cross_entropy(values, targets, begin[part], at::stack(statistics), 0.25, true, sum, softcap);
       expect_close((sum - 1) / 2, loss, "loss");
       expect_close(values, logits_gradient.narrow(1, begin[part], values.size(1)), "gradient");
     }

@@ -26,6 +26,7 @@ OutputHead::OutputHead(const ParameterStore& parameters, const TensorParallel& t
     : tensor_parallel_(tensor_parallel),
       rows_per_chunk_(rows_per_chunk(parameters.model().vocab_size, tensor_parallel.size(), parameters.device())),
       norm_(parameters, "model.norm"),
+      softcap_(parameters.model().logits_softcap),
       multiplier_(1 / parameters.model().logits_scaling),
       head_(parameters.model().tie_word_embeddings ? *parameters.find_tied_copy() : parameters.find("lm_head.weight")) {
 }
@@ -38,7 +39,8 @@ kernels::NormResult OutputHead::normalize(const ResidualStream& stream) const {
 
 at::Tensor OutputHead::logits(const at::Tensor& normed) const {
   COPUS_CHECK(tensor_parallel_.size() == 1, "each of ", tensor_parallel_.size(), " ranks has a part of the logits");
-  return kernels::linear(normed, head_.weight, {}).to(head_.gradient.scalar_type());
+  const at::Tensor logits = kernels::linear(normed, head_.weight, {}).to(head_.gradient.scalar_type());
+  return softcap_ > 0 ? kernels::soft_cap(logits, softcap_) : logits;
 }
 
 void OutputHead::loss(const ResidualStream& stream, const at::Tensor& targets, const at::Tensor& loss_sum) const {
@@ -78,15 +80,18 @@ void OutputHead::token_losses(const at::Tensor& hidden, const at::Tensor& target
 
 void OutputHead::cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
                                const at::Tensor& loss_sum) const {
-  if (tensor_parallel_.size() == 1) return kernels::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum);
+  if (tensor_parallel_.size() == 1) {
+    return kernels::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum, softcap_);
+  }
   // Every rank fills its own part and leaves the others zero, so the sum over the ranks is exactly what each has
   // written.
   const int64_t first_token = head_.box.begin[0];
   const at::Tensor statistics =
       kernels::zeros({tensor_parallel_.size(), logits.size(0), 3}, at::kDouble, logits.device());
-  statistics.select(0, tensor_parallel_.rank()).copy_(kernels::softmax_statistics(logits, targets, first_token));
+  statistics.select(0, tensor_parallel_.rank())
+      .copy_(kernels::softmax_statistics(logits, targets, first_token, softcap_));
   tensor_parallel_.add_up(statistics);
-  kernels::cross_entropy_part_(logits, targets, first_token, statistics, loss_scale, gradient, loss_sum);
+  kernels::cross_entropy_part_(logits, targets, first_token, statistics, loss_scale, gradient, loss_sum, softcap_);
 }
 
 }  // namespace copus

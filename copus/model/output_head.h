@@ -38,6 +38,7 @@ class OutputHead {
   TensorParallel tensor_parallel_;
   int64_t rows_per_chunk_;
   StreamNorm norm_;
+  double softcap_;         // of the logits; 0: none
   double multiplier_;      // of what the head reads: the logits are linear in it
   const Parameter& head_;  // has a gradient of its own where it is tied to the embedding
 };

@@ -31,9 +31,35 @@ double yarn_share(const RopeScaling& scaling, double theta, int64_t rotary_dim, 
   return 1 - std::clamp((static_cast<double>(j) - first) / (last - first), 0.0, 1.0);
 }
 
+bool has_two_lengths(const ModelDescription& model) {
+  return model.rope_scaling && model.rope_scaling->type == RopeType::longrope;
+}
+
+// Returns a frequency after scaling, given the one before.
+double rescaled(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j, double frequency,
+                bool is_long) {
+  double share = 0;  // that is kept
+  switch (scaling.type) {
+    case RopeType::llama3:
+      share = llama3_share(scaling, frequency);
+      break;
+    case RopeType::linear:
+      break;
+    case RopeType::yarn:
+      share = yarn_share(scaling, theta, rotary_dim, j);
+      break;
+    case RopeType::dynamic:
+      return frequency;
+    case RopeType::longrope:
+      return frequency / (is_long ? scaling.long_factor : scaling.short_factor).at(static_cast<size_t>(j));
+  }
+  const double kept = std::clamp(share, 0.0, 1.0);
+  return (1 - kept) * frequency / scaling.factor + kept * frequency;
+}
+
 }  // namespace
 
-Rotation rotation_of(const ModelDescription& model, int64_t layer) {
+Rotation rotation_of(const ModelDescription& model, int64_t layer, int64_t sequence_length) {
   const bool is_own = model.has_sliding_rope(layer);
   const double theta = is_own ? model.sliding_rope_theta : model.rope_theta;
   const std::optional<RopeScaling> scaling = is_own ? std::nullopt : model.rope_scaling;
@@ -42,11 +68,8 @@ Rotation rotation_of(const ModelDescription& model, int64_t layer) {
     const double exponent = static_cast<double>(2 * j) / static_cast<double>(model.rotary_dim());
     double frequency = static_cast<float>(1.0 / std::pow(theta, exponent));
     if (scaling) {
-      const double share = scaling->type == RopeType::llama3 ? llama3_share(*scaling, frequency)
-                           : scaling->type == RopeType::yarn ? yarn_share(*scaling, theta, model.rotary_dim(), j)
-                                                             : 0.0;
-      const double kept = std::clamp(share, 0.0, 1.0);
-      frequency = (1 - kept) * frequency / scaling->factor + kept * frequency;
+      const bool is_long = sequence_length > scaling->original_max_position_embeddings;
+      frequency = rescaled(*scaling, theta, model.rotary_dim(), j, frequency, is_long);
     }
     rotation.frequencies.push_back(static_cast<float>(frequency));
   }
@@ -55,6 +78,7 @@ Rotation rotation_of(const ModelDescription& model, int64_t layer) {
 
 RotaryTable::RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device)
     : dtype_(dtype), device_(device) {
+  if (has_two_lengths(model)) longest_short_ = model.rope_scaling->original_max_position_embeddings;
   std::vector<int64_t> first_layers;  // of each kind
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const auto alike = [&](int64_t first) { return model.has_sliding_rope(first) == model.has_sliding_rope(layer); };
@@ -62,12 +86,15 @@ RotaryTable::RotaryTable(const ModelDescription& model, at::ScalarType dtype, at
     kind_of_layer_.push_back(static_cast<size_t>(found - first_layers.begin()));
     if (found != first_layers.end()) continue;
     first_layers.push_back(layer);
-    kinds_.push_back({rotation_of(model, layer), {}, {}});
+    const int64_t longer = std::numeric_limits<int64_t>::max();
+    kinds_.push_back({rotation_of(model, layer, 1), {}, {}});
+    kinds_.push_back({rotation_of(model, layer, longer), {}, {}});
   }
 }
 
 RotaryTable::Rows RotaryTable::rows(int64_t layer, int64_t first, int64_t count) {
-  Kind& kind = kinds_.at(kind_of_layer_.at(static_cast<size_t>(layer)));
+  const size_t pair = kind_of_layer_.at(static_cast<size_t>(layer));
+  Kind& kind = kinds_.at(2 * pair + (first + count > longest_short_ ? 1 : 0));
   const int64_t length = kind.cosine.defined() ? kind.cosine.size(0) : 0;
   // The table is at least doubled, since generation asks for one more position a token.
   if (length < first + count) grow(kind, std::max(first + count, 2 * length));

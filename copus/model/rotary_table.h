@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "copus/description/model_description.h"
@@ -19,14 +20,15 @@ struct Rotation {
   std::vector<float> frequencies;
   double factor = 1;  // multiplies cosines and sines
 };
-Rotation rotation_of(const ModelDescription& model, int64_t layer);
+// Returns the rotation of a layer in sequences of this length.
+Rotation rotation_of(const ModelDescription& model, int64_t layer, int64_t sequence_length);
 
 class RotaryTable {
  public:
   RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device);
 
-  // The rows of a layer's positions first .. first + count, each [count, r / 2] in the table's dtype. The table
-  // grows on demand.
+  // The rows of a layer's positions first .. first + count, each [count, r / 2] in the table's dtype, in a sequence
+  // that ends with them. The table grows on demand.
   struct Rows {
     at::Tensor cosine, sine;
   };
@@ -39,8 +41,9 @@ class RotaryTable {
   };
   void grow(Kind& kind, int64_t length) const;
 
-  std::vector<Kind> kinds_;
-  std::vector<size_t> kind_of_layer_;
+  std::vector<Kind> kinds_;            // each for sequences within the original context, then for longer ones
+  std::vector<size_t> kind_of_layer_;  // in pairs
+  int64_t longest_short_ = std::numeric_limits<int64_t>::max();
   at::ScalarType dtype_;
   at::Device device_;
 };

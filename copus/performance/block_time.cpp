@@ -89,6 +89,9 @@ class BlockCalculation {
     return moved(rows_ * widths * system_.activation_bytes);
   }
 
+  // Returns the seconds to read or write the stream once.
+  double stream_pass() const { return moved(stream_bytes_ / (shape_.sequence_parallel ? ranks_ : 1)); }
+
   bool normalizes_outputs() const { return model_.has_output_norms(); }
 
   // Returns the seconds to sum two statistics of each row over the tensor-parallel ranks, which norms over projections
@@ -172,7 +175,9 @@ BlockCost BlockCalculation::layer_cost() const {
 
   BlockCost layer;
   const Cost forward{qkv.forward + attention_forward + output.forward + gate_up.forward + down.forward +
-                         passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies,
+                         passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies +
+                         // The sum after attention is apart from the norm of what the feed-forward reads.
+                         (model_.parallel_residual ? stream_pass() : 0),
                      2 * (gather + reduce) + norm_statistics()};
   // A pass that is bound by the host takes as long as its launches. The part of this time beyond communication counts
   // as computation.

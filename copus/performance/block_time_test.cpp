@@ -43,6 +43,15 @@ TEST(BlockTime, MultipliersMoveTheStreamOnceMore) {
   EXPECT_NEAR((multiplied.layer.forward.compute - plain.layer.forward.compute) / once, 2, 1e-9);
 }
 
+TEST(BlockTime, ParallelBlocksReadTheStreamOnceMore) {
+  ModelDescription model = small_model();
+  const BlockCosts in_turn = costs_of(model);
+  model.parallel_residual = true;
+  const BlockCosts parallel = costs_of(model);
+  EXPECT_GT(parallel.layer.forward.compute, in_turn.layer.forward.compute);
+  EXPECT_EQ(parallel.layer.backward().compute, in_turn.layer.backward().compute);
+}
+
 TEST(BlockTime, NormsOfOutputsMoveTheStreamBesideThoseOfInputs) {
   ModelDescription model = small_model();
   const double inputs = costs_of(model).layer.total().total();

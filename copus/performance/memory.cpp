@@ -53,11 +53,12 @@ class ConfigurationMemory {
         tokens_(static_cast<double>(configuration.micro_batch * sequence_length)),
         sequence_(static_cast<double>(sequence_length)),
         tensor_ranks_(static_cast<double>(strategy_.tensor_parallel)),
-        of_outputs_(model.block_norm == BlockNorm::both ? layer_bytes({.hidden = 2}) : 0),
-        all_kept_(layer_bytes(use_.kept) + of_outputs_ +
+        other_streams_(layer_bytes(
+            {.hidden = (model.block_norm == BlockNorm::both ? 2.0 : 0.0) - (model.parallel_residual ? 1.0 : 0.0)})),
+        all_kept_(layer_bytes(use_.kept) + other_streams_ +
                   (model.qk_norm != QkNorm::none ? layer_bytes(use_.kept_of_normed_heads) : 0)),
         kept_(strategy_.recompute == Recompute::none        ? all_kept_
-              : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention) + of_outputs_
+              : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention) + other_streams_
                                                             : layer_bytes({.hidden = 1})),
         working_(layer_bytes(use_.working) +
                  (model.qk_norm != QkNorm::none ? layer_bytes(use_.working_of_normed_heads) : 0) + (all_kept_ - kept_) +
@@ -235,7 +236,9 @@ class ConfigurationMemory {
   const int64_t micro_batch_, sequence_length_;
   const double tokens_, sequence_, tensor_ranks_;
   // Bytes per layer and micro-batch.
-  const double of_outputs_;  // bytes of block outputs that norms read, if norms also apply to inputs
+  // Bytes of blocks' outputs that norms read, where norms are of inputs too; less the stream after attention, which
+  // nothing reads where blocks are parallel.
+  const double other_streams_;
   const double all_kept_, kept_, working_, waiting_;
 };
 

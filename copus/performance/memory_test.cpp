@@ -352,6 +352,22 @@ TEST(Memory, NormsOfInputsAndOutputsKeepTheOutputsToo) {
   }
 }
 
+TEST(Memory, ParallelBlocksDoNotKeepTheStreamBetweenThem) {
+  ModelDescription model = grouped_query_model();
+  const auto activations = [&](Recompute recompute) {
+    return MemoryModel(model, sequence, copus_in_bf16())
+        .predict(batches_of({.recompute = recompute}))
+        .parts.activations;
+  };
+  for (const auto& [recompute, less] :
+       {std::pair{Recompute::none, 1}, {Recompute::attention, 1}, {Recompute::full, 0}}) {
+    model.parallel_residual = false;
+    const double in_turn = activations(recompute);
+    model.parallel_residual = true;
+    EXPECT_EQ(in_turn - activations(recompute), 8 * 256 * less * 128 * 2);
+  }
+}
+
 TEST(Memory, RecomputeKeepsLessAndNeverNeedsMore) {
   const auto recomputing = [](ParallelStrategy strategy, Recompute recompute) {
     strategy.recompute = recompute;

@@ -233,13 +233,19 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
                   " tokens (sliding_window)");
   }
   if (system != PlannedSystem::copus && model.has_output_norms()) {
-    return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2 and 3, Gemma 3) for ",
+    return concat("Copus does not plan norms of the outputs of attention and feed-forward (OLMo 2 and 3, Gemma) for ",
                   full_name(system));
   }
   const bool has_multipliers = model.embedding_multiplier != 1 || model.residual_multiplier != 1 ||
                                model.attention_multiplier != 0 || model.logits_scaling != 1;
   if (system != PlannedSystem::copus && has_multipliers) {
     return concat("Copus does not plan multipliers (Granite) for ", full_name(system));
+  }
+  if (system != PlannedSystem::copus && (model.attention_softcap > 0 || model.logits_softcap > 0)) {
+    return concat("Copus does not plan soft-caps (Gemma 2) for ", full_name(system));
+  }
+  if (system != PlannedSystem::copus && (model.parallel_residual || model.architecture == Architecture::gpt_neox)) {
+    return concat("Copus does not plan GPT-NeoX for ", full_name(system));
   }
   if (system != PlannedSystem::copus && model.architecture == Architecture::phi3) {
     return concat("Copus does not plan Phi-3 for ", full_name(system));

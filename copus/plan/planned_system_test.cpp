@@ -148,6 +148,8 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   const auto scaled = [](ModelDescription& model) { model.rope_scaling = RopeScaling{.low_frequency_factor = 2}; };
   const auto scaled_logits = [](ModelDescription& model) { model.logits_scaling = 8; };
   const auto partial = [](ModelDescription& model) { model.architecture = Architecture::phi3; };
+  const auto capped = [](ModelDescription& model) { model.logits_softcap = 30; };
+  const auto parallel = [](ModelDescription& model) { model.parallel_residual = true; };
   const auto yarn = [](ModelDescription& model) { model.rope_scaling = RopeScaling{.type = RopeType::yarn}; };
   for (const auto& [system, name] : {std::pair{PlannedSystem::torchtitan, "torchtitan 0.2 has no "},
                                      {PlannedSystem::torchtitan_0_3, "torchtitan 0.3 has no "}}) {
@@ -169,9 +171,11 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   EXPECT_THAT(lacks(PlannedSystem::megatron, scaled), HasSubstr("rope_scaling"));
   for (const PlannedSystem system : all_values<PlannedSystem>()) {
     EXPECT_THAT(lacks(system, normed_outputs),
-                HasSubstr(system == PlannedSystem::copus ? "has" : "(OLMo 2 and 3, Gemma 3)"));
+                HasSubstr(system == PlannedSystem::copus ? "has" : "(OLMo 2 and 3, Gemma)"));
     const bool has = system == PlannedSystem::copus;
     EXPECT_THAT(lacks(system, scaled_logits), HasSubstr(has ? "has" : "Granite"));
+    EXPECT_THAT(lacks(system, capped), HasSubstr(has ? "has" : "Gemma 2"));
+    EXPECT_THAT(lacks(system, parallel), HasSubstr(has ? "has" : "GPT-NeoX"));
     EXPECT_THAT(lacks(system, partial), HasSubstr(has ? "has" : "Phi-3"));
     EXPECT_THAT(lacks(system, yarn), HasSubstr(has ? "has" : "rope_scaling other than"));
     for (const auto& change : {std::function<void(ModelDescription&)>(layer_norm), {learned}}) {

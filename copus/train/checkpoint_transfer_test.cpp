@@ -122,6 +122,7 @@ TEST_F(CheckpointTransfer, TensorsThatFilesFuseAndTransposeToo) {
                                      {ranks(2, 1, 2), zero_3},
                                      {ranks(2, 2, 2), zero_2, sequence_parallel}});
   expect_same_in({like_phi3, kv_heads(1)}, {{ranks(1, 4, 1)}, {ranks(2, 2, 2), zero_2, sequence_parallel}});
+  expect_same_in({like_gpt_neox}, {{ranks(1, 4, 1)}, {ranks(2, 2, 2), zero_2, sequence_parallel}});
   const Checkpoint checkpoint = write({like_gpt2, tied});
   EXPECT_EQ(checkpoint.weight("transformer.h.3.attn.c_attn.weight").shape, (std::vector<int64_t>{64, 192}));
   EXPECT_EQ(checkpoint.optimizer("exp_avg.model.layers.3.mlp.up_proj.weight").shape, (std::vector<int64_t>{96, 64}));

@@ -60,7 +60,9 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
                                           {normalized_outputs_and_projections},
                                           {windows_in_some_layers},
                                           {multipliers},
-                                          {like_gemma3, tied}}) {
+                                          {like_gemma3, tied},
+                                          {like_gemma2, tied},
+                                          {like_gpt_neox}}) {
     const RunConfig begin = config(join(base, {ranks(4, 2, 1), micro_batch(1)}));
     const History expected = run(begin, {}, 10);
     const History moved = run(begin,

@@ -165,6 +165,7 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
   const int64_t sequence_index = task / a.kv_heads, kv_head = task % a.kv_heads, shared = a.heads / a.kv_heads;
   const int64_t first_token = sequence_index * a.sequence;
   const Sight sight = sight_in(a, sequence_index);
+  const SoftCap<C> cap(a.softcap);
   pack(a.key + first_token * a.row_stride + kv_head * a.head_dim, a.row_stride, a.sequence, a.head_dim, C{1}, s.key);
   transpose(s.key, row, a.sequence, a.head_dim, s.key_transposed, key_row);
   pack(a.value + first_token * a.row_stride + kv_head * a.head_dim, a.row_stride, a.sequence, a.head_dim, C{1},
@@ -197,6 +198,10 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
             if (first == end) continue;  // this query sees none of the block
             C* const begin = scores + first;
             const int64_t seen = end - first;
+            if (cap.is_there()) {
+              for_vectors<C>(seen, [&](int64_t i, int64_t n)
+                                       COPUS_INLINE_LAMBDA { store(begin + i, cap.of(load(begin + i, n)), n); });
+            }
             constexpr C lowest = -std::numeric_limits<C>::infinity();
             Vector<C> best = splat<C>(lowest);
             for_vectors<C>(seen, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
@@ -283,6 +288,7 @@ void attention_backward(const AttentionBackward<S>& a, int64_t task, Compute<S>*
   const int64_t first_token = sequence_index * a.sequence;
   const int64_t kv_offset = first_token * a.row_stride + kv_head * a.head_dim;
   const Sight sight = sight_in(a, sequence_index);
+  const SoftCap<C> cap(a.softcap);
   pack(a.key + kv_offset, a.row_stride, a.sequence, a.head_dim, C{1}, s.key);
   pack(a.value + kv_offset, a.row_stride, a.sequence, a.head_dim, C{1}, s.value);
   transpose(s.key, row, a.sequence, a.head_dim, s.key_transposed, key_row);
@@ -331,9 +337,13 @@ void attention_backward(const AttentionBackward<S>& a, int64_t task, Compute<S>*
             C* p = row_scores + first;
             C* dp = row_gradients + first;
             for_vectors<C>(end - first, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-              const Vector<C> probability = exponential<C>(load(p + i, n) - log_sum_exp[query]);
+              Vector<C> score = load(p + i, n);
+              if (cap.is_there()) score = cap.of(score);
+              const Vector<C> probability = exponential<C>(score - log_sum_exp[query]);
+              Vector<C> gradient = probability * (load(dp + i, n) - s.output_dot_gradient[query]);
+              if (cap.is_there()) gradient *= cap.slope_at(score);
               store(p + i, probability, n);
-              store(dp + i, probability * (load(dp + i, n) - s.output_dot_gradient[query]), n);
+              store(dp + i, gradient, n);
             });
           }
           multiply_rows(rows, row, score_gradients, block, 1, s.key + k0 * row, row, 0, visible,

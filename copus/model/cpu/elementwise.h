@@ -1,4 +1,4 @@
-// Kernels that pass once over memory: norms, rotary embedding, activations, cross-entropy, optimizers and sums.
+// Kernels that pass once over memory: norms, rotary embedding, cross-entropy, optimizers and sums.
 #pragma once
 
 #include <cmath>
@@ -230,88 +230,6 @@ void rotary(const Rotary<S>& a, int64_t begin, int64_t end) {
   }
 }
 
-// Activation functions x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3),
-// since (1 + tanh(z / 2)) / 2 is sigmoid(z). Each gives z, and the factor z'(x) of a product.
-template <class C>
-struct Silu {
-  static COPUS_INLINE Vector<C> exponent(Vector<C> x) { return x; }
-  static COPUS_INLINE Vector<C> times_slope(Vector<C> product, Vector<C> /*x*/) { return product; }
-};
-
-template <class C>
-struct GeluTanh {
-  static constexpr C scale = static_cast<C>(1.5957691216057307), cube = static_cast<C>(0.044715);  // 2 sqrt(2 / pi)
-  static COPUS_INLINE Vector<C> exponent(Vector<C> x) { return x * (x * x * cube + 1) * scale; }
-  static COPUS_INLINE Vector<C> times_slope(Vector<C> product, Vector<C> x) {
-    return product * (x * x * (3 * cube) + 1) * scale;
-  }
-};
-
-template <class Function, bool is_gated, class S>
-void activate_rows(const ActivationForward<S>& a, int64_t begin, int64_t end) {
-  using C = Compute<S>;
-  for (int64_t row = begin; row < end; ++row) {
-    const S* input = a.input + row * (is_gated ? 2 : 1) * a.width;
-    S* activation = a.activation + row * a.width;
-    for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-      const Vector<C> x = load(input + i, n);
-      const Vector<C> value = x / (exponential<C>(-Function::exponent(x)) + 1);
-      if constexpr (is_gated) {
-        store(activation + i, value * load(input + a.width + i, n), n);
-      } else {
-        store(activation + i, value, n);
-      }
-    });
-  }
-}
-
-template <class Function, bool is_gated, class S>
-void activate_rows_backward(const ActivationBackward<S>& a, int64_t begin, int64_t end) {
-  using C = Compute<S>;
-  for (int64_t row = begin; row < end; ++row) {
-    S* input = a.input + row * (is_gated ? 2 : 1) * a.width;
-    S* gradient = a.activation_gradient + row * a.width;
-    for_vectors<C>(a.width, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-      const Vector<C> x = load(input + i, n);
-      const Vector<C> d = load(gradient + i, n);
-      const Vector<C> sigmoid = splat<C>(1) / (exponential<C>(-Function::exponent(x)) + 1);
-      const Vector<C> value = x * sigmoid;
-      const Vector<C> slope = sigmoid + Function::times_slope(value * (1 - sigmoid), x);
-      if constexpr (is_gated) {
-        S* up = input + a.width;
-        const Vector<C> u = load(up + i, n);
-        store(input + i, d * u * slope, n);
-        store(up + i, d * value, n);
-        store(gradient + i, value * u, n);
-      } else {
-        store(input + i, d * slope, n);
-        store(gradient + i, value, n);
-      }
-    });
-  }
-}
-
-// Calls f<Function, is_gated>().
-template <class C, class F>
-void with_activation(ActivationFunction function, bool is_gated, F f) {
-  if (function == ActivationFunction::silu) {
-    return is_gated ? f.template operator()<Silu<C>, true>() : f.template operator()<Silu<C>, false>();
-  }
-  is_gated ? f.template operator()<GeluTanh<C>, true>() : f.template operator()<GeluTanh<C>, false>();
-}
-
-template <class S>
-void activation_forward(const ActivationForward<S>& a, int64_t begin, int64_t end) {
-  with_activation<Compute<S>>(a.function, a.is_gated,
-                              [&]<class F, bool is_gated>() { activate_rows<F, is_gated>(a, begin, end); });
-}
-
-template <class S>
-void activation_backward(const ActivationBackward<S>& a, int64_t begin, int64_t end) {
-  with_activation<Compute<S>>(a.function, a.is_gated,
-                              [&]<class F, bool is_gated>() { activate_rows_backward<F, is_gated>(a, begin, end); });
-}
-
 template <class S>
 void embedding_part(const EmbeddingPart<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
@@ -332,7 +250,8 @@ struct RowSoftmax {
 
 // Computes the softmax statistics of a row; `target` may lie outside the columns.
 template <class S>
-COPUS_INLINE RowSoftmax<Compute<S>> row_softmax(const S* logits, int64_t columns, int64_t target) {
+COPUS_INLINE RowSoftmax<Compute<S>> row_softmax(const S* logits, int64_t columns, int64_t target,
+                                                SoftCap<Compute<S>> cap) {
   using C = Compute<S>;
   constexpr C lowest = -std::numeric_limits<C>::infinity();
   Vector<C> best = splat<C>(lowest);
@@ -340,12 +259,19 @@ COPUS_INLINE RowSoftmax<Compute<S>> row_softmax(const S* logits, int64_t columns
     const Vector<C> x = load(logits + i, n, lowest);
     best = x > best ? x : best;
   });
-  const C largest = horizontal_max<C>(best);
+  const C largest = cap.is_there() ? cap.of(splat<C>(horizontal_max<C>(best)))[0] : horizontal_max<C>(best);
   Vector<C> sums = splat<C>(0);
-  for_vectors<C>(columns, [&](int64_t i, int64_t n)
-                              COPUS_INLINE_LAMBDA { sums += exponential<C>(load(logits + i, n, lowest) - largest); });
-  const bool here = target >= 0 && target < columns;
-  return {largest, horizontal_sum<C>(sums), here ? load(logits + target, 1)[0] : C{0}};
+  for_vectors<C>(columns, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
+    Vector<C> x = load(logits + i, n, lowest);
+    if (cap.is_there()) {
+      x = cap.of(x);
+      for (int64_t lane = n; lane < Simd<C>::width; ++lane) x[lane] = lowest;  // beyond the last column
+    }
+    sums += exponential<C>(x - largest);
+  });
+  if (target < 0 || target >= columns) return {largest, horizontal_sum<C>(sums), C{0}};
+  const Vector<C> of_target = load(logits + target, 1);
+  return {largest, horizontal_sum<C>(sums), cap.is_there() ? cap.of(of_target)[0] : of_target[0]};
 }
 
 // Combines the softmax of a whole row from the statistics of its parts, in their order.
@@ -370,7 +296,8 @@ void softmax_statistics(const SoftmaxStatistics<S>& a, int64_t begin, int64_t en
       for (int i = 0; i < 3; ++i) statistics[i] = 0;
       continue;
     }
-    const auto softmax = row_softmax(a.logits + row * a.vocab, a.vocab, a.targets[row] - a.first_token);
+    const auto softmax =
+        row_softmax(a.logits + row * a.vocab, a.vocab, a.targets[row] - a.first_token, SoftCap<Compute<S>>(a.softcap));
     statistics[0] = static_cast<double>(softmax.largest);
     statistics[1] = static_cast<double>(softmax.sum);
     statistics[2] = static_cast<double>(softmax.target_logit);
@@ -380,6 +307,7 @@ void softmax_statistics(const SoftmaxStatistics<S>& a, int64_t begin, int64_t en
 template <class S>
 void cross_entropy(const CrossEntropy<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
+  const SoftCap<C> cap(a.softcap);
   for (int64_t row = begin; row < end; ++row) {
     S* logits = a.logits + row * a.vocab;
     if (a.targets[row] == ignored_target) {
@@ -391,16 +319,23 @@ void cross_entropy(const CrossEntropy<S>& a, int64_t begin, int64_t end) {
     }
     const int64_t target = a.targets[row] - a.first_token;
     const auto [largest, sum, target_logit] =
-        a.statistics ? combine_parts(a, row) : row_softmax(logits, a.vocab, target);
+        a.statistics ? combine_parts(a, row) : row_softmax(logits, a.vocab, target, cap);
     a.losses[row] = std::log(static_cast<double>(sum)) + static_cast<double>(largest - target_logit);
     if (a.gradient) {
       const C maximum = largest, scale = static_cast<C>(a.loss_scale) / sum;
       for_vectors<C>(a.vocab, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {
-        store(logits + i, exponential<C>(load(logits + i, n) - maximum) * scale, n);
+        const Vector<C> x = load(logits + i, n);
+        if (cap.is_there()) {
+          const Vector<C> capped = cap.of(x);
+          store(logits + i, exponential<C>(capped - maximum) * scale * cap.slope_at(capped), n);
+        } else {
+          store(logits + i, exponential<C>(x - maximum) * scale, n);
+        }
       });
       if (target < 0 || target >= a.vocab) continue;
       const C probability = std::exp(target_logit - largest) / sum;
-      store(logits + target, splat<C>((probability - 1) * static_cast<C>(a.loss_scale)), 1);
+      const C slope = cap.is_there() ? cap.slope_at(splat<C>(target_logit))[0] : 1;
+      store(logits + target, splat<C>((probability - 1) * static_cast<C>(a.loss_scale) * slope), 1);
     }
   }
 }

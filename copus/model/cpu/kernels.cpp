@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "copus/model/cpu/activations.h"
 #include "copus/model/cpu/attention.h"
 #include "copus/model/cpu/elementwise.h"
 

@@ -128,7 +128,7 @@ struct Rotary {
   bool backward;
 };
 
-enum class ActivationFunction { silu, gelu_tanh };
+enum class ActivationFunction { silu, gelu_tanh, gelu };
 
 // Computes activation = function(gate) * up, gate and up side by side in one row, or function(input) where it is not
 // gated.
@@ -158,7 +158,7 @@ struct ActivationBackward {
 template <class S>
 struct AttentionInput {
   int64_t batch, sequence, heads, kv_heads, head_dim, window;
-  Compute<S> scale;
+  Compute<S> scale, softcap;          // of the scores, the second after the first; 0: no soft-cap
   int64_t row_stride, output_stride;  // elements between tokens
   const S *query, *key, *value;       // token 0, head 0 of each matrix
   const int64_t* document_starts;     // [batch, sequence], ascending in a sequence; null: a sequence is one document
@@ -190,6 +190,7 @@ struct EmbeddingPart {
 template <class S>
 struct SoftmaxStatistics {
   int64_t first_token, vocab;
+  Compute<S> softcap;      // of the logits, before all else; 0: none
   const S* logits;         // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
   double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not here)
@@ -199,6 +200,7 @@ struct SoftmaxStatistics {
 template <class S>
 struct CrossEntropy {
   int64_t first_token, vocab;  // range of the columns that are here
+  Compute<S> softcap;          // of the logits, before all else; 0: none
   bool gradient;
   double loss_scale;
   S* logits;               // [rows, vocab]

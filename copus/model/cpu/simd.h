@@ -159,4 +159,33 @@ COPUS_INLINE Vector<C> exponential(Vector<C> x) {
   return x < S::exp_low ? splat<C>(0) : result;
 }
 
+// Computes tanh(x): below 5/8 by the rational function in x^2 of the Cephes library (Moshier 1989), above by e^(2|x|).
+template <class C>
+COPUS_INLINE Vector<C> hyperbolic_tangent(Vector<C> x) {
+  const Vector<C> magnitude = x < 0 ? -x : x, square = x * x;
+  const Vector<C> numerator =
+      (square * static_cast<C>(-0.964399179425052238628) + static_cast<C>(-99.2877231001918586564)) * square +
+      static_cast<C>(-1614.68768441708447952);
+  const Vector<C> denominator =
+      ((square + static_cast<C>(112.811678491632931402)) * square + static_cast<C>(2235.48839060100448583)) * square +
+      static_cast<C>(4844.06305325125486048);
+  const Vector<C> large = 1 - 2 / (exponential<C>(2 * magnitude) + 1);
+  return magnitude < static_cast<C>(0.625) ? x + x * square * (numerator / denominator) : x < 0 ? -large : large;
+}
+
+// A soft-cap: cap tanh(x / cap). 0: there is none.
+template <class C>
+struct SoftCap {
+  C cap, inverse;
+  explicit COPUS_INLINE SoftCap(C limit) : cap(limit), inverse(limit > 0 ? 1 / limit : 0) {}
+
+  COPUS_INLINE bool is_there() const { return cap > 0; }
+  COPUS_INLINE Vector<C> of(Vector<C> x) const { return hyperbolic_tangent<C>(x * inverse) * cap; }
+  // Returns the derivative, given the capped value.
+  COPUS_INLINE Vector<C> slope_at(Vector<C> capped) const {
+    const Vector<C> share = capped * inverse;
+    return 1 - share * share;
+  }
+};
+
 }  // namespace copus::cpu::COPUS_ISA

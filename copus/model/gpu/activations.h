@@ -58,18 +58,42 @@ rotary_kernel(const Rotary a) {
 
 inline constexpr int activation_threads = 256;
 
-// Activation functions x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3),
-// since (1 + tanh(z / 2)) / 2 is sigmoid(z). Each gives z, and the factor z'(x) of a product.
-struct Silu {
+// The value of an activation function and its derivative.
+struct Activated {
+  float value, slope;
+};
+
+// Functions x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3), since
+// (1 + tanh(z / 2)) / 2 is sigmoid(z). Each Curve gives z, and the factor z'(x) of a product.
+template <class Curve>
+struct Sigmoidal {
+  static COPUS_DEVICE float value(float x) { return x / (1.0F + expf(-Curve::exponent(x))); }
+  static COPUS_DEVICE Activated with_slope(float x) {
+    const float sigmoid = 1.0F / (1.0F + expf(-Curve::exponent(x))), value = x * sigmoid;
+    return {value, sigmoid + Curve::times_slope(value * (1.0F - sigmoid), x)};
+  }
+};
+
+struct SiluCurve {
   static COPUS_DEVICE float exponent(float x) { return x; }
   static COPUS_DEVICE float times_slope(float product, float /*x*/) { return product; }
 };
 
-struct GeluTanh {
+struct GeluTanhCurve {
   static constexpr float scale = 1.5957691216057307F, cube = 0.044715F;  // 2 sqrt(2 / pi)
   static COPUS_DEVICE float exponent(float x) { return x * (x * x * cube + 1.0F) * scale; }
   static COPUS_DEVICE float times_slope(float product, float x) {
     return product * (x * x * (3.0F * cube) + 1.0F) * scale;
+  }
+};
+
+// Exact GELU: x Phi(x), with the distribution function of the normal distribution.
+struct Gelu {
+  static COPUS_DEVICE float share(float x) { return 0.5F * erfcf(x * -0.70710678F); }
+  static COPUS_DEVICE float value(float x) { return x * share(x); }
+  static COPUS_DEVICE Activated with_slope(float x) {
+    const float phi = share(x);
+    return {x * phi, phi + x * expf(-0.5F * x * x) * 0.39894228F};  // 1 / sqrt(2 pi)
   }
 };
 
@@ -87,7 +111,7 @@ activation_forward_kernel(const ActivationForward a) {
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) {
       const float x = widen(input.values[v]);
-      float value = x / (1.0F + expf(-Function::exponent(x)));
+      float value = Function::value(x);
       if constexpr (is_gated) value *= widen(up.values[v]);
       activation.values[v] = round_to<S>(value);
     }
@@ -107,8 +131,7 @@ activation_backward_kernel(const ActivationBackward a) {
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) {
       const float x = widen(input.values[v]), d = widen(gradient.values[v]);
-      const float sigmoid = 1.0F / (1.0F + expf(-Function::exponent(x))), value = x * sigmoid;
-      const float slope = sigmoid + Function::times_slope(value * (1.0F - sigmoid), x);
+      const auto [value, slope] = Function::with_slope(x);
       if constexpr (is_gated) {
         const float u = widen(up.values[v]);
         input.values[v] = round_to<S>(d * u * slope);

@@ -27,19 +27,37 @@ COPUS_DEVICE SoftmaxSum combine(SoftmaxSum a, SoftmaxSum b) {
   return {largest, a.sum * exponential_below(a.largest, largest) + b.sum * exponential_below(b.largest, largest)};
 }
 
+// The soft-cap of logits: cap tanh(x / cap).
+template <bool is_there>
+struct SoftCap {
+  float cap, inverse;
+  explicit COPUS_DEVICE SoftCap(float limit) : cap(limit), inverse(is_there ? 1.0F / limit : 0.0F) {}
+
+  COPUS_DEVICE float of(float x) const { return is_there ? cap * tanhf(x * inverse) : x; }
+  // Returns the product with the derivative, given the capped value.
+  COPUS_DEVICE float times_slope(float product, float capped) const {
+    if (!is_there) return product;
+    const float share = capped * inverse;
+    return product * (1.0F - share * share);
+  }
+};
+
 // Computes the softmax of the row's columns and gives it to every thread of the block.
-template <class S, int V>
-COPUS_DEVICE SoftmaxSum softmax_of_row(const S* logits, int64_t columns) {
+template <class S, int V, bool is_capped>
+COPUS_DEVICE SoftmaxSum softmax_of_row(const S* logits, int64_t columns, SoftCap<is_capped> cap) {
   SoftmaxSum softmax{-INFINITY, 0};
-  const auto add = [&softmax](const Pack<S, V>& pack) {
+  const auto add = [&softmax, cap](const Pack<S, V>& pack) {
+    float values[V];
+    COPUS_UNROLL
+    for (int v = 0; v < V; ++v) values[v] = cap.of(widen(pack.values[v]));
     float largest = softmax.largest;
     COPUS_UNROLL
-    for (int v = 0; v < V; ++v) largest = fmaxf(largest, widen(pack.values[v]));
+    for (int v = 0; v < V; ++v) largest = fmaxf(largest, values[v]);
     softmax.sum *= exponential_below(softmax.largest, largest);
     // Minus infinity adds nothing, whatever the largest is; infinity and NaN make the sum NaN.
     const float origin = largest == -INFINITY ? 0.0F : largest;
     COPUS_UNROLL
-    for (int v = 0; v < V; ++v) softmax.sum += expf(widen(pack.values[v]) - origin);
+    for (int v = 0; v < V; ++v) softmax.sum += expf(values[v] - origin);
     softmax.largest = largest;
   };
   constexpr int ahead = 4;
@@ -56,7 +74,7 @@ COPUS_DEVICE SoftmaxSum softmax_of_row(const S* logits, int64_t columns) {
   return reduce_block(softmax, [](SoftmaxSum a, SoftmaxSum b) { return combine(a, b); });
 }
 
-template <class S, int V>
+template <class S, int V, bool is_capped>
 COPUS_KERNEL(cross_entropy_threads)
 softmax_statistics_kernel(const SoftmaxStatistics a) {
   const int64_t row = block_index(), target = a.targets[row];
@@ -66,13 +84,14 @@ softmax_statistics_kernel(const SoftmaxStatistics a) {
     return;
   }
   const S* const logits = static_cast<const S*>(a.logits) + row * a.vocab;
-  const SoftmaxSum softmax = softmax_of_row<S, V>(logits, a.vocab);
+  const SoftCap<is_capped> cap(a.softcap);
+  const SoftmaxSum softmax = softmax_of_row<S, V>(logits, a.vocab, cap);
   if (thread_index() != 0) return;
   const int64_t column = target - a.first_token;
   const bool here = column >= 0 && column < a.vocab;
   statistics[0] = static_cast<double>(softmax.largest);
   statistics[1] = static_cast<double>(softmax.sum);
-  statistics[2] = here ? static_cast<double>(widen(logits[column])) : 0.0;
+  statistics[2] = here ? static_cast<double>(cap.of(widen(logits[column]))) : 0.0;
 }
 
 struct RowSoftmax {
@@ -91,7 +110,7 @@ COPUS_DEVICE RowSoftmax combine_parts(const CrossEntropy& a, int64_t row) {
   return {static_cast<float>(largest), static_cast<float>(sum), static_cast<float>(target_logit)};
 }
 
-template <class S, int V>
+template <class S, int V, bool is_capped>
 COPUS_KERNEL(cross_entropy_threads)
 cross_entropy_kernel(const CrossEntropy a) {
   const int64_t row = block_index(), step = block_threads() * V;
@@ -106,12 +125,13 @@ cross_entropy_kernel(const CrossEntropy a) {
     return;
   }
   const int64_t target = a.targets[row] - a.first_token;
+  const SoftCap<is_capped> cap(a.softcap);
   COPUS_SHARED(RowSoftmax, of_row, 1);
   if (a.statistics != nullptr) {
     if (thread_index() == 0) of_row[0] = combine_parts(a, row);
   } else {
-    const SoftmaxSum softmax = softmax_of_row<S, V>(logits, a.vocab);
-    if (thread_index() == 0) of_row[0] = RowSoftmax{softmax.largest, softmax.sum, widen(logits[target])};
+    const SoftmaxSum softmax = softmax_of_row<S, V>(logits, a.vocab, cap);
+    if (thread_index() == 0) of_row[0] = RowSoftmax{softmax.largest, softmax.sum, cap.of(widen(logits[target]))};
   }
   synchronize_block();
   const RowSoftmax softmax = of_row[0];
@@ -124,12 +144,13 @@ cross_entropy_kernel(const CrossEntropy a) {
     Pack<S, V> pack = load<V>(logits + i);
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) {
-      pack.values[v] = round_to<S>(expf(widen(pack.values[v]) - softmax.largest) * scale);
+      const float value = cap.of(widen(pack.values[v]));
+      pack.values[v] = round_to<S>(cap.times_slope(expf(value - softmax.largest) * scale, value));
     }
     store(logits + i, pack);
     if (target >= i && target < i + V) {
       const float probability = expf(softmax.target_logit - softmax.largest) / softmax.sum;
-      logits[target] = round_to<S>((probability - 1.0F) * a.loss_scale);
+      logits[target] = round_to<S>(cap.times_slope((probability - 1.0F) * a.loss_scale, softmax.target_logit));
     }
   }
 }

@@ -122,10 +122,17 @@ namespace {
 // Calls f<Function, is_gated>().
 template <class F>
 void with_activation(ActivationFunction function, bool is_gated, F f) {
-  if (function == ActivationFunction::silu) {
-    return is_gated ? f.template operator()<Silu, true>() : f.template operator()<Silu, false>();
+  const auto with_gate = [&]<class Function>() {
+    is_gated ? f.template operator()<Function, true>() : f.template operator()<Function, false>();
+  };
+  switch (function) {
+    case ActivationFunction::silu:
+      return with_gate.template operator()<Sigmoidal<SiluCurve>>();
+    case ActivationFunction::gelu_tanh:
+      return with_gate.template operator()<Sigmoidal<GeluTanhCurve>>();
+    case ActivationFunction::gelu:
+      return with_gate.template operator()<Gelu>();
   }
-  is_gated ? f.template operator()<GeluTanh, true>() : f.template operator()<GeluTanh, false>();
 }
 
 }  // namespace
@@ -168,13 +175,15 @@ void add_embedding_gradient(const EmbeddingGradient& a, void* stream) {
 
 void softmax_statistics(const SoftmaxStatistics& a, void* stream) {
   with_packs(a.storage, a.vocab, aligned(a.logits), [&]<class S, int V>() {
-    launch(softmax_statistics_kernel<S, V>, {a.rows}, threads_for(a.vocab / V, cross_entropy_threads), stream, a);
+    const auto kernel = a.softcap > 0 ? softmax_statistics_kernel<S, V, true> : softmax_statistics_kernel<S, V, false>;
+    launch(kernel, {a.rows}, threads_for(a.vocab / V, cross_entropy_threads), stream, a);
   });
 }
 
 void cross_entropy(const CrossEntropy& a, void* stream) {
   with_packs(a.storage, a.vocab, aligned(a.logits), [&]<class S, int V>() {
-    launch(cross_entropy_kernel<S, V>, {a.rows}, threads_for(a.vocab / V, cross_entropy_threads), stream, a);
+    const auto kernel = a.softcap > 0 ? cross_entropy_kernel<S, V, true> : cross_entropy_kernel<S, V, false>;
+    launch(kernel, {a.rows}, threads_for(a.vocab / V, cross_entropy_threads), stream, a);
   });
   launch(add_losses_kernel, {1}, threads_for(a.rows, cross_entropy_threads), stream, a);
 }

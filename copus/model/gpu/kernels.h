@@ -116,7 +116,7 @@ struct Rotary {
 };
 void rotary(const Rotary& arguments, void* stream);
 
-enum class ActivationFunction { silu, gelu_tanh };
+enum class ActivationFunction { silu, gelu_tanh, gelu };
 
 // Computes activation = function(gate) * up, gate and up side by side in one row, or function(input) where it is not
 // gated.
@@ -174,6 +174,7 @@ void add_embedding_gradient(const EmbeddingGradient& arguments, void* stream);
 struct SoftmaxStatistics {
   Storage storage;
   int64_t first_token, vocab, rows;
+  float softcap;           // of the logits, before all else; 0: none
   const void* logits;      // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
   double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not here)
@@ -184,6 +185,7 @@ void softmax_statistics(const SoftmaxStatistics& arguments, void* stream);
 struct CrossEntropy {
   Storage storage;
   int64_t first_token, vocab, rows;  // range of the columns that are here
+  float softcap;                     // of the logits, before all else; 0: none
   bool gradient;
   float loss_scale;
   void* logits;            // [rows, vocab]

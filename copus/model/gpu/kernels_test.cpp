@@ -120,7 +120,8 @@ TEST_P(GpuKernels, Activations) {
   for (const auto& [rows, width] : {std::pair{1, 1}, {3, 8}, {2, 1001}, {2, 4864}}) {
     for (const kernels::Activation kind :
          {kernels::Activation{ActivationFunction::silu, true}, kernels::Activation{ActivationFunction::gelu_tanh, true},
-          kernels::Activation{ActivationFunction::gelu_tanh, false}}) {
+          kernels::Activation{ActivationFunction::gelu_tanh, false},
+          kernels::Activation{ActivationFunction::gelu, true}, kernels::Activation{ActivationFunction::gelu, false}}) {
       const at::Tensor input = random({rows, int64_t{kind.is_gated ? 2 : 1} * width}) * 4, dy = random({rows, width});
       const at::Tensor stored = narrow(input), stored_dy = narrow(dy);
       const auto expected = generic::activate_backward(dy, stored.to(at::kDouble), kind);
@@ -156,8 +157,14 @@ TEST_P(GpuKernels, EmbeddingGradient) {
 
 // Rows have fewer columns than threads, or so many that a thread reads several packs at once.
 TEST_P(GpuKernels, CrossEntropy) {
-  for (const auto& [rows, vocab] : {std::pair{1, 2}, {3, 1000}, {65, 40}, {3, 2051}, {3, 20520}}) {
-    SCOPED_TRACE(testing::Message() << rows << " x " << vocab);
+  for (const auto& [rows, vocab, softcap] : {std::tuple{1, 2, 0.0},
+                                             {3, 1000, 0.0},
+                                             {65, 40, 0.0},
+                                             {3, 2051, 0.0},
+                                             {3, 20520, 0.0},
+                                             {3, 1000, 2.0},
+                                             {65, 41, 30.0}}) {
+    SCOPED_TRACE(testing::Message() << rows << " x " << vocab << ", soft-cap " << softcap);
     const at::Tensor logits = random({rows, vocab}) * 3, targets = at::randint(vocab, {rows}, at::kLong);
     targets[0] = vocab - 1;
     if (rows > 1) targets[1] = ignored_target;
@@ -165,8 +172,8 @@ TEST_P(GpuKernels, CrossEntropy) {
     const at::Tensor values = narrow(logits), expected = values.to(at::kDouble);
     const at::Tensor sum = at::ones({}, at::kDouble), expected_sum = sum.clone();
     if (rows > 2) targets[2] = vocab - 2;
-    generic::cross_entropy_(expected, targets, 0.25, true, expected_sum);
-    kernels::cross_entropy_(values, targets, 0.25, true, sum);
+    generic::cross_entropy_(expected, targets, 0.25, true, expected_sum, softcap);
+    kernels::cross_entropy_(values, targets, 0.25, true, sum, softcap);
     expect_close(values, expected, "gradient");
     expect_close(sum, expected_sum, "loss");
   }

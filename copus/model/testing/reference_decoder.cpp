@@ -10,6 +10,7 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -35,10 +36,11 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tenso
 }
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window,
-                     double multiplier) {
+                     double multiplier, double softcap) {
   const int64_t shared = query.size(1) / key.size(1), sequence = query.size(2);
-  const at::Tensor scores = at::matmul(query, key.repeat_interleave(shared, 1).transpose(2, 3)) *
-                            (multiplier > 0 ? multiplier : 1 / std::sqrt(static_cast<double>(query.size(3))));
+  at::Tensor scores = at::matmul(query, key.repeat_interleave(shared, 1).transpose(2, 3)) *
+                      (multiplier > 0 ? multiplier : 1 / std::sqrt(static_cast<double>(query.size(3))));
+  if (softcap > 0) scores = softcap * at::tanh(scores / softcap);
   const at::Tensor all = at::ones({sequence, sequence}, query.options().dtype(at::kBool));
   const at::Tensor hidden_keys = window == 0 ? all.triu(1) : all.triu(1).logical_or(all.tril(-window));
   return at::matmul(at::softmax(scores.masked_fill(hidden_keys, -INFINITY), -1), value.repeat_interleave(shared, 1));
@@ -67,7 +69,7 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     const auto weight = [&](const std::string& name) { return weights.at(prefix + name); };
-    const Rotation rotation = rotation_of(model, layer);
+    const Rotation rotation = rotation_of(model, layer, tokens.size(1));
     std::vector<double> angles;
     for (int64_t position = 0; position < tokens.size(1); ++position) {
       for (const float frequency : rotation.frequencies) angles.push_back(static_cast<float>(position) * frequency);
@@ -99,20 +101,23 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
       if (model.qk_norm == QkNorm::head) y = norm(y, "self_attn." + name + "_norm");
       return model.has_rope(layer) ? rotate(y, cosine, sine) : y;
     };
-    const at::Tensor attended =
-        attention(compared("q", model.num_heads), compared("k", model.num_kv_heads),
-                  heads("v_proj", model.num_kv_heads), model.window_of(layer), model.attention_multiplier);
+    const at::Tensor attended = attention(compared("q", model.num_heads), compared("k", model.num_kv_heads),
+                                          heads("v_proj", model.num_kv_heads), model.window_of(layer),
+                                          model.attention_multiplier, model.attention_softcap);
     const at::Tensor attention_output =
         with_bias(at::matmul(attended.transpose(1, 2).flatten(2), weight("self_attn.o_proj.weight").t()),
                   "self_attn.o_proj", model.attention_output_bias);
+    const at::Tensor before = x;
     x = x + normed(attention_output, attention_norms.output) * model.residual_multiplier;
-    const at::Tensor y = normed(x, feed_forward_norms.input);
+    const at::Tensor y = normed(model.parallel_residual ? before : x, feed_forward_norms.input);
     const auto feed_forward = [&](const at::Tensor& input, const std::string& name) {
       return with_bias(at::matmul(input, weight("mlp." + name + ".weight").t()), "mlp." + name,
                        model.feed_forward_bias);
     };
     const auto activate = [&](const at::Tensor& input) {
-      return model.activation == ActivationFunction::silu ? at::silu(input) : at::gelu(input, "tanh");
+      return model.activation == ActivationFunction::silu   ? at::silu(input)
+             : model.activation == ActivationFunction::gelu ? at::gelu(input)
+                                                            : at::gelu(input, "tanh");
     };
     const at::Tensor up = feed_forward(y, "up_proj");
     const at::Tensor output = feed_forward(
@@ -120,8 +125,9 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
     x = x + normed(output, feed_forward_norms.output) * model.residual_multiplier;
   }
   x = stream_norm(x, "model.norm");
-  return at::matmul(x, weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight").t()) /
-         model.logits_scaling;
+  const at::Tensor head = weights.at(model.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+  const at::Tensor logits = at::matmul(x, head.t()) / model.logits_scaling;
+  return model.logits_softcap > 0 ? model.logits_softcap * at::tanh(logits / model.logits_softcap) : logits;
 }
 
 at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) {

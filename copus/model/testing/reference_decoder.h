@@ -21,7 +21,7 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tenso
 // Attends; query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim]. A query sees the
 // last `window` positions up to its own; 0: all.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window = 0,
-                     double multiplier = 0);
+                     double multiplier = 0, double softcap = 0);
 
 // Returns named leaf copies of the weights.
 std::map<std::string, at::Tensor> leaves(const ParameterStore& store);

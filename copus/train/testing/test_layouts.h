@@ -115,6 +115,28 @@ inline const Change like_gemma3 = [](RunConfig& config) {
   config.model.full_attention_interval = 3;
   config.model.sliding_rope_theta = 500;
 };
+inline const Change like_gemma2 = [](RunConfig& config) {
+  config.model.architecture = Architecture::gemma2;
+  config.model.activation = ActivationFunction::gelu_tanh;
+  config.model.block_norm = BlockNorm::both;
+  config.model.norms_add_one = true;
+  config.model.embedding_multiplier = std::sqrt(static_cast<double>(config.model.hidden_size));
+  config.model.attention_multiplier = 1;  // scores that reach the cap
+  config.model.attention_window = 6;
+  config.model.full_attention_interval = 2;
+  config.model.attention_softcap = 2;
+  config.model.logits_softcap = 0.5;
+};
+inline const Change like_gpt_neox = [](RunConfig& config) {
+  biases_everywhere(config);
+  config.model.architecture = Architecture::gpt_neox;
+  config.model.num_kv_heads = config.model.num_heads;
+  config.model.norm = NormKind::layer;
+  config.model.partial_rotary_factor = 0.5;
+  config.model.activation = ActivationFunction::gelu;
+  config.model.gated_feed_forward = false;
+  config.model.parallel_residual = true;
+};
 inline const Change some_layers_without_rope = [](RunConfig& config) {
   config.model.architecture = Architecture::smollm3;
   config.model.no_rope_interval = 3;

@@ -46,14 +46,15 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  // Norms of inputs: forward two in, two out; backward three in, one out. Norms of outputs: a norm and a sum; forward
-  // one in, one out, then two in, one out; backward two in, one out, twice. Both: norms of outputs in addition to those
-  // of inputs.
-  const double norms = 2 *
-                       (m.block_norm == BlockNorm::input    ? 4 + 4
-                        : m.block_norm == BlockNorm::output ? 5 + 6
-                                                            : 6 + 7) *
-                       hidden;
+  // Of inputs, forward: two in, two out; backward: three in, one out. Of outputs, a norm and a sum each way: one in,
+  // one out, then two in, one out; then two in, one out, twice. Of both: norms of outputs beside those of inputs.
+  const double norms =
+      2 *
+          (m.block_norm == BlockNorm::input    ? 4 + 4
+           : m.block_norm == BlockNorm::output ? 5 + 6
+                                               : 6 + 7) *
+          hidden +
+      (m.parallel_residual ? hidden : 0);  // a sum apart from a norm: two in, one out, then one in, one out
   const double multiplied = m.residual_multiplier != 1 ? 2 * 4 * hidden : 0;  // one in, one out, forward and backward
   // In place, forward and backward.
   const double rotary = 2 * 2 * static_cast<double>((m.num_heads + m.num_kv_heads) * m.rotary_dim());
