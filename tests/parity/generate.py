@@ -13,6 +13,7 @@ S = 100:
     loss_f32, loss_f64            scalar: mean token loss over the targets that are not -100
     grad_f32.<name>, grad_f64.<name>   its gradient, by parameter name
     tokens_steps, targets_steps   int64 [20, B, S]: one batch a step
+    step_f32.<name>, step_f64.<name>   the weights after one step of the run below
     losses_f32, losses_f64        [20]: the loss of each step, before its update, from the weights above, with AdamW
                                   (lr 1e-3, betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices alone, clip norm 1.0)
 
@@ -203,6 +204,56 @@ def gemma3_text() -> transformers.Gemma3TextConfig:
     )
 
 
+def gemma2() -> transformers.Gemma2Config:
+    """Soft-caps that scores and logits reach; windows in the first and third layer."""
+    return transformers.Gemma2Config(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24,
+        query_pre_attn_scalar=1,
+        sliding_window=37,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=0.5,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
+def gpt_neox() -> transformers.GPTNeoXConfig:
+    """A parallel residual, exact GELU, heads that rotate in part, projections fused head by head."""
+    shape = {name: value for name, value in SHAPE.items() if name != "rms_norm_eps"}
+    return transformers.GPTNeoXConfig(
+        **shape,
+        num_attention_heads=4,
+        layer_norm_eps=1e-5,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+def phi3_longrope() -> transformers.Phi3Config:
+    """LongRoPE in sequences that are longer than the original context."""
+    return transformers.Phi3Config(
+        **SHAPE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        original_max_position_embeddings=32,
+        rope_parameters=dict(
+            rope_type="longrope",
+            rope_theta=10000.0,
+            short_factor=[1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6],
+            long_factor=[1.0, 1.3, 1.7, 2.2, 2.9, 3.8, 4.9, 6.4],
+        ),
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
 def gpt2() -> transformers.GPT2Config:
     """Learned positions, LayerNorm, a feed-forward without a gate, fused and transposed projections."""
     return transformers.GPT2Config(
@@ -235,16 +286,11 @@ class DoubleRMSNorm(torch.nn.Module):
 
 
 class DoubleRotaryEmbedding(torch.nn.Module):
-    """Rotary angles in float64, rescaled as Llama 3.1 does (`apply_scaling` of Meta's reference code) or by YaRN."""
+    """Rotary angles in float64; Llama 3.1's are rescaled as in `apply_scaling` of Meta's reference code."""
 
     def __init__(self, config: transformers.PretrainedConfig):
         super().__init__()
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        ropes = config.rope_parameters
-        self.by_type = {
-            layer_type: self.rotation(rope, head_dim)
-            for layer_type, rope in ({None: ropes} if "rope_type" in ropes else ropes).items()
-        }
+        self.config, self.length = config, 0
 
     def rotation(self, rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
         """The frequencies, and the factor of cosines and sines."""
@@ -253,20 +299,28 @@ class DoubleRotaryEmbedding(torch.nn.Module):
         if rope["rope_type"] == "llama3":
             return torch.stack([self.rescaled(frequency, rope) for frequency in frequencies]), 1.0
         if rope["rope_type"] == "yarn":
-            return self.interpolated(frequencies, rope, head_dim), 0.1 * math.log(rope["factor"]) + 1
-        return frequencies / rope.get("factor", 1), 1.0
+            factor = rope.get("attention_factor") or 0.1 * math.log(rope["factor"]) + 1
+            return self.interpolated(frequencies, rope, head_dim), factor
+        if rope["rope_type"] == "longrope":
+            context = rope["original_max_position_embeddings"]
+            growth = self.config.max_position_embeddings / context
+            factor = rope.get("attention_factor") or math.sqrt(1 + math.log(growth) / math.log(context))
+            factors = rope["long_factor" if self.length > context else "short_factor"]
+            return frequencies / torch.tensor(factors, dtype=torch.float64), factor
+        return frequencies / (rope["factor"] if rope["rope_type"] == "linear" else 1), 1.0
 
     @staticmethod
     def interpolated(frequencies: torch.Tensor, rope: dict, head_dim: int) -> torch.Tensor:
-        """YaRN's ramp between the pairs that turn 32 times and once within the original context."""
+        """YaRN's ramp between the pairs that turn often and seldom within the original context."""
 
         def pair_that_turns(times: float) -> float:
             wavelength = rope["original_max_position_embeddings"] / times
             return head_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(rope["rope_theta"]))
 
-        first = max(math.floor(pair_that_turns(32)), 0)
-        last = min(math.ceil(pair_that_turns(1)), head_dim - 1)
-        share_slowed = ((torch.arange(head_dim // 2, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
+        first = max(math.floor(pair_that_turns(rope.get("beta_fast") or 32)), 0)
+        last = min(math.ceil(pair_that_turns(rope.get("beta_slow") or 1)), head_dim - 1)
+        width = last - first or 0.001
+        share_slowed = ((torch.arange(head_dim // 2, dtype=torch.float64) - first) / width).clamp(0, 1)
         return frequencies * (1 - share_slowed) + frequencies / rope["factor"] * share_slowed
 
     @staticmethod
@@ -279,15 +333,44 @@ class DoubleRotaryEmbedding(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        frequencies, factor = self.by_type[layer_type]
+        self.length = int(position_ids.max()) + 1
+        head_dim = getattr(self.config, "head_dim", None) or (
+            self.config.hidden_size // self.config.num_attention_heads
+        )
+        ropes = self.config.rope_parameters
+        frequencies, factor = self.rotation(ropes if layer_type is None else ropes[layer_type], head_dim)
         angles = position_ids[..., None].double() * frequencies
         angles = torch.cat((angles, angles), dim=-1)
         return factor * angles.cos(), factor * angles.sin()
 
 
+def attention_float64(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_unused,
+) -> tuple[torch.Tensor, None]:
+    """Attention whose softmax is not in float32, as it is in transformers' eager one. SDPA has no soft-caps."""
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    return ((scores + attention_mask).softmax(-1) @ value).transpose(1, 2).contiguous(), None
+
+
+transformers.AttentionInterface.register("float64", attention_float64)
+transformers.AttentionMaskInterface.register("float64", transformers.masking_utils.eager_mask)
+
+
 def load_float64(folder: pathlib.Path) -> transformers.PreTrainedModel:
-    """The model of `folder` in float64 throughout. SDPA, because eager attention has its softmax in float32."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="sdpa")
+    """The model of `folder` in float64 throughout."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="float64"
+    )
     if hasattr(model.base_model, "rotary_emb"):
         model.base_model.rotary_emb = DoubleRotaryEmbedding(model.config)
     for parent in list(model.modules()):
@@ -327,14 +410,21 @@ def mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED_TARGET)
 
 
-def train(model: transformers.PreTrainedModel, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def name_in_file(model: transformers.PreTrainedModel, name: str) -> str:
+    return name.replace("lm_head.", "embed_out.") if model.config.model_type == "gpt_neox" else name
+
+
+def train(
+    model: transformers.PreTrainedModel, tokens: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The loss of every step, and the weights after the first."""
     parameters = list(model.parameters())
     groups = [
         dict(params=[p for p in parameters if p.dim() > 1], weight_decay=0.1),
         dict(params=[p for p in parameters if p.dim() == 1], weight_decay=0.0),
     ]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
-    losses = []
+    losses, after_one_step = [], {}
     for step_tokens, step_targets in zip(tokens, targets):
         loss = mean_loss(model(step_tokens).logits, step_targets)
         losses.append(loss.detach())
@@ -342,7 +432,9 @@ def train(model: transformers.PreTrainedModel, tokens: torch.Tensor, targets: to
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
-    return torch.stack(losses)
+        if not after_one_step:
+            after_one_step = {name_in_file(model, name): p.detach().clone() for name, p in model.named_parameters()}
+    return torch.stack(losses), after_one_step
 
 
 def write_reference(folder: pathlib.Path, config: transformers.PretrainedConfig, seed: int) -> None:
@@ -364,8 +456,10 @@ def write_reference(folder: pathlib.Path, config: transformers.PretrainedConfig,
         expected[f"logits_{suffix}"] = logits.detach()
         expected[f"loss_{suffix}"] = loss.detach()
         for name, parameter in model.named_parameters():
-            expected[f"grad_{suffix}.{name}"] = parameter.grad.clone()
-        expected[f"losses_{suffix}"] = train(model, tokens_steps, targets_steps)
+            expected[f"grad_{suffix}.{name_in_file(model, name)}"] = parameter.grad.clone()
+        expected[f"losses_{suffix}"], after_one_step = train(model, tokens_steps, targets_steps)
+        for name, weight in after_one_step.items():
+            expected[f"step_{suffix}.{name}"] = weight
     save_file({name: tensor.contiguous() for name, tensor in expected.items()}, folder / "expected.safetensors")
 
 
@@ -386,7 +480,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     architectures = (
         *(llama, qwen2, mistral, mistral_window, qwen3, smollm3, olmo2, llama_biases),
-        *(gpt2, olmo3, granite, phi3, gemma3_text),
+        *(gpt2, olmo3, granite, phi3, gemma3_text, gemma2, gpt_neox, phi3_longrope),
     )
     for seed, make_config in enumerate(architectures):
         write_reference(out / make_config.__name__, make_config(), seed)

@@ -18,9 +18,9 @@
 
 namespace copus::parity {
 
-inline constexpr const char* architectures[] = {"llama",   "qwen2", "mistral",      "mistral_window", "qwen3",
-                                                "smollm3", "olmo2", "llama_biases", "gpt2",           "olmo3",
-                                                "granite", "phi3",  "gemma3_text"};
+inline constexpr const char* architectures[] = {
+    "llama", "qwen2", "mistral", "mistral_window", "qwen3",       "smollm3", "olmo2",    "llama_biases",
+    "gpt2",  "olmo3", "granite", "phi3",           "gemma3_text", "gemma2",  "gpt_neox", "phi3_longrope"};
 
 inline constexpr const char* skip_reason =
     "There is no reference to compare with. CTest computes it as the test parity.reference, with transformers, which "
