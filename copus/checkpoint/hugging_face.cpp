@@ -101,7 +101,7 @@ void check_if_checkpoint(const std::filesystem::path& directory) {
   }
 }
 
-// Checks that `weights` are exactly the `expected` tensors, of which the first is the embedding. A tied model may have
+// Checks that `weights` are exactly the `expected` tensors, the first of which is the embedding. A tied model may have
 // a head of this name besides; untied: empty.
 template <class Expected>
 std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<Expected>& expected,

@@ -67,7 +67,7 @@ std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& ten
   const int64_t size = size_of(tensor.dtype), outputs = stored.shape.back();
   std::vector<TensorView> parameters;
   std::vector<std::byte*> turns;
-  int64_t first = 0;  // element of a plain stack, output of a transposed one
+  int64_t first = 0;  // element of a plain stack, or output of a transposed one
   for (const ParameterInfo& info : stored.parameters) {
     TensorView& parameter = parameters.emplace_back(TensorView{
         .name = info.name, .dtype = tensor.dtype, .shape = info.shape, .bytes = {}, .memory = tensor.memory});

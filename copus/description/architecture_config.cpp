@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 constexpr double gpt2_dropout = 0.1;
 constexpr int64_t default_query_scalar = 256;
 
-// GPT-2's own names of fields, behind which transformers understands the others' too.
+// GPT-2's own names of fields. transformers also accepts the names of other architectures.
 constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
                                        {"n_layer", "num_hidden_layers"},
                                        {"n_head", "num_attention_heads"},
@@ -43,12 +43,13 @@ void write_qwen(const ModelDescription&, Json& config) { config["use_sliding_win
 
 void write_mistral(const ModelDescription& model, Json& config) { config["sliding_window"] = window_or_null(model); }
 
-// Reads which layers have no rotary embeddings: a list of 1 and 0, or an interval. Published lists are intervals too.
+// Reads which layers have no rotary embeddings: a list of 1 and 0, or an interval. Published lists correspond to an
+// interval.
 void read_smollm3(const Fields& config, ModelDescription& model) {
   read_qwen(config, model);
   model.no_rope_interval =
       config.integer("no_rope_layer_interval", max_layers, /*lowest=*/0).value_or(model.no_rope_interval);
-  if (model.no_rope_interval > model.num_layers) model.no_rope_interval = 0;  // it leaves out none
+  if (model.no_rope_interval > model.num_layers) model.no_rope_interval = 0;  // it excludes no layer
   const Json* list = config.find("no_rope_layers");
   if (!list) return;
   const auto is_switch = [](const Json& entry) { return entry == 0 || entry == 1; };
@@ -142,8 +143,8 @@ void write_rope_by_layer_type(const ModelDescription& model, Json& config) {
                                {"sliding_attention", model.sliding_rope_theta > 0 ? sliding : shared}};
 }
 
-// Reads the multipliers of Granite. A model without a multiplier of attention has the usual one. Transformers refuses a
-// null, which stands for the usual one in what the section [model] describes.
+// Reads the multipliers of Granite. A model without an attention multiplier has the usual one. transformers refuses a
+// null, which the section [model] uses for the usual one.
 void read_granite(const Fields& config, ModelDescription& model) {
   model.embedding_multiplier = config.positive_number("embedding_multiplier").value_or(1);
   model.residual_multiplier = config.positive_number("residual_multiplier").value_or(1);
@@ -170,8 +171,8 @@ void write_phi3(const ModelDescription& model, Json& config) {
   config["original_max_position_embeddings"] = model.rope_scaling->original_max_position_embeddings;
 }
 
-// Reads the multipliers of Gemma. A null for query_pre_attn_scalar, which transformers refuses, comes from the section
-// [model] and stands for the usual multiplier of scores.
+// Reads the multipliers of Gemma. transformers refuses a null for query_pre_attn_scalar. It comes from the section
+// [model], and means the usual multiplier of scores.
 void read_gemma(const Fields& config, ModelDescription& model) {
   model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
   model.rounds_embedding_multiplier = true;
@@ -219,7 +220,7 @@ void write_gemma3(const ModelDescription& model, Json& config) {
   write_rope_by_layer_type(model, config);
   write_gemma(model, config);
   config["rope_local_base_freq"] = model.sliding_rope_theta > 0 ? model.sliding_rope_theta : model.rope_theta;
-  // Beside layer_types, for readers that know only this.
+  // In addition to layer_types, for programs that know only this field.
   config["sliding_window_pattern"] =
       model.full_attention_interval > 0 ? model.full_attention_interval : model.num_layers + 1;
 }
@@ -354,7 +355,7 @@ ArchitectureConfig make_config(Architecture architecture) {
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
 
-// The values that change nothing, of fields where that is not 0.
+// The values without an effect, of fields whose value is not 0 then.
 constexpr std::pair<std::string_view, double> values_without[] = {
     {"partial_rotary_factor", 1}, {"embedding_multiplier", 1}, {"residual_multiplier", 1}, {"logits_scaling", 1}};
 

@@ -1,5 +1,5 @@
-// What config.json of each architecture has of its own, one table entry an architecture. Only this room's sources
-// include this header.
+// The parts of config.json that belong to one architecture: a table with one entry per architecture. Only this room's
+// sources include this header.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -37,12 +37,12 @@ struct ArchitectureConfig {
   // What all models of the architecture compute alike, and transformers' defaults of absent fields. A
   // num_key_value_heads of 0 means as many as num_attention_heads, a head_dim of 0 hidden_size / num_attention_heads.
   ModelDescription defaults = {};
-  // Fields that only some architectures have (value_without).
+  // Fields that not all architectures have (value_without).
   std::vector<std::string_view> fields = {};
   std::vector<DropoutField> dropout = {{"attention_dropout"}};
   ActivationNames activation = {};
   RopeStyle rope = {};
-  bool heads_divide_stream = false;        // hidden_size has to be a multiple of num_attention_heads in any case
+  bool heads_divide_stream = false;        // num_attention_heads must divide hidden_size even if head_dim is given
   bool derives_intermediate_size = false;  // intermediate_size may be absent; `read` sets it
   const char* interval_field = nullptr;    // of full_attention_interval, beside layer_types
   std::span<const FieldAlias> aliases = {};
@@ -51,9 +51,9 @@ struct ArchitectureConfig {
   // Changes the common fields into what the architecture's class reads.
   void (*write)(const ModelDescription& model, nlohmann::json& config) = nullptr;
 
-  // Tells whether the models have such a field.
+  // Whether the models have such a field.
   bool has(std::string_view field) const;
-  // Tells whether config.json may give each layer a type of attention.
+  // Whether config.json may give each layer a type of attention.
   bool has_layer_types() const { return has("full_attention_interval"); }
 };
 

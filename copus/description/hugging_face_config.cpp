@@ -1,5 +1,5 @@
-// config.json: how Hugging Face transformers writes down a model's shape, read. What an architecture has of its own is
-// in architecture_config.cpp.
+// Reads config.json, which describes a model's shape for Hugging Face transformers. The parts that belong to one
+// architecture are in architecture_config.cpp.
 //
 // Absent fields take the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, ...), so that a
 // file means the same model in both programs. Models that we cannot train exactly are refused, never approximated.
@@ -27,7 +27,7 @@ std::string supported_classes() {
   return list;
 }
 
-// Goes by `architectures` where it is there, else by `model_type`.
+// Uses `architectures` if present, otherwise `model_type`.
 Architecture parse_architecture(const Fields& config) {
   const std::optional<std::string> type = config.text("model_type");
   std::optional<std::string> class_name;

@@ -1,4 +1,4 @@
-// config.json, written for transformers 4 and 5 from a description.
+// Writes config.json for transformers 4 and 5.
 #include <nlohmann/json.hpp>
 
 #include "copus/description/architecture_config.h"
@@ -30,7 +30,7 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},
       {"pad_token_id", nullptr},
-      // Transformers 5 reads the first of these, 4 the other two.
+      // Transformers 5 reads the first of these, transformers 4 the other two.
       {"rope_parameters", rope_parameters},
       {"rope_theta", model.rope_theta},
       {"rope_scaling", model.rope_scaling ? rope_object(model) : nlohmann::json(nullptr)},

@@ -54,14 +54,14 @@ std::string_view causal_language_model_class(Architecture architecture);
 
 // Lists the architectures whose models have a field of config.json; the others ignore it. Empty: all have it.
 std::vector<Architecture> architectures_with(std::string_view field);
-// Returns the value of such a field that changes nothing.
+// Returns the value of such a field that has no effect.
 double value_without(std::string_view field);
 
 // How the frequencies of rotary embeddings are rescaled for long contexts. The names are those of `rope_type`.
 enum class RopeType {
   llama3,  // Llama 3.1: between the two bounds, the fraction that a frequency keeps is linear in its turns
   linear,  // all frequencies are divided by the factor (Chen et al. 2023)
-  yarn,    // between the two bounds, the share is linear in the index of the frequency (Peng et al. 2023)
+  yarn,    // between the two bounds, the fraction is linear in the index of the frequency (Peng et al. 2023)
   // The base grows with sequences beyond max_position_embeddings, of which no run has any: nothing is rescaled.
   dynamic,
   longrope,  // each frequency is divided by a factor of its own (Ding et al. 2024)
@@ -76,12 +76,12 @@ inline constexpr auto named_values<RopeType> = std::to_array<NamedValue<RopeType
 struct RopeScaling {
   RopeType type = RopeType::llama3;
   double factor = 8.0;
-  // Frequencies with fewer turns than the first within the original context are divided by the factor, those with more
-  // than the second are kept. Of Llama 3 and YaRN alone; linear and dynamic scaling ignore the context too.
+  // Frequencies with fewer turns than the first bound within the original context are divided by the factor; those with
+  // more turns than the second are kept. Only for Llama 3 and YaRN. Linear and dynamic scaling ignore the context too.
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
-  double attention_factor = 1.0;  // multiplies cosines and sines; of YaRN and LongRoPE
+  double attention_factor = 1.0;  // multiplies cosines and sines; only for YaRN and LongRoPE
   // LongRoPE's factors of the frequencies, for sequences within the original context and for longer ones.
   std::vector<double> short_factor = {}, long_factor = {};
   bool has_original_context() const { return type != RopeType::linear && type != RopeType::dynamic; }
@@ -110,7 +110,7 @@ enum class NormKind {
 // Position of the norms of attention and of the feed-forward: x + block(norm(x)), x + norm(block(x)), or both.
 enum class BlockNorm { input, output, both };
 
-// The function of the feed-forward's activation: SiLU, or GELU in its tanh approximation or exact (Hendrycks & Gimpel
+// The activation function of the feed-forward: SiLU, or GELU, in its tanh approximation or exact (Hendrycks & Gimpel
 // 2016).
 enum class ActivationFunction { silu, gelu_tanh, gelu };
 
@@ -136,8 +136,8 @@ struct ModelDescription {
   bool learned_positions = false;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling = {};
-  double partial_rotary_factor = 1;  // the share of each head that rotates: its first elements
-  // The base of the rotary embeddings in sliding layers, which rope_scaling then leaves alone. 0: as in other layers.
+  double partial_rotary_factor = 1;  // the fraction of each head that rotates: its first elements
+  // The base of the rotary embeddings in sliding layers, to which rope_scaling does not apply. 0: as in other layers.
   double sliding_rope_theta = 0;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
@@ -176,7 +176,7 @@ struct ModelDescription {
 
   bool has_output_norms() const { return block_norm != BlockNorm::input; }
   double score_scale() const { return copus::score_scale(attention_multiplier, head_dim); }
-  int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or up alone
+  int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or only up
   bool has_window(int64_t sequence_length) const {
     return attention_window > 0 && attention_window < sequence_length && full_attention_interval != 1;
   }

@@ -37,7 +37,7 @@ std::vector<double> factors(const Fields& rope, const char* name) {
   return values;
 }
 
-// Computes YaRN's attention_factor where it is not given (transformers, modeling_rope_utils).
+// Computes YaRN's attention_factor if it is not given (transformers, modeling_rope_utils).
 double yarn_attention_factor(const Fields& rope, double factor) {
   const auto grown = [&](double scale) { return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0; };
   const double scale = rope.number("mscale").value_or(0), all_scale = rope.number("mscale_all_dim").value_or(0);
@@ -66,7 +66,7 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
     scaling.high_frequency_factor = rope.required_positive_number("high_freq_factor");
   }
   const auto original = static_cast<double>(scaling.original_max_position_embeddings);
-  const double ratio = static_cast<double>(context.longest) / original;  // for which null stands
+  const double ratio = static_cast<double>(context.longest) / original;  // null means this ratio
   if (type == RopeType::yarn) {
     if (!rope.contains("factor")) rope.fail("\"factor\" is missing (a number)");
     scaling.factor = scaling_number(rope, "factor", ratio);
@@ -171,7 +171,7 @@ void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, Mode
       style.sliding_theta_field != nullptr ? config.positive_number(style.sliding_theta_field) : std::nullopt;
   const double sliding_theta = sliding.theta.value_or(outer_theta.value_or(model.sliding_rope_theta));
   model.sliding_rope_theta = 0;
-  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are alike
+  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are the same
   if (sliding.scaling) {
     parameters->fail(
         "\"sliding_attention\" has another rope_type than \"default\" and other numbers than "

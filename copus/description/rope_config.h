@@ -12,11 +12,11 @@ namespace copus {
 struct RopeStyle {
   bool by_layer_type = false;                 // whether rope_parameters holds an object for each type of layer
   bool is_phi3 = false;                       // LongRoPE is the only scaling, and goes by older names too
-  bool may_be_partial = false;                // by partial_rotary_factor
+  bool may_be_partial = false;                // with partial_rotary_factor
   const char* sliding_theta_field = nullptr;  // of the base of sliding layers, beside rope_parameters
 };
 
-// Reads bases, scaling and the share that rotates, in the style of transformers 4 or 5. The model has the defaults of
+// Reads bases, scaling and the rotating fraction, in the style of transformers 4 or 5. The model has the defaults of
 // its architecture.
 void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& model);
 

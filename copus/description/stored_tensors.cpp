@@ -75,7 +75,7 @@ std::vector<StoredModule> gpt_neox_modules(const ModelDescription& model) {
   return all;
 }
 
-// Lists the modules of files that differ from ours; empty: they are alike.
+// Lists the modules of files that differ from ours; empty: none differ.
 std::vector<StoredModule> stored_modules(const ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::gpt2:

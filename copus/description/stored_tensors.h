@@ -13,7 +13,7 @@ namespace copus {
 struct StoredTensor {
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<ParameterInfo> parameters;  // stacked along their outputs where there are several
+  std::vector<ParameterInfo> parameters;  // several ones are stacked along their outputs
   int64_t outputs_in_turn = 0;            // the stack has so many outputs of each in turn; 0: all of one, then the next
   bool is_transposed = false;             // matrices are [in, out], as in transformers' Conv1D
 

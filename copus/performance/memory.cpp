@@ -236,8 +236,8 @@ class ConfigurationMemory {
   const int64_t micro_batch_, sequence_length_;
   const double tokens_, sequence_, tensor_ranks_;
   // Bytes per layer and micro-batch.
-  // Bytes of blocks' outputs that norms read, where norms are of inputs too; less the stream after attention, which
-  // nothing reads where blocks are parallel.
+  // Bytes of block outputs that norms read, if norms also apply to inputs; minus the stream after attention if the
+  // blocks are parallel.
   const double other_streams_;
   const double all_kept_, kept_, working_, waiting_;
 };

@@ -46,8 +46,9 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  // Of inputs, forward: two in, two out; backward: three in, one out. Of outputs, a norm and a sum each way: one in,
-  // one out, then two in, one out; then two in, one out, twice. Of both: norms of outputs beside those of inputs.
+  // Norms of inputs: forward two in, two out; backward three in, one out. Norms of outputs: a norm and a sum; forward
+  // one in, one out, then two in, one out; backward two in, one out, twice. Both: norms of outputs in addition to those
+  // of inputs.
   const double norms =
       2 *
           (m.block_norm == BlockNorm::input    ? 4 + 4
