@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 TEST(ArchitectureConfig, ReadsWhichLayersHaveNoRotaryEmbeddings) {
   const auto interval = [](const Json& changes) {
-    return parse(with(with(smollm3_config, {{"num_hidden_layers", 7}}), changes)).no_rope_interval;
+    return description_of(with(with(smollm3_config, {{"num_hidden_layers", 7}}), changes)).no_rope_interval;
   };
   EXPECT_EQ(interval({{"no_rope_layer_interval", 3}}), 3);
   EXPECT_EQ(interval({{"no_rope_layer_interval", 0}}), 0);
@@ -33,41 +33,38 @@ TEST(ArchitectureConfig, ReadsWhichLayersHaveNoRotaryEmbeddings) {
   for (const Json& list : {Json({1, 0}), Json({1, 2, 1}), Json(3)}) {
     EXPECT_THAT(refused({{"no_rope_layers", list}}), HasSubstr("for each of the 3 layers"));
   }
-  EXPECT_EQ(parse(with(llama_config, {{"no_rope_layer_interval", 1}})), parse(llama_config))
+  EXPECT_EQ(description_of(with(llama_config, {{"no_rope_layer_interval", 1}})), description_of(llama_config))
       << "transformers ignores it";
 }
 
+// Transformers 4 reads the old fields, in which sliding layers have no base of their own.
 TEST(ArchitectureConfig, Olmo3IsWrittenInBothStyles) {
   const std::string text = read_text_file(concat(COPUS_MODELS, "/olmo3-7b.json"));
   const ModelDescription model = parse_model_description(text, "olmo3-7b");
   Json written = Json::parse(to_hugging_face_config(model, "bfloat16"));
-  EXPECT_EQ(parse(written), model);
+  EXPECT_EQ(description_of(written), model);
   EXPECT_EQ(written["rope_theta"], 5e5);
   EXPECT_EQ(written["rope_scaling"]["rope_type"], "yarn");
   written.erase("rope_parameters");
-  EXPECT_EQ(parse(written), model);
+  EXPECT_EQ(description_of(written), model);
 }
-
-struct PublishedModel {
-  const char* file;
-  int64_t parameters;
-};
 
 TEST(ArchitectureConfig, ReadsBiasesWhereTransformersHasThem) {
   for (const Json& config : {llama_config, qwen3_config, smollm3_config, olmo2_config}) {
-    const ModelDescription model = parse(with(config, {{"attention_bias", true}}));
+    const ModelDescription model = description_of(with(config, {{"attention_bias", true}}));
     EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && !model.feed_forward_bias);
   }
   for (const Json& config : {llama_config, smollm3_config}) {
-    const ModelDescription model = parse(with(config, {{"mlp_bias", true}}));
+    const ModelDescription model = description_of(with(config, {{"mlp_bias", true}}));
     EXPECT_TRUE(model.feed_forward_bias && !model.qkv_bias);
   }
   const Json both = {{"attention_bias", true}, {"mlp_bias", true}};
-  for (const Json& config : {qwen2_config, mistral_config}) EXPECT_EQ(parse(with(config, both)), parse(config));
+  for (const Json& config : {qwen2_config, mistral_config})
+    EXPECT_EQ(description_of(with(config, both)), description_of(config));
 }
 
 TEST(ArchitectureConfig, ReadsGpt2UnderItsNamesAndTheCommonOnes) {
-  const ModelDescription model = parse(gpt2_config);
+  const ModelDescription model = description_of(gpt2_config);
   EXPECT_EQ(model.hidden_size, 64);
   EXPECT_EQ(model.intermediate_size, 256) << "absent or null: four times the width";
   EXPECT_EQ(model.max_position_embeddings, 512);
@@ -77,11 +74,11 @@ TEST(ArchitectureConfig, ReadsGpt2UnderItsNamesAndTheCommonOnes) {
   EXPECT_EQ(model.activation, ActivationFunction::gelu_tanh);
   EXPECT_TRUE(model.learned_positions && !model.gated_feed_forward && model.tie_word_embeddings);
   EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && model.feed_forward_bias);
-  EXPECT_EQ(parse(with(gpt2_config, {{"layer_norm_epsilon", 1e-6}})).rms_norm_eps, 1e-6);
-  EXPECT_EQ(parse(with(gpt2_config, {{"n_inner", 96}, {"tie_word_embeddings", false}})).intermediate_size, 96);
+  EXPECT_EQ(description_of(with(gpt2_config, {{"layer_norm_epsilon", 1e-6}})).rms_norm_eps, 1e-6);
+  EXPECT_EQ(description_of(with(gpt2_config, {{"n_inner", 96}, {"tie_word_embeddings", false}})).intermediate_size, 96);
   Json common = gpt2_config;
   common.erase("n_embd");
-  EXPECT_EQ(parse(with(common, {{"hidden_size", 64}})), model);
+  EXPECT_EQ(description_of(with(common, {{"hidden_size", 64}})), model);
 
   const auto refused = [](const Json& changes) { return message_of(with(gpt2_config, changes)); };
   EXPECT_THAT(refused({{"n_embd", "wide"}}), HasSubstr("\"n_embd\" must be a whole number"));
@@ -109,18 +106,19 @@ TEST(ArchitectureConfig, FindsDropout) {
 }
 
 TEST(ArchitectureConfig, ReadsMistralsWindow) {
-  EXPECT_EQ(parse(with(mistral_config, {{"sliding_window", 4096}})).attention_window, 4096);
-  EXPECT_EQ(parse(mistral_config).attention_window, 0);
-  EXPECT_EQ(parse(with(mistral_config, {{"sliding_window", 131072}})), parse(mistral_config)) << "it holds everything";
+  EXPECT_EQ(description_of(with(mistral_config, {{"sliding_window", 4096}})).attention_window, 4096);
+  EXPECT_EQ(description_of(mistral_config).attention_window, 0);
+  EXPECT_EQ(description_of(with(mistral_config, {{"sliding_window", 131072}})), description_of(mistral_config))
+      << "it holds everything";
   Json absent = mistral_config;
   absent.erase("sliding_window");
-  EXPECT_EQ(parse(absent).attention_window, 4096) << "MistralConfig's default";
-  EXPECT_EQ(parse(with(absent, {{"max_position_embeddings", 4096}})).attention_window, 0);
+  EXPECT_EQ(description_of(absent).attention_window, 4096) << "MistralConfig's default";
+  EXPECT_EQ(description_of(with(absent, {{"max_position_embeddings", 4096}})).attention_window, 0);
   EXPECT_THAT(message_of(with(mistral_config, {{"sliding_window", 0}})), HasSubstr("between 1 and"));
 }
 
 TEST(ArchitectureConfig, ReadsGemma3) {
-  const ModelDescription model = parse(gemma3_config);
+  const ModelDescription model = description_of(gemma3_config);
   EXPECT_EQ(model.head_dim, 256);
   EXPECT_EQ(model.full_attention_interval, 6);
   EXPECT_EQ(model.attention_window, 4096);
@@ -131,7 +129,7 @@ TEST(ArchitectureConfig, ReadsGemma3) {
   EXPECT_EQ(model.activation, ActivationFunction::gelu_tanh);
   EXPECT_TRUE(model.gated_feed_forward && model.norms_add_one && model.tie_word_embeddings);
   EXPECT_EQ(model.block_norm, BlockNorm::both);
-  const auto changed = [](const Json& changes) { return parse(with(gemma3_config, changes)); };
+  const auto changed = [](const Json& changes) { return description_of(with(gemma3_config, changes)); };
   EXPECT_EQ(changed({{"sliding_window_pattern", 3}}).full_attention_interval, 3);
   EXPECT_EQ(changed({{"rope_local_base_freq", 5e4}}).sliding_rope_theta, 5e4);
   EXPECT_EQ(changed({{"query_pre_attn_scalar", 168}}).attention_multiplier, 1 / std::sqrt(168.0));
@@ -145,11 +143,12 @@ TEST(ArchitectureConfig, ReadsGemma3) {
   EXPECT_THAT(refused({{"num_attention_heads", 6}}), AllOf(HasSubstr("(64)"), HasSubstr("(6)")));
   EXPECT_EQ(changed({{"hidden_act", "silu"}, {"attention_multiplier", 0.4}, {"embedding_multiplier", 3}}), model)
       << "transformers ignores them";
-  EXPECT_EQ(parse(with(olmo3_config, {{"rope_local_base_freq", 5e4}})), parse(olmo3_config)) << "likewise";
+  EXPECT_EQ(description_of(with(olmo3_config, {{"rope_local_base_freq", 5e4}})), description_of(olmo3_config))
+      << "likewise";
 }
 
 TEST(ArchitectureConfig, ReadsGemma2) {
-  const ModelDescription model = parse(gemma2_config);
+  const ModelDescription model = description_of(gemma2_config);
   EXPECT_EQ(model.head_dim, 256);
   EXPECT_EQ(model.full_attention_interval, 2);
   EXPECT_EQ(model.attention_window, 4096);
@@ -162,26 +161,26 @@ TEST(ArchitectureConfig, ReadsGemma2) {
   EXPECT_EQ(model.block_norm, BlockNorm::both);
   EXPECT_EQ(model.activation, ActivationFunction::gelu_tanh);
   EXPECT_TRUE(model.gated_feed_forward && model.norms_add_one && model.tie_word_embeddings);
-  const auto changed = [](const Json& changes) { return parse(with(gemma2_config, changes)); };
+  const auto changed = [](const Json& changes) { return description_of(with(gemma2_config, changes)); };
   EXPECT_EQ(changed({{"attn_logit_softcapping", nullptr}}).attention_softcap, 0);
   EXPECT_EQ(changed({{"final_logit_softcapping", 15}}).logits_softcap, 15);
   EXPECT_EQ(changed({{"query_pre_attn_scalar", 144}}).attention_multiplier, 1 / 12.0);
   EXPECT_EQ(changed({{"sliding_window_pattern", 3}}), model) << "transformers ignores it";
   EXPECT_THAT(message_of(with(gemma2_config, {{"attn_logit_softcapping", 0}})), HasSubstr("attn_logit_softcapping"));
   EXPECT_THAT(message_of(with(gemma2_config, {{"final_logit_softcapping", -1}})), HasSubstr("final_logit_softcapping"));
-  EXPECT_EQ(parse(with(llama_config, {{"attn_logit_softcapping", 50}})), parse(llama_config))
+  EXPECT_EQ(description_of(with(llama_config, {{"attn_logit_softcapping", 50}})), description_of(llama_config))
       << "transformers ignores it";
 }
 
 TEST(ArchitectureConfig, ReadsGptNeoX) {
-  const ModelDescription model = parse(gpt_neox_config);
+  const ModelDescription model = description_of(gpt_neox_config);
   EXPECT_EQ(model.rotary_dim(), 4) << "a quarter of 16";
   EXPECT_EQ(model.rms_norm_eps, 1e-5);
   EXPECT_EQ(model.norm, NormKind::layer);
   EXPECT_EQ(model.activation, ActivationFunction::gelu);
   EXPECT_TRUE(model.parallel_residual && !model.gated_feed_forward && !model.tie_word_embeddings);
   EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && model.feed_forward_bias);
-  const auto changed = [](const Json& changes) { return parse(with(gpt_neox_config, changes)); };
+  const auto changed = [](const Json& changes) { return description_of(with(gpt_neox_config, changes)); };
   EXPECT_FALSE(changed({{"use_parallel_residual", false}}).parallel_residual);
   EXPECT_EQ(changed({{"rotary_pct", 1}}).rotary_dim(), 16);
   EXPECT_EQ(changed({{"rotary_emb_base", 500}}).rope_theta, 500);
@@ -199,7 +198,7 @@ TEST(ArchitectureConfig, ReadsGptNeoX) {
 TEST(ArchitectureConfig, ReadsLongrope) {
   const auto scaling = [](const Json& changes, const Json& outer = Json::object()) {
     const Json rope = {{"max_position_embeddings", 131072}, {"rope_scaling", with(longrope, changes)}};
-    return parse(with(with(phi3_config, rope), outer)).rope_scaling;
+    return description_of(with(with(phi3_config, rope), outer)).rope_scaling;
   };
   const RopeScaling expected{.type = RopeType::longrope,
                              .factor = 32,
@@ -219,18 +218,20 @@ TEST(ArchitectureConfig, ReadsLongrope) {
   EXPECT_THAT(refused({{"short_factor", nullptr}}), HasSubstr("\"short_factor\" must be a list of numbers"));
   EXPECT_THAT(refused({{"long_factor", {1, "two"}}}), HasSubstr("\"long_factor\" must be a list of numbers"));
   EXPECT_THAT(refused({{"long_factor", {1, 2, 3, 4, 5, 6, 7, 0}}}), HasSubstr("at least 1e-30"));
+  EXPECT_THAT(message_of(with(phi3_config, {{"rope_scaling", longrope}, {"head_dim", 24}})),
+              HasSubstr("\"head_dim\" is 24"));
   EXPECT_THAT(refused({{"long_factor", {1, 2}}}),
               AllOf(HasSubstr("\"long_factor\" has 2 numbers"), HasSubstr("8 pairs")));
 }
 
 TEST(ArchitectureConfig, ReadsPhi3) {
-  const ModelDescription model = parse(phi3_config);
+  const ModelDescription model = description_of(phi3_config);
   EXPECT_EQ(model.max_position_embeddings, 4096);
   EXPECT_EQ(model.rms_norm_eps, 1e-5);
   EXPECT_EQ(model.rotary_dim(), 16);
-  EXPECT_EQ(parse(with(phi3_config, {{"sliding_window", 2047}})).attention_window, 2047);
-  EXPECT_EQ(parse(with(phi3_config, {{"partial_rotary_factor", 0.75}})).rotary_dim(), 12);
-  EXPECT_EQ(parse(with(phi3_config, {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}})).rotary_dim(), 8);
+  EXPECT_EQ(description_of(with(phi3_config, {{"sliding_window", 2047}})).attention_window, 2047);
+  EXPECT_EQ(description_of(with(phi3_config, {{"partial_rotary_factor", 0.75}})).rotary_dim(), 12);
+  EXPECT_EQ(description_of(with(phi3_config, {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}})).rotary_dim(), 8);
   const auto refused = [](const Json& changes) { return message_of(with(phi3_config, changes)); };
   EXPECT_THAT(refused({{"partial_rotary_factor", 0.1}}), HasSubstr("even number of the 16 elements"));
   EXPECT_THAT(refused({{"partial_rotary_factor", 1.5}}), HasSubstr("even number of the 16 elements"));
@@ -239,7 +240,8 @@ TEST(ArchitectureConfig, ReadsPhi3) {
                 AllOf(HasSubstr(type), HasSubstr("only \"default\" and \"longrope\" are")));
   }
   const Json half = {{"partial_rotary_factor", 0.5}};
-  EXPECT_EQ(parse(with(phi3_config, {{"partial_rotary_factor", 0.75}, {"rope_parameters", half}})).rotary_dim(), 8)
+  EXPECT_EQ(
+      description_of(with(phi3_config, {{"partial_rotary_factor", 0.75}, {"rope_parameters", half}})).rotary_dim(), 8)
       << "transformers prefers the inner share";
   EXPECT_THAT(refused({{"rope_parameters", half}, {"rope_scaling", {{"rope_type", "default"}}}}),
               HasSubstr("contradict"));
@@ -247,23 +249,25 @@ TEST(ArchitectureConfig, ReadsPhi3) {
 }
 
 TEST(ArchitectureConfig, ReadsMultipliers) {
-  EXPECT_EQ(parse(granite_config).attention_multiplier, 1) << "GraniteConfig's default";
-  EXPECT_EQ(parse(with(granite_config, {{"attention_multiplier", 0.25}})).attention_multiplier, 0) << "1 / sqrt(16)";
+  EXPECT_EQ(description_of(granite_config).attention_multiplier, 1) << "GraniteConfig's default";
+  EXPECT_EQ(description_of(with(granite_config, {{"attention_multiplier", 0.25}})).attention_multiplier, 0)
+      << "1 / sqrt(16)";
   const Json multipliers = {{"embedding_multiplier", 12},
                             {"residual_multiplier", 0.22},
                             {"attention_multiplier", 0.015625},
                             {"logits_scaling", 8}};
-  const ModelDescription model = parse(with(granite_config, multipliers));
+  const ModelDescription model = description_of(with(granite_config, multipliers));
   EXPECT_EQ(model.embedding_multiplier, 12);
   EXPECT_EQ(model.residual_multiplier, 0.22);
   EXPECT_EQ(model.attention_multiplier, 0.015625);
   EXPECT_EQ(model.logits_scaling, 8);
-  EXPECT_EQ(parse(with(llama_config, multipliers)), parse(llama_config)) << "transformers ignores them";
+  EXPECT_EQ(description_of(with(llama_config, multipliers)), description_of(llama_config))
+      << "transformers ignores them";
   EXPECT_THAT(message_of(with(granite_config, {{"logits_scaling", 0}})), HasSubstr("logits_scaling"));
 }
 
 TEST(ArchitectureConfig, ReadsTheLayersOfOlmo3) {
-  const ModelDescription model = parse(with(olmo3_config, {{"max_position_embeddings", 8192}}));
+  const ModelDescription model = description_of(with(olmo3_config, {{"max_position_embeddings", 8192}}));
   EXPECT_EQ(model.attention_window, 4096);
   EXPECT_EQ(model.full_attention_interval, 4);
   EXPECT_EQ(model.rope_theta, 500000);
@@ -273,25 +277,25 @@ TEST(ArchitectureConfig, ReadsTheLayersOfOlmo3) {
   EXPECT_EQ(model.window_of(3), 0);
   EXPECT_TRUE(model.has_window(4097));
   EXPECT_FALSE(model.has_window(4096));
-  EXPECT_EQ(parse(with(olmo3_config, {{"sliding_window", 2048}})).attention_window, 0);
+  EXPECT_EQ(description_of(with(olmo3_config, {{"sliding_window", 2048}})).attention_window, 0);
 
   const Json yarn = {{"rope_type", "yarn"}, {"factor", 8.0}, {"original_max_position_embeddings", 256}};
-  const ModelDescription old_style = parse(with(olmo3_config, {{"rope_theta", 1e4}, {"rope_scaling", yarn}}));
+  const ModelDescription old_style = description_of(with(olmo3_config, {{"rope_theta", 1e4}, {"rope_scaling", yarn}}));
   EXPECT_EQ(old_style.rope_theta, 1e4);
   EXPECT_EQ(old_style.rope_scaling->type, RopeType::yarn);
   EXPECT_EQ(old_style.sliding_rope_theta, 5e5) << "Olmo3Config's base";
   const Json by_type = {{"full_attention", with(yarn, {{"rope_theta", 1e4}})},
                         {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
-  EXPECT_EQ(parse(with(olmo3_config, {{"rope_parameters", by_type}})), old_style);
+  EXPECT_EQ(description_of(with(olmo3_config, {{"rope_parameters", by_type}})), old_style);
 
   const auto types = [](const std::string& letters) {
     Json list = Json::array();
     for (const char letter : letters) list.push_back(letter == 's' ? "sliding_attention" : "full_attention");
     return Json{{"layer_types", list}};
   };
-  EXPECT_EQ(parse(with(olmo3_config, types("sfsf"))).full_attention_interval, 2);
-  EXPECT_EQ(parse(with(olmo3_config, types("ssss"))).full_attention_interval, 0);
-  EXPECT_EQ(parse(with(olmo3_config, types("ffff"))).full_attention_interval, 1);
+  EXPECT_EQ(description_of(with(olmo3_config, types("sfsf"))).full_attention_interval, 2);
+  EXPECT_EQ(description_of(with(olmo3_config, types("ssss"))).full_attention_interval, 0);
+  EXPECT_EQ(description_of(with(olmo3_config, types("ffff"))).full_attention_interval, 1);
   const auto refused = [](const Json& changes) { return message_of(with(olmo3_config, changes)); };
   EXPECT_THAT(refused(types("fsss")), AllOf(HasSubstr("layer_types"), HasSubstr("entry 1")));
   EXPECT_THAT(refused(types("ss")), HasSubstr("each of the 4 layers"));
@@ -302,19 +306,22 @@ TEST(ArchitectureConfig, ReadsTheLayersOfOlmo3) {
     EXPECT_THAT(refused(changes), HasSubstr("partial_rotary_factor"));
   }
   EXPECT_THAT(refused({{"rope_parameters", {{"rope_theta", 1e4}}}}), HasSubstr("\"full_attention\""));
-  EXPECT_EQ(parse(with(olmo3_config, {{"rope_scaling", yarn}, {"rope_theta", 1e4}, {"rope_parameters", by_type}})),
-            old_style);
+  EXPECT_EQ(
+      description_of(with(olmo3_config, {{"rope_scaling", yarn}, {"rope_theta", 1e4}, {"rope_parameters", by_type}})),
+      old_style);
   const auto both = [&](const Json& changes) {
     return refused({{"rope_scaling", with(yarn, changes)}, {"rope_parameters", by_type}});
   };
   EXPECT_THAT(both({{"factor", 4.0}}), HasSubstr("contradict"));
   EXPECT_THAT(both({{"rope_theta", 2e4}}), HasSubstr("contradict"));
-  EXPECT_EQ(parse(with(olmo3_config, {{"rope_theta", 2e4}, {"rope_scaling", with(yarn, {{"rope_theta", 1e4}})}})),
-            old_style)
+  EXPECT_EQ(
+      description_of(with(olmo3_config, {{"rope_theta", 2e4}, {"rope_scaling", with(yarn, {{"rope_theta", 1e4}})}})),
+      old_style)
       << "transformers prefers the inner base";
-  EXPECT_EQ(parse(with(olmo3_config,
-                       {{"rope_theta", 1e4}, {"rope_scaling", yarn}, {"original_max_position_embeddings", 128}})),
-            old_style)
+  EXPECT_EQ(
+      description_of(
+          with(olmo3_config, {{"rope_theta", 1e4}, {"rope_scaling", yarn}, {"original_max_position_embeddings", 128}})),
+      old_style)
       << "transformers looks into objects of layer types alone";
   EXPECT_THAT(refused({{"rope_parameters", {{"sliding_attention", yarn}}}}), HasSubstr("not supported"));
 }

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 std::string refusal(const Json& changes) { return message_of(with(llama_config, changes)); }
 
 TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
-  const ModelDescription model = parse(llama_config);
+  const ModelDescription model = description_of(llama_config);
   EXPECT_EQ(model.architecture, Architecture::llama);
   EXPECT_EQ(model.num_kv_heads, 4);
   EXPECT_EQ(model.head_dim, 16);
@@ -32,12 +32,12 @@ TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
   EXPECT_FALSE(model.tie_word_embeddings);
   EXPECT_FALSE(model.qkv_bias);
 
-  EXPECT_EQ(parse(qwen2_config).max_position_embeddings, 32768);
-  EXPECT_TRUE(parse(qwen2_config).qkv_bias);
-  EXPECT_EQ(parse(mistral_config).max_position_embeddings, 131072);
-  EXPECT_FALSE(parse(mistral_config).qkv_bias);
+  EXPECT_EQ(description_of(qwen2_config).max_position_embeddings, 32768);
+  EXPECT_TRUE(description_of(qwen2_config).qkv_bias);
+  EXPECT_EQ(description_of(mistral_config).max_position_embeddings, 131072);
+  EXPECT_FALSE(description_of(mistral_config).qkv_bias);
 
-  const ModelDescription qwen3 = parse(qwen3_config);
+  const ModelDescription qwen3 = description_of(qwen3_config);
   EXPECT_EQ(qwen3.max_position_embeddings, 32768);
   EXPECT_EQ(qwen3.head_dim, 128) << "not hidden_size / heads, as it is of the others";
   EXPECT_EQ(qwen3.qk_norm, QkNorm::head);
@@ -45,14 +45,14 @@ TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
   EXPECT_FALSE(qwen3.qkv_bias);
   EXPECT_EQ(qwen3.no_rope_interval, 0);
 
-  const ModelDescription smollm3 = parse(with(smollm3_config, {{"num_hidden_layers", 8}}));
+  const ModelDescription smollm3 = description_of(with(smollm3_config, {{"num_hidden_layers", 8}}));
   EXPECT_EQ(smollm3.rope_theta, 2e6);
   EXPECT_TRUE(smollm3.tie_word_embeddings);
-  EXPECT_FALSE(parse(with(smollm3_config, {{"tie_word_embeddings", false}})).tie_word_embeddings);
+  EXPECT_FALSE(description_of(with(smollm3_config, {{"tie_word_embeddings", false}})).tie_word_embeddings);
   EXPECT_EQ(smollm3.no_rope_interval, 4);
   EXPECT_EQ(smollm3.qk_norm, QkNorm::none);
 
-  const ModelDescription olmo2 = parse(olmo2_config);
+  const ModelDescription olmo2 = description_of(olmo2_config);
   EXPECT_EQ(olmo2.max_position_embeddings, 2048);
   EXPECT_EQ(olmo2.rms_norm_eps, 1e-5);
   EXPECT_EQ(olmo2.qk_norm, QkNorm::projection);
@@ -61,17 +61,17 @@ TEST(HuggingFaceConfig, AbsentFieldsTakeTransformersDefaults) {
 
   const Json mistral_of_32_heads =
       with(mistral_config, {{"num_attention_heads", 32}, {"num_key_value_heads", nullptr}, {"hidden_size", 128}});
-  EXPECT_EQ(parse(mistral_of_32_heads).num_kv_heads, 32) << "null: as many as heads";
+  EXPECT_EQ(description_of(mistral_of_32_heads).num_kv_heads, 32) << "null: as many as heads";
   Json absent = mistral_of_32_heads;
   absent.erase("num_key_value_heads");
-  EXPECT_EQ(parse(absent).num_kv_heads, 8) << "absent: MistralConfig's default";
+  EXPECT_EQ(description_of(absent).num_kv_heads, 8) << "absent: MistralConfig's default";
 }
 
 TEST(HuggingFaceConfig, WholeNumbersMayBeWrittenAsFloats) {
   const Json floats = {{"vocab_size", 128256.0}, {"hidden_size", 64.0}, {"num_attention_heads", 4.0}};
   Json as_floats = with(llama_config, floats);
   EXPECT_THAT(as_floats.dump(), HasSubstr("128256.0"));
-  EXPECT_EQ(parse(as_floats), parse(with(llama_config, {{"vocab_size", 128256}})));
+  EXPECT_EQ(description_of(as_floats), description_of(with(llama_config, {{"vocab_size", 128256}})));
 
   EXPECT_THAT(refusal({{"num_hidden_layers", 2.5}}), AllOf(HasSubstr("whole number"), HasSubstr("2.5")));
   EXPECT_THAT(refusal({{"num_hidden_layers", 0.0}}), AllOf(HasSubstr("between 1 and"), HasSubstr("got 0.0")));
@@ -84,33 +84,34 @@ TEST(HuggingFaceConfig, ReadsBothStylesOfRotaryEmbeddings) {
                         {"low_freq_factor", 1.0},
                         {"high_freq_factor", 4.0},
                         {"original_max_position_embeddings", 8192}};
-  const ModelDescription old_style =
-      parse(with(llama_config, {{"rope_theta", 500000}, {"rope_scaling", with(scaling, {{"rope_type", "llama3"}})}}));
+  const ModelDescription old_style = description_of(
+      with(llama_config, {{"rope_theta", 500000}, {"rope_scaling", with(scaling, {{"rope_type", "llama3"}})}}));
   EXPECT_EQ(old_style.rope_theta, 500000.0);
   EXPECT_EQ(old_style.rope_scaling, (RopeScaling{RopeType::llama3, 32.0, 1.0, 4.0, 8192}));
-  EXPECT_EQ(parse(with(llama_config, {{"rope_theta", 5e5}, {"rope_scaling", with(scaling, {{"type", "llama3"}})}})),
-            old_style);
   EXPECT_EQ(
-      parse(with(llama_config, {{"rope_parameters", with(scaling, {{"rope_type", "llama3"}, {"rope_theta", 5e5}})}})),
+      description_of(with(llama_config, {{"rope_theta", 5e5}, {"rope_scaling", with(scaling, {{"type", "llama3"}})}})),
       old_style);
+  EXPECT_EQ(description_of(with(llama_config,
+                                {{"rope_parameters", with(scaling, {{"rope_type", "llama3"}, {"rope_theta", 5e5}})}})),
+            old_style);
 
-  EXPECT_EQ(
-      parse(with(llama_config, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}}})).rope_theta,
-      7.0);
-  EXPECT_EQ(parse(with(llama_config, {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta, 7.0);
-  EXPECT_FALSE(parse(with(llama_config, {{"rope_scaling", nullptr}})).rope_scaling);
+  EXPECT_EQ(description_of(with(llama_config, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}}}))
+                .rope_theta,
+            7.0);
+  EXPECT_EQ(description_of(with(llama_config, {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta, 7.0);
+  EXPECT_FALSE(description_of(with(llama_config, {{"rope_scaling", nullptr}})).rope_scaling);
 
   Json without_original = with(scaling, {{"rope_type", "llama3"}});
   without_original.erase("original_max_position_embeddings");
-  EXPECT_EQ(
-      parse(with(llama_config, {{"rope_scaling", without_original}})).rope_scaling->original_max_position_embeddings,
-      2048);
+  EXPECT_EQ(description_of(with(llama_config, {{"rope_scaling", without_original}}))
+                .rope_scaling->original_max_position_embeddings,
+            2048);
 }
 
 TEST(HuggingFaceConfig, TheArchitectureMayComeFromTheModelTypeAlone) {
   Json config = qwen2_config;
   config.erase("architectures");
-  EXPECT_EQ(parse(config).architecture, Architecture::qwen2);
+  EXPECT_EQ(description_of(config).architecture, Architecture::qwen2);
 }
 
 TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
@@ -149,12 +150,16 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
         with(gpt2_config, {{"n_inner", 100}, {"tie_word_embeddings", false}}),
         with(smollm3_config, {{"no_rope_layer_interval", 0}, {"num_hidden_layers", 5}}),
         with(smollm3_config, {{"attention_bias", true}, {"mlp_bias", true}})}) {
-    const ModelDescription model = parse(config);
+    const ModelDescription model = description_of(config);
     EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model);
   }
 }
 
-// Transformers 4 reads the old fields, in which sliding layers have no base of their own.
+struct PublishedModel {
+  const char* file;
+  int64_t parameters;
+};
+
 // The parameter counts that the models' authors publish.
 TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
   for (const PublishedModel& published :
@@ -190,7 +195,7 @@ TEST(HuggingFaceConfig, DamagedFilesNeverCrash) {
   const auto below = [&](size_t limit) { return static_cast<size_t>(random() % limit); };
   int refused = 0;
   for (int i = 0; i < 3000; ++i) {
-    std::string text = to_hugging_face_config(parse(i % 2 == 0 ? llama_config : mistral_config), "float32");
+    std::string text = to_hugging_face_config(description_of(i % 2 == 0 ? llama_config : mistral_config), "float32");
     for (size_t edits = 1 + below(3); edits > 0; --edits) {
       const size_t place = below(text.size() - 8);
       if (below(2) == 0) {
@@ -300,7 +305,7 @@ TEST(HuggingFaceConfig, UnsupportedFeaturesAreRefusedWithTheReason) {
 
 TEST(HuggingFaceConfig, ReadsLinearAndYarnScaling) {
   const auto scaling = [](const Json& changes) {
-    return parse(with(llama_config, {{"rope_scaling", with({{"factor", 4}}, changes)}})).rope_scaling;
+    return description_of(with(llama_config, {{"rope_scaling", with({{"factor", 4}}, changes)}})).rope_scaling;
   };
   EXPECT_EQ(scaling({{"type", "linear"}}), (RopeScaling{.type = RopeType::linear, .factor = 4}));
   EXPECT_EQ(scaling({{"rope_type", "yarn"}}), (RopeScaling{RopeType::yarn, 4, 1, 32, 2048, 0.1 * std::log(4.0) + 1}))
@@ -318,15 +323,17 @@ TEST(HuggingFaceConfig, ReadsLinearAndYarnScaling) {
     const Json rope = {{"rope_type", type}, {"factor", 4}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
     for (const Json& object : {rope, with(rope, {{"original_max_position_embeddings", 512}})}) {
       const Json config = with(llama_config, {{"rope_scaling", object}, {"original_max_position_embeddings", 1024}});
-      EXPECT_EQ(parse(config).rope_scaling->original_max_position_embeddings, 1024) << type;
+      EXPECT_EQ(description_of(config).rope_scaling->original_max_position_embeddings, 1024) << type;
     }
   }
 }
 
 TEST(HuggingFaceConfig, FieldsOfOtherConcernsAreIgnored) {
-  EXPECT_EQ(parse(with(llama_config, {{"use_cache", false}, {"bos_token_id", 1}, {"transformers_version", "5.0"}})),
-            parse(llama_config));
-  EXPECT_EQ(parse(with(qwen2_config, {{"sliding_window", 4096}, {"max_window_layers", 21}})), parse(qwen2_config));
+  EXPECT_EQ(
+      description_of(with(llama_config, {{"use_cache", false}, {"bos_token_id", 1}, {"transformers_version", "5.0"}})),
+      description_of(llama_config));
+  EXPECT_EQ(description_of(with(qwen2_config, {{"sliding_window", 4096}, {"max_window_layers", 21}})),
+            description_of(qwen2_config));
 }
 
 }  // namespace

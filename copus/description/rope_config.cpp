@@ -223,6 +223,11 @@ void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& 
                 " elements of a head must rotate");
   }
   if (!model.rope_scaling) return;
+  if (style.is_phi3 && model.head_dim != model.hidden_size / model.num_heads) {
+    config.fail("\"head_dim\" is ", model.head_dim,
+                ", but with \"longrope\" transformers takes it to be \"hidden_size\" / ",
+                "\"num_attention_heads\" = ", model.hidden_size / model.num_heads);
+  }
   for (const auto& [name, list] : scaling_lists(*model.rope_scaling)) {
     if (std::ssize(list) == model.rotary_dim() / 2) continue;
     config.fail("\"", name, "\" has ", list.size(), " numbers, but ", model.rotary_dim() / 2,

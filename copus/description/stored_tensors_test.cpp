@@ -10,7 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 
-ModelDescription small_model() {
+ModelDescription model_to_store() {
   ModelDescription model;
   model.vocab_size = 11;
   model.hidden_size = 8;
@@ -28,7 +28,7 @@ ModelDescription gpt2_model() {
 }
 
 TEST(StoredTensors, MostModelsStoreEachParameterByItself) {
-  const ModelDescription model = small_model();
+  const ModelDescription model = model_to_store();
   const std::vector<ParameterInfo> parameters = list_parameters(model);
   const std::vector<StoredTensor> stored = list_stored_tensors(model);
   ASSERT_EQ(stored.size(), parameters.size());
@@ -60,7 +60,7 @@ TEST(StoredTensors, Gpt2FusesAndTransposes) {
 }
 
 TEST(StoredTensors, GptNeoXFusesQueriesKeysAndValuesOfAHead) {
-  ModelDescription model = small_model();
+  ModelDescription model = model_to_store();
   model.architecture = Architecture::gpt_neox;
   model.qkv_bias = model.attention_output_bias = model.feed_forward_bias = true;
   model.norm = NormKind::layer;
@@ -76,11 +76,11 @@ TEST(StoredTensors, GptNeoXFusesQueriesKeysAndValuesOfAHead) {
   EXPECT_EQ(held.size(), list_parameters(model).size());
   EXPECT_EQ(list_stored_tensors(model).back().name, "embed_out.weight");
   EXPECT_EQ(stored_head_name(model), "embed_out.weight");
-  EXPECT_EQ(stored_head_name(small_model()), "lm_head.weight");
+  EXPECT_EQ(stored_head_name(model_to_store()), "lm_head.weight");
 }
 
 TEST(StoredTensors, Phi3Fuses) {
-  ModelDescription model = small_model();
+  ModelDescription model = model_to_store();
   model.architecture = Architecture::phi3;
   model.num_kv_heads = 1;
   std::set<std::string> held;

@@ -241,7 +241,10 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
   if (system != PlannedSystem::copus && has_multipliers) {
     return concat("Copus does not plan multipliers (Granite) for ", full_name(system));
   }
-  if (system != PlannedSystem::copus && (model.attention_softcap > 0 || model.logits_softcap > 0)) {
+  if (model.attention_softcap > 0) {
+    return "plans do not cover soft-caps of attention (attn_logit_softcapping), which run on CPUs alone";
+  }
+  if (system != PlannedSystem::copus && model.logits_softcap > 0) {
     return concat("Copus does not plan soft-caps (Gemma 2) for ", full_name(system));
   }
   if (system != PlannedSystem::copus && (model.parallel_residual || model.architecture == Architecture::gpt_neox)) {

@@ -149,6 +149,7 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   const auto scaled_logits = [](ModelDescription& model) { model.logits_scaling = 8; };
   const auto partial = [](ModelDescription& model) { model.architecture = Architecture::phi3; };
   const auto capped = [](ModelDescription& model) { model.logits_softcap = 30; };
+  const auto capped_scores = [](ModelDescription& model) { model.attention_softcap = 50; };
   const auto parallel = [](ModelDescription& model) { model.parallel_residual = true; };
   const auto yarn = [](ModelDescription& model) { model.rope_scaling = RopeScaling{.type = RopeType::yarn}; };
   for (const auto& [system, name] : {std::pair{PlannedSystem::torchtitan, "torchtitan 0.2 has no "},
@@ -174,6 +175,7 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
                 HasSubstr(system == PlannedSystem::copus ? "has" : "(OLMo 2 and 3, Gemma)"));
     const bool has = system == PlannedSystem::copus;
     EXPECT_THAT(lacks(system, scaled_logits), HasSubstr(has ? "has" : "Granite"));
+    EXPECT_THAT(lacks(system, capped_scores), HasSubstr("attn_logit_softcapping"));
     EXPECT_THAT(lacks(system, capped), HasSubstr(has ? "has" : "Gemma 2"));
     EXPECT_THAT(lacks(system, parallel), HasSubstr(has ? "has" : "GPT-NeoX"));
     EXPECT_THAT(lacks(system, partial), HasSubstr(has ? "has" : "Phi-3"));

@@ -43,7 +43,9 @@ inline const Json longrope = {{"type", "longrope"},
                               {"long_factor", {1, 2, 3, 4, 8, 12, 16, 24.5}}};
 inline const Json mistral_config = with(as("MistralForCausalLM", "mistral"), {{"sliding_window", nullptr}});
 
-inline ModelDescription parse(const Json& config) { return parse_model_description(config.dump(), "config.json"); }
+inline ModelDescription description_of(const Json& config) {
+  return parse_model_description(config.dump(), "config.json");
+}
 
 inline std::string message_of_text(const std::string& text) {
   return user_error([&] { parse_model_description(text, "config.json"); });
