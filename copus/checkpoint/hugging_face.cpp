@@ -147,14 +147,15 @@ std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<E
 
 // Adds the prefix of a model with a head to the names in a file that was saved without one, such as published GPT-2
 // files.
-std::vector<TensorView> with_prefix(const std::vector<StoredTensor>& stored, std::span<const TensorView> tensors) {
+std::vector<TensorView> with_prefix(const std::vector<StoredTensor>& stored, const std::string& head_name,
+                                    std::span<const TensorView> tensors) {
   std::vector<TensorView> all(tensors.begin(), tensors.end());
   const std::string& first = stored.front().name;
   const std::string base_prefix = first.substr(0, first.find('.') + 1);
   const auto is_prefixed = [&](const TensorView& tensor) { return tensor.name.starts_with(base_prefix); };
   if (std::ranges::any_of(all, is_prefixed)) return all;
   for (TensorView& tensor : all) {
-    if (tensor.name != stored.back().name) tensor.name.insert(0, base_prefix);
+    if (tensor.name != head_name) tensor.name.insert(0, base_prefix);
   }
   return all;
 }
@@ -172,9 +173,10 @@ std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescri
                                                                const std::string& source) {
   const std::vector<StoredTensor> stored = list_stored_tensors(model);
   const bool is_plain = std::ranges::all_of(stored, &StoredTensor::is_plain);
-  const auto matched =
-      match_tensors(stored, model.tie_word_embeddings ? stored_head_name(model) : "",
-                    is_plain ? std::vector(tensors.begin(), tensors.end()) : with_prefix(stored, tensors), source);
+  const auto matched = match_tensors(
+      stored, model.tie_word_embeddings ? stored_head_name(model) : "",
+      is_plain ? std::vector(tensors.begin(), tensors.end()) : with_prefix(stored, stored_head_name(model), tensors),
+      source);
   std::map<std::string, TensorView, std::less<>> parameters;
   for (const StoredTensor& tensor : stored) {
     for (TensorView& parameter : unpack(tensor, matched.at(tensor.name))) {

@@ -84,8 +84,12 @@ TEST(StoredLayout, AnExportComesBackUnderOurNames) {
   for (TensorView& tensor : bare) tensor.name = tensor.name.substr(std::string("transformer.").size());
   bare.push_back(
       {.name = "h.0.attn.bias", .dtype = DType::f32, .shape = {1, 1, 1, 1}, .bytes = bare.front().bytes.first(4)});
+  std::vector<TensorView> with_head = bare;  // which is a second copy of the embedding
+  with_head.push_back(*std::ranges::find(bare, "wte.weight", &TensorView::name));
+  with_head.back().name = "lm_head.weight";
   const HuggingFaceModel whole = open_hugging_face(folder.path() / "whole");
-  for (const auto& found : {whole.weights(), read_parameters(gpt2(), bare, "bare")}) {
+  for (const auto& found :
+       {whole.weights(), read_parameters(gpt2(), bare, "bare"), read_parameters(gpt2(), with_head, "with a head")}) {
     ASSERT_EQ(found.size(), views.size());
     for (const TensorView& view : views) EXPECT_EQ(to_float(found.at(view.name)), to_float(view)) << view.name;
   }
