@@ -46,6 +46,12 @@ at::Tensor Decoder::logits(const at::Tensor& tokens) {
 at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) {
   const int64_t sequence = tokens.size(1), length = cache.length_ + sequence;
   COPUS_CHECK(length <= cache.keys_.front().size(2), "the key-value cache holds ", cache.keys_.front().size(2));
+  cache.tokens_.narrow(1, cache.length_, sequence).copy_(tokens);
+  if (rotary_.changes_between(cache.length_, length)) {
+    // The keys in the cache have the angles of shorter sequences.
+    cache.length_ = 0;
+    return next_logits(cache.tokens_.narrow(1, 0, length).contiguous(), cache);
+  }
   ResidualStream stream{embedding_.forward_from(tokens, cache.length_), {}};
   for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
     stream = layers_[layer].forward_cached(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
@@ -60,6 +66,7 @@ at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) 
 
 KeyValueCache::KeyValueCache(const ParameterStore& parameters, int64_t batch, int64_t capacity) {
   const ModelDescription& model = parameters.model();
+  tokens_ = kernels::empty({batch, capacity}, at::kLong, parameters.device());
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::vector<int64_t> shape{batch, model.num_kv_heads, capacity, model.head_dim};
     keys_.push_back(kernels::empty(shape, parameters.compute_dtype(), parameters.device()));

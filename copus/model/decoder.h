@@ -57,6 +57,7 @@ class KeyValueCache {
  private:
   friend class Decoder;
   int64_t length_ = 0;
+  at::Tensor tokens_;               // [batch, capacity]
   std::vector<at::Tensor> keys_;    // [batch, kv heads, capacity, head_dim] for each layer, compute dtype
   std::vector<at::Tensor> values_;  // same shapes
 };

@@ -302,6 +302,29 @@ TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
   }
 }
 
+// When a sequence outgrows the original context, all of its positions get other angles.
+TEST(Decoder, GenerationBeyondTheOriginalContextOfLongropeSeesWhatTrainingSees) {
+  ModelDescription model = small_model();
+  model.rope_scaling = RopeScaling{.type = RopeType::longrope,
+                                   .factor = 4,
+                                   .original_max_position_embeddings = 12,
+                                   .attention_factor = 1.2,
+                                   .short_factor = {1, 1.1, 1.2, 1.3, 1.4},
+                                   .long_factor = {1, 2, 3, 4, 5}};
+  at::manual_seed(17);
+  ParameterStore store(model, at::kDouble, test_device());
+  randomize(store);
+  const at::Tensor tokens = random_input(model, 2, 16).tokens;
+  Decoder decoder(store, Recompute::none);
+  KeyValueCache cache(store, 2, 16);
+  for (int64_t length = 10, done = 0; length <= 16; done = length++) {
+    const at::Tensor next = decoder.next_logits(tokens.narrow(1, done, length - done).contiguous(), cache);
+    const at::Tensor all = decoder.logits(tokens.narrow(1, 0, length).contiguous());
+    EXPECT_LE(relative_error(next, all.select(1, length - 1)), 1e-12) << length;
+  }
+  EXPECT_EQ(cache.length(), 16);
+}
+
 TEST(Decoder, MicroBatchesAccumulate) {
   const ModelDescription model = small_model();
   at::manual_seed(11);

@@ -33,6 +33,10 @@ class RotaryTable {
     at::Tensor cosine, sine;
   };
   Rows rows(int64_t layer, int64_t first, int64_t count);
+  // Whether positions have other angles in a sequence of length `to` than they had in one of length `from`, 0 for none.
+  bool changes_between(int64_t from, int64_t to) const {
+    return from > 0 && from <= longest_short_ && to > longest_short_;
+  }
 
  private:
   struct Kind {
