@@ -174,7 +174,7 @@ BlockCost BlockCalculation::layer_cost() const {
   const double backward_launches = system_.backward.launches + (cuts_sequence ? 6 : 2) * collective_launches;
 
   BlockCost layer;
-  // With parallel blocks the sum after attention is apart from a norm. A recompute does not repeat the sum.
+  // With parallel blocks the sum after attention is apart from a norm.
   const double parallel_sum = model_.parallel_residual ? stream_pass() : 0;
   const Cost forward{qkv.forward + attention_forward + output.forward + gate_up.forward + down.forward +
                          passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies + parallel_sum,
@@ -202,7 +202,6 @@ BlockCost BlockCalculation::layer_cost() const {
       break;
     case Recompute::full:
       input += forward;
-      input += {-parallel_sum, 0};
       if (!system_.recomputes_down_projection && !normalizes_outputs()) input += {-down.forward, -reduce};
       break;
   }
