@@ -260,32 +260,27 @@ class Calibration {
     report.fit = *fit;
     report.rate_exponent = best_rate_exponent(efficiencies);
     const fs::path file = run_ / "calibration.json";
-    if (is_at_an_end(report.fit.calibration)) {
-      throw UserError(concat("calibrate: the branches only bound the critical batch: the fit ends at ",
-                             number(report.fit.calibration.value), " times the noise scale, the end of the range that ",
-                             "is searched; calibrate a later checkpoint"));
-    }
     report.critical_batches = critical_batches_with(measured_by(report), file);
     write_file_durably(file, to_json(report) + '\n');
     std::cout << (options_.json ? to_json(report) + '\n' : describe(report, file)) << std::flush;
     return 0;
   }
 
-  // The critical batch at this checkpoint. noise_scale.critical_updates bounds it anew in a run that reads it.
-  MeasuredCriticalBatch measured_by(const CalibrationReport& report) const {
-    constexpr double deviations_of_interval = 2 * 1.96;  // of 95 %
+  // Returns the critical batch at this checkpoint; empty if the branches only bound it. A run that reads it applies its
+  // noise_scale.critical_updates again.
+  std::optional<MeasuredCriticalBatch> measured_by(const CalibrationReport& report) const {
+    const std::optional<double> deviation = log_deviation(report.fit.calibration);
+    if (!deviation) return std::nullopt;
     const auto sequence = static_cast<double>(config_.train.sequence_length);
     const double noise_scale = report.noise_scale * sequence;
-    const Estimate& calibration = report.fit.calibration;
-    return {.tokens = static_cast<double>(report.consumed_samples) * sequence,
-            .noise_scale = noise_scale,
-            .critical_batch = calibration.value * noise_scale,
-            .deviation =
-                std::max(smallest_deviation, std::log(calibration.high / calibration.low) / deviations_of_interval)};
+    return MeasuredCriticalBatch{.tokens = static_cast<double>(report.consumed_samples) * sequence,
+                                 .noise_scale = noise_scale,
+                                 .critical_batch = report.fit.calibration.value * noise_scale,
+                                 .deviation = std::max(smallest_deviation, *deviation)};
   }
 
-  // Returns the critical batches of the run's other checkpoints that the file holds, and this one.
-  static std::vector<MeasuredCriticalBatch> critical_batches_with(const MeasuredCriticalBatch& latest,
+  // Returns the critical batches of the run's other checkpoints that the file holds, and this one, if there is one.
+  static std::vector<MeasuredCriticalBatch> critical_batches_with(const std::optional<MeasuredCriticalBatch>& latest,
                                                                   const fs::path& file) {
     std::vector<MeasuredCriticalBatch> all;
     if (fs::exists(file)) {
@@ -295,14 +290,22 @@ class Calibration {
         std::cerr << "copus: replaces a file that it cannot read: " << error.what() << '\n';
       }
     }
-    std::erase_if(all, [&](const MeasuredCriticalBatch& at) { return at.tokens == latest.tokens; });
-    all.push_back(latest);
+    if (!latest) return all;
+    std::erase_if(all, [&](const MeasuredCriticalBatch& at) { return at.tokens == latest->tokens; });
+    all.push_back(*latest);
     std::ranges::sort(all, {}, &MeasuredCriticalBatch::tokens);
     return all;
   }
 
-  static bool is_at_an_end(const Estimate& calibration) {
-    return calibration.value <= smallest_calibration || calibration.value >= largest_calibration;
+  static std::string how_to_use(const CalibrationReport& report, const fs::path& file) {
+    const std::string bounded = log_deviation(report.fit.calibration)
+                                    ? ""
+                                    : "The branches only bound the critical batch here, so a run cannot use it; more "
+                                      "--time may narrow the interval.\n";
+    if (report.critical_batches.empty()) return bounded;
+    return concat(bounded, "calibrated     ", counted(std::ssize(report.critical_batches), "checkpoint"),
+                  report.critical_batches.size() < 3 ? "; three or more show how the critical batch grows" : "",
+                  "\nTo use it: --set noise_scale.calibration=", file.string(), "\n");
   }
 
   static std::string describe(const CalibrationReport& report, const fs::path& file) {
@@ -323,10 +326,7 @@ class Calibration {
                   with_interval(report.fit.free_alpha), "\nnoise scale    ", number(report.noise_scale), " (",
                   number(report.noise_scale_low), " to ", number(report.noise_scale_high), ") after ",
                   report.consumed_samples, " sequences\n", rate, "branches       ", report.branches, ", of which ",
-                  report.outside, " were beyond comparison\ncalibrated     ",
-                  counted(std::ssize(report.critical_batches), "checkpoint"),
-                  report.critical_batches.size() < 3 ? "; three or more show how the critical batch grows" : "",
-                  "\nTo use it: --set noise_scale.calibration=", file.string(), "\n");
+                  report.outside, " were beyond comparison\n", how_to_use(report, file));
   }
 
   CalibrateOptions options_;

@@ -162,6 +162,7 @@ class RandomConfigs {
     if (!model.learned_positions && coin()) {
       RopeScaling& scaling = model.rope_scaling.emplace();
       scaling.type = model.architecture == Architecture::phi3 ? RopeType::longrope : static_cast<RopeType>(whole(0, 4));
+      if (model.architecture == Architecture::phi3) model.hidden_size = model.num_heads * model.head_dim;
       scaling.factor = 1 + share();
       if (scaling.has_original_context()) scaling.original_max_position_embeddings = whole(2, 100000);
       if (scaling.type == RopeType::llama3 || scaling.type == RopeType::yarn) {

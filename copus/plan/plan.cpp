@@ -66,7 +66,7 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
 Plan make_plan(const PlanQuestion& question) {
   if (const auto lacking = lacking_model(question.program, question.model, question.sequence_length)) {
     throw UserError(
-        concat("--model ", question.model_name, ": ", *lacking, "; take a model that it has, or another --system"));
+        concat("--model ", question.model_name, ": ", *lacking, "; take another model, or another --system"));
   }
   const PerformanceTable table = make_table(question.model, question.sequence_length, question.cluster, question.system,
                                             question.space, question.knowledge);

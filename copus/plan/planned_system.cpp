@@ -242,7 +242,7 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     return concat("Copus does not plan multipliers (Granite) for ", full_name(system));
   }
   if (model.attention_softcap > 0) {
-    return "plans do not cover soft-caps of attention (attn_logit_softcapping), which run on CPUs alone";
+    return "plans do not cover soft-caps of attention (attn_logit_softcapping)";
   }
   if (system != PlannedSystem::copus && model.logits_softcap > 0) {
     return concat("Copus does not plan soft-caps (Gemma 2) for ", full_name(system));

@@ -18,12 +18,16 @@ std::optional<EfficiencyLaw> law_of(const NoiseScaleConfig& config) {
   return expected_law(evidence_of(config));
 }
 
-// c: the geometric mean of those measured, or else the one that is given.
+// c: the geometric mean of those measured, weighted by their precision, or else the one that is given.
 double calibration_of(const NoiseScaleConfig& config) {
   if (config.critical_batches.empty()) return config.calibration;
-  double sum = 0;
-  for (const MeasuredCriticalBatch& at : config.critical_batches) sum += std::log(at.critical_batch / at.noise_scale);
-  return std::exp(sum / static_cast<double>(config.critical_batches.size()));
+  double sum = 0, weights = 0;
+  for (const MeasuredCriticalBatch& at : config.critical_batches) {
+    const double weight = 1 / (at.deviation * at.deviation);
+    sum += weight * std::log(at.critical_batch / at.noise_scale);
+    weights += weight;
+  }
+  return std::exp(sum / weights);
 }
 
 }  // namespace

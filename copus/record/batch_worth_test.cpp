@@ -30,6 +30,8 @@ TEST(BatchWorth, TwoMeasuredCriticalBatchesGiveAFactor) {
   JobConfig config;
   config.noise_scale.critical_batches = {{1e6, 4e4, 1.2e5, 0.1}, {4e6, 1e4, 1.2e5, 0.1}};
   EXPECT_DOUBLE_EQ(BatchWorth(config).critical_batch(20, 1000), 120) << "the mean of ln 3 and ln 12";
+  config.noise_scale.critical_batches[1].deviation = 0.2;
+  EXPECT_NEAR(BatchWorth(config).critical_batch(20, 1000), 20 * std::exp((4 * std::log(3) + std::log(12)) / 5), 1e-9);
 }
 
 // With measured critical batches the noise scale counts as far as they show that it does.

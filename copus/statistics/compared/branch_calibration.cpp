@@ -165,6 +165,15 @@ std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& effic
                            .deviation = std::sqrt(std::max(0.0, least) / static_cast<double>(points.size()))};
 }
 
+std::optional<double> log_deviation(const Estimate& calibration) {
+  constexpr double deviations_of_half = 1.96;  // of a 95 % interval
+  const auto is_open = [](double end) { return end <= smallest_calibration || end >= largest_calibration; };
+  const auto [value, low, high] = calibration;
+  if (is_open(value) || (is_open(low) && is_open(high))) return std::nullopt;
+  const double below = std::log(value / low), above = std::log(high / value);
+  return (is_open(low) ? above : is_open(high) ? below : (below + above) / 2) / deviations_of_half;
+}
+
 std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencies) {
   std::map<std::pair<double, int64_t>, std::map<double, double>> by_branch;  // batch, repetition: ln SE by exponent
   std::set<double> exponents;

@@ -53,6 +53,10 @@ struct BranchCalibration {
   double deviation = 0;  // root mean square of what the fit with the given alpha leaves of ln SE
 };
 
+// Returns the standard deviation of ln c that the interval stands for. An end of the searched range is no end of the
+// interval, so the other end alone counts there. Empty if c or both ends are at ends of the range: c is only bounded.
+std::optional<double> log_deviation(const Estimate& calibration);
+
 // Where branches leave a run.
 struct BranchPoint {
   double noise_scale = 0;       // phi there

@@ -136,5 +136,13 @@ TEST(BestRateExponent, IsTheMostEfficientWithThoseThatAreNoWorse) {
   EXPECT_EQ(*best, (Estimate{0.25, 0.25, 0.5}));
 }
 
+TEST(LogDeviation, AnEndOfTheRangeIsNoEndOfTheInterval) {
+  EXPECT_NEAR(*log_deviation({4, 2, 8}), std::log(2) / 1.96, 1e-12);
+  EXPECT_NEAR(*log_deviation({200, 40, largest_calibration}), std::log(5) / 1.96, 1e-12);
+  EXPECT_NEAR(*log_deviation({0.03, smallest_calibration, 0.06}), std::log(2) / 1.96, 1e-12);
+  EXPECT_FALSE(log_deviation({largest_calibration, 40, largest_calibration}));
+  EXPECT_FALSE(log_deviation({1, smallest_calibration, largest_calibration}));
+}
+
 }  // namespace
 }  // namespace copus
