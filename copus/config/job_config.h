@@ -139,7 +139,7 @@ struct NoiseScaleConfig {
   int64_t split_interval = 8;    // interval, in steps, of splitting a step that is one micro-batch in two
   double calibration = 2.0;      // critical batch / noise scale, unless measured or bounded by the number of updates
   std::vector<MeasuredCriticalBatch> critical_batches = {};  // if there are any, they replace `calibration`
-  double critical_updates = 0;   // updates that a run needs, in any batch, to get as far again; 0: no bound
+  double critical_updates = 0;  // updates that a run needs, in any batch, to get as far again; 0: no bound
   bool operator==(const NoiseScaleConfig&) const = default;
 };
 

@@ -8,8 +8,8 @@ class TcpStore::Implementation {};
 
 std::unique_ptr<TcpStore> TcpStore::open(const MeetingAddress& /*address*/) {
   throw UserError(
-      "this program has no libtorch, and without it ranks cannot be started by torchrun, srun or mpirun; let copus start "
-      "them itself, or build with -DCOPUS_WITH_TORCH=ON");
+      "this program has no libtorch, and without it ranks cannot be started by torchrun, srun or mpirun; let copus "
+      "start them itself, or build with -DCOPUS_WITH_TORCH=ON");
 }
 
 TcpStore::TcpStore(std::unique_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
