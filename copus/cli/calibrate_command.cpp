@@ -287,7 +287,7 @@ class Calibration {
       try {
         all = read_calibration_file(file, "calibrate");
       } catch (const UserError& error) {
-        std::cerr << "copus: replaces a file that it cannot read: " << error.what() << '\n';
+        std::cerr << "copus: keeps no critical batches of other checkpoints: " << error.what() << '\n';
       }
     }
     if (!latest) return all;
@@ -358,12 +358,10 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
       ->check(number_in(single_precision));
   command.add_flag("--json", options->json, "Print calibration.json instead of a table");
   command.footer(
-      "Branches continue from the checkpoint with other batches and learning rates, on this machine alone. The "
-      "samples\n"
-      "that they need to reach the same loss give the critical batch there. calibration.json in the run directory "
-      "keeps\n"
-      "it beside those of the run's other checkpoints; three or more show how the critical batch grows. The same\n"
-      "command continues an interrupted calibration, and more --time narrows the intervals.\n"
+      "Branches continue from the checkpoint with other batches and learning rates, on this machine alone. The\n"
+      "samples that they need to reach the same loss give the critical batch there. calibration.json in the run\n"
+      "directory keeps it beside those of the run's other checkpoints; three or more show how the critical batch\n"
+      "grows. The same command continues an interrupted calibration, and more --time narrows the intervals.\n"
       "Examples:\n"
       "  copus calibrate runs/r1\n"
       "  copus train my.toml --set noise_scale.calibration=runs/r1/calibration.json");
