@@ -13,7 +13,7 @@ double critical_batch(const CriticalBatchRule& rule, double noise_scale, double 
   return rule.updates > 0 ? 1 / (1 / by_noise + rule.updates / consumed_samples) : by_noise;
 }
 
-// The form of the quotient gives 1 for an infinite critical batch.
+// Written as a quotient that gives 1 for an infinite critical batch.
 double statistical_efficiency(double batch, double critical_batch, double reference_batch) {
   COPUS_CHECK(batch > 0 && critical_batch >= 0 && reference_batch > 0, batch, ", ", critical_batch, ", ",
               reference_batch);

@@ -16,7 +16,7 @@ namespace {
 constexpr double tokens_at_center = 1e9;  // n_0
 constexpr double noise_at_center = 3e5;   // phi_0
 
-// The parameters in the order in which vectors hold them. The power has its logarithm there, so that it stays positive.
+// The order of the parameters in a Vector, which holds the logarithm of the power so that the power stays positive.
 enum Parameter { level, by_tokens, by_noise, log_power, rate_slope, dimensions };
 using Vector = std::array<double, dimensions>;
 using Matrix = std::array<Vector, dimensions>;
@@ -26,9 +26,9 @@ struct PriorComponent {
   Vector mean, deviation;
 };
 
-// Half of the prior says that the critical batch goes by the tokens read, the other half that it goes by the noise
-// scale. Publications disagree: Merrill et al. 2025 (arXiv 2505.23971) find the noise scale orders of magnitude too
-// small. docs/decisions/statistics.md derives the numbers:
+// In one half of the prior the critical batch depends on the tokens read, in the other half on the noise scale.
+// Publications disagree: Merrill et al. 2025 (arXiv 2505.23971) find the noise scale orders of magnitude too small.
+// docs/decisions/statistics.md derives the numbers:
 // - By tokens: 1.0e6 tokens after 1e9 tokens, growing with n^0.50. Four laws say so: Kaplan et al. 2020 (arXiv
 //   2001.08361), Zhang et al. 2024 (arXiv 2410.21676), Bergsma et al. 2025 (arXiv 2505.13738) and Merrill et al. 2025.
 // - By noise: 1.42 times the noise scale, with a standard deviation of the logarithm of 2.1 (McCandlish et al. 2018,
@@ -39,7 +39,7 @@ const std::array<PriorComponent, 2> prior = {
     {{.mean = {std::log(1.0e6), 0.50, 0, 0, 0}, .deviation = {1.0, 0.15, 0.15, 0.2, 0.3}},
      {.mean = {std::log(1.42 * noise_at_center), 0, 1, 0, 0}, .deviation = {2.1, 0.15, 0.15, 0.2, 0.3}}}};
 
-// Standard deviation, ours, of ln B_c at one moment around the law of its run.
+// The standard deviation of ln B_c at one moment around the run's law. We chose it.
 constexpr double scatter_within_run = 0.2;
 
 constexpr size_t proposals_of_component = 4096;
@@ -49,13 +49,13 @@ EfficiencyLaw law_of(const Vector& at) {
   return {at[level], at[by_tokens], at[by_noise], std::exp(at[log_power]), at[rate_slope]};
 }
 
-// A measured number beside a law: measured minus predicted, the derivative of the prediction by ln B_c, and the
-// variance.
+// A measurement compared with a law: measured minus predicted value, the derivative of the prediction by ln B_c, and
+// the variance.
 struct Row {
   double residual = 0;
   double slope = 0;
   double variance = 1;
-  double by_log_power = 0, by_rate_slope = 0;  // how the value changes with these
+  double by_log_power = 0, by_rate_slope = 0;  // derivatives of the prediction
 };
 
 // The rows of one moment share a deviation of ln B_c from the law, `offset`, whose standard deviation is
@@ -85,14 +85,15 @@ std::vector<Row> rows_of(const CriticalBatchEvidence& evidence, const Efficiency
 
 // How well a law fits the evidence of one moment.
 struct MomentFit {
-  double misfit = 0;           // squares of residuals and of the offset, over their variances
+  double misfit = 0;           // squared residuals and squared offset, each divided by its variance
   double log_determinant = 0;  // of the covariance of the residuals, less that without scatter
   Vector gradient{};           // J^T C^-1 e: minus half of the misfit's, J the slopes by the parameters
   Matrix information{};        // J^T C^-1 J, with C = diag(variance) + scatter^2 g g^T and g the slopes by ln B_c
 };
 
-// Finds the offset that fits best, by Gauss-Newton steps, and integrates it out: exactly where the residuals are linear
-// in it, as for a critical batch, and else by the normal distribution that has the same peak and curvature (Laplace).
+// Finds the best offset by Gauss-Newton steps and integrates the offset out. The integral is exact if the residuals are
+// linear in the offset, as for a critical batch. Otherwise it is the integral of the normal distribution with the same
+// peak and curvature (Laplace).
 template <class Evidence>
 MomentFit fit_moment(const Evidence& evidence, const EfficiencyLaw& law) {
   constexpr int most_steps = 20;
@@ -152,7 +153,7 @@ double log_likelihood(const EfficiencyEvidence& evidence, const Vector& at) {
   return sum;
 }
 
-// Logarithms of densities leave out the factor (2 pi)^(-dimensions / 2).
+// Log densities omit the factor (2 pi)^(-dimensions / 2).
 double log_density(const PriorComponent& component, const Vector& at) {
   double sum = 0;
   for (size_t i = 0; i < dimensions; ++i) {
@@ -167,7 +168,7 @@ double log_mean(double a, double b) { return std::max(a, b) + std::log1p(std::ex
 
 double log_prior(const Vector& at) { return log_mean(log_density(prior[0], at), log_density(prior[1], at)); }
 
-// The lower triangle L of a positive definite matrix L L^T.
+// Returns the lower triangle L with L L^T = matrix, for a positive definite matrix.
 Matrix cholesky(const Matrix& matrix) {
   Matrix lower{};
   for (size_t i = 0; i < dimensions; ++i) {
@@ -205,8 +206,8 @@ struct Peak {
   Matrix lower{};
 };
 
-// Finds the mode by damped Gauss-Newton steps from the prior's mean. Only the proposals depend on it: where it stops
-// early, fewer draws are effective, and their weights still make them draws of the posterior.
+// Finds the mode by damped Gauss-Newton steps from the prior's mean. Only the proposals depend on it. If it stops
+// early, fewer draws are effective, but their weights still make them draws from the posterior.
 Peak peak_of(const PriorComponent& component, const EfficiencyEvidence& evidence) {
   constexpr int most_steps = 50;
   constexpr double least_improvement = 1e-9;
@@ -251,7 +252,7 @@ Peak peak_of(const PriorComponent& component, const EfficiencyEvidence& evidence
 // Proposals follow Student's t with this many degrees of freedom: its tails are heavier than the posterior's.
 constexpr int proposal_freedom = 5;
 
-// The logarithm of the proposals' density around a peak, without a factor that all peaks share.
+// Returns the logarithm of the proposal density around a peak, without a factor that all peaks share.
 double log_proposal(const Peak& peak, const Vector& at) {
   double log_root = 0, square = 0;
   for (size_t j = 0; j < dimensions; ++j) {
@@ -303,7 +304,7 @@ std::vector<WeightedVector> weighted_draws(const EfficiencyEvidence& evidence, u
   return draws;
 }
 
-// At the centre's noise scale the evidence says nothing about by_noise.
+// Sets the noise scale to that of the centre, where the evidence has no influence on by_noise.
 EfficiencyEvidence without_noise_scale(std::vector<CriticalBatchEvidence> critical_batches) {
   for (CriticalBatchEvidence& evidence : critical_batches) evidence.moment.noise_scale = noise_at_center;
   return {.branch_points = {}, .critical_batches = std::move(critical_batches)};
@@ -353,7 +354,7 @@ EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed) {
   }
   EfficiencyBelief belief;
   belief.effective_draws = sum * sum / squares;
-  // Systematic resampling: equally spaced places in the sum of weights.
+  // Systematic resampling: equally spaced points in the cumulative weights.
   const uint64_t key = stream_key(seed, "efficiency scatter");
   double reached = 0;
   for (const WeightedVector& draw : draws) {
@@ -386,7 +387,7 @@ EfficiencyLaw expected_law(const std::vector<CriticalBatchEvidence>& critical_ba
     return share * modes[0][parameter] + (1 - share) * modes[1][parameter];
   };
   if (mean(by_noise) >= 0) return {.level = mean(level), .by_tokens = mean(by_tokens), .by_noise = mean(by_noise)};
-  // A critical batch that falls as the noise rises is an accident of few measurements.
+  // Few measurements can by accident show a critical batch that falls as the noise rises.
   const Peak peak = peak_of(prior.front(), without_noise_scale(critical_batches));
   return {.level = peak.mode[level], .by_tokens = peak.mode[by_tokens], .by_noise = 0};
 }

@@ -1,6 +1,6 @@
 // The belief about what a sample in a batch is worth: draws from a posterior over laws of the efficiency curve.
-// Published laws are the prior, and branches are the evidence (docs/decisions/statistics.md). Batches, noise scales and
-// lengths are in tokens, so that laws of others apply whatever a sequence is.
+// Published laws are the prior, and measured branches are the evidence (docs/decisions/statistics.md). Batches, noise
+// scales and lengths are in tokens, because published laws are, and sequences differ in length.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace copus {
 
-// Where a run stands, as far as its critical batch depends on it.
+// The state of a run on which its critical batch depends.
 struct TrainingMoment {
   double tokens = 1;       // n, read so far
   double noise_scale = 1;  // phi there
@@ -31,7 +31,7 @@ struct EfficiencyLaw {
   double log_worth(double batch, double critical_batch, double rate_factor) const;
 };
 
-// How much a branch was worth beside branches of the reference batch that left the same checkpoint.
+// The worth of a branch relative to branches of the reference batch from the same checkpoint.
 struct MeasuredBranch {
   double batch = 1;
   double rate_factor = 1;     // its learning rate / the reference batch's
@@ -46,7 +46,7 @@ struct BranchPointEvidence {
   std::vector<MeasuredBranch> branches;
 };
 
-// A critical batch that branches of a run have shown, as calibration.json states it.
+// A critical batch measured by branches of a run, as calibration.json states it.
 struct CriticalBatchEvidence {
   TrainingMoment moment;
   double critical_batch = 1;
@@ -59,28 +59,26 @@ struct EfficiencyEvidence {
 };
 
 struct EfficiencyBelief {
-  std::vector<EfficiencyLaw> laws;  // equally likely draws for a moment at which nobody has branched
-  // Number of independent draws that the 8192 weighed proposals are worth (Kong 1992), before 512 are kept. Where it is
-  // below some hundred, the proposals fit the posterior badly and the draws describe it badly. Evidence that
-  // contradicts the prior does not lower it: the proposals follow the evidence.
+  std::vector<EfficiencyLaw> laws;  // equally likely draws for a moment without branches
+  // The number of independent draws that the 8192 weighted proposals are worth (Kong 1992), before 512 are kept. Below
+  // some hundred, the proposals fit the posterior badly, and so do the draws. Evidence that contradicts the prior does
+  // not lower this number, because the proposals follow the evidence.
   double effective_draws = 0;
 };
 
-// Returns the posterior. The same evidence and seed give the same draws, bit for bit; neither layout nor batch of the
-// run enters. Throws InternalError where a batch, a moment or a deviation is
-// not positive and finite.
+// Returns the posterior. The same evidence and seed give the same draws, bit for bit; the run's layout and batch have
+// no influence. Throws InternalError if a batch, a moment or a deviation is not positive and finite.
 EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed);
 
-// Returns the law with the posterior means of level, by_tokens and by_noise, power 1 and rate slope 0: the expectation
-// of ln B_c at any moment. If that by_noise is negative, it is 0 and the law depends on the tokens alone. Evidence that
-// is linear in the law, as these critical batches are, gives each half of the prior a normal posterior, so this needs
-// no draws: three critical batches take 27 microseconds on one core of an AMD EPYC. Throws InternalError as believe()
+// Returns the law with the posterior means of level, by_tokens and by_noise, power 1 and rate slope 0. At any moment it
+// gives the expectation of ln B_c. A negative mean of by_noise becomes 0, and the law then depends on the tokens alone.
+// Critical batches are linear in the law's parameters, so each half of the prior has a normal posterior, and no draws
+// are needed: three critical batches take 27 microseconds on one core of an AMD EPYC. Throws InternalError as believe()
 // does.
 EfficiencyLaw expected_law(const std::vector<CriticalBatchEvidence>& critical_batches);
 
-// Draws 512 equally likely laws from the half of the prior in which the critical batch depends on the tokens read,
-// given these critical batches, if there are any: for a run whose noise scale is unknown, and has no effect in these
-// laws.
+// Draws 512 equally likely laws, given these critical batches (possibly none), from the half of the prior in which the
+// critical batch depends on the tokens read. For runs with an unknown noise scale, which these laws do not use.
 std::vector<EfficiencyLaw> laws_by_tokens(std::vector<CriticalBatchEvidence> critical_batches, uint64_t seed);
 
 }  // namespace copus

@@ -32,7 +32,7 @@ struct MeanAndSpread {
   double mean = 0, deviation = 0;
 };
 
-// Of values with weights, which need not add up to 1.
+// Moments of weighted values. The weights need not sum to 1.
 MeanAndSpread moments_of(const std::vector<double>& values, const std::vector<double>& weights) {
   double sum = 0, mean = 0, variance = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -55,14 +55,14 @@ MeanAndSpread log_critical_batch(const EfficiencyBelief& belief, const TrainingM
   return moments_of(belief, [&](const EfficiencyLaw& law) { return std::log(law.critical_batch(moment)); });
 }
 
-// Fails where moments differ by more than four of the errors that 512 draws have, resampled from some thousand.
+// Fails if moments differ by more than four standard errors of 512 draws resampled from some thousand.
 void expect_alike(const MeanAndSpread& found, const MeanAndSpread& exact) {
   const double error = exact.deviation / std::sqrt(512.0);
   EXPECT_NEAR(found.mean, exact.mean, 4 * error);
   EXPECT_NEAR(found.deviation, exact.deviation, 4 * error);
 }
 
-// MeanAndSpread of a mixture of two normal distributions.
+// The moments of a mixture of two normal distributions.
 MeanAndSpread mixture(double first_share, const MeanAndSpread& first, const MeanAndSpread& second) {
   const double mean = first_share * first.mean + (1 - first_share) * second.mean;
   return {mean, std::sqrt(first_share * (square(first.deviation) + square(first.mean - mean)) +
@@ -78,7 +78,7 @@ TEST(EfficiencyLaw, IsTheHyperbolaWithAPowerAndTheRatesSlope) {
   EXPECT_NEAR(std::exp(law.log_worth(6000, 2000, 2)), 0.25, 1e-15);
 }
 
-// The four laws by tokens, with the exponents and the critical batches after 1e9 tokens that they state.
+// The four laws by tokens, with their published exponents and critical batches after 1e9 tokens.
 TEST(EfficiencyBelief, ThePriorByTokensIsTheMeanOfPublishedLaws) {
   const double kaplan_loss = std::pow(5.4e13 / n_0, 0.095);  // arXiv 2001.08361, equations 1.2 and 1.4
   const double olmo_exponent = std::log(2) / std::log(503.0 / 168);
@@ -95,7 +95,7 @@ TEST(EfficiencyBelief, ThePriorByTokensIsTheMeanOfPublishedLaws) {
   EXPECT_NEAR(log_batch, components[0].level.mean, 0.05);
 }
 
-// Critical batch over noise scale of eight tasks, averages over training: McCandlish et al. 2018, table 1.
+// Critical batch divided by noise scale for eight tasks, averaged over training: McCandlish et al. 2018, table 1.
 TEST(EfficiencyBelief, ThePriorByNoiseIsThatOfMcCandlishsTasks) {
   const std::vector<double> ratios = {200.0 / 900, 500.0 / 4000, 900.0 / 2000, 15.0 / 30,
                                       40.0 / 2,    200.0 / 10,   100.0 / 150,  3000.0 / 300};
@@ -119,7 +119,7 @@ TEST(EfficiencyBelief, LawsByTokensAreThePriorsHalfWhateverTheNoiseScale) {
   expect_alike(moments_of(by_tokens, [](const EfficiencyLaw& law) { return std::log(law.power); }), {0, 0.2});
 }
 
-// Precise critical batches that grow by a third of the tokens' logarithm leave only the scatter around them.
+// Precise critical batches that grow with the cube root of the tokens leave only the scatter around them.
 TEST(EfficiencyBelief, LawsByTokensFollowMeasuredCriticalBatches) {
   std::vector<CriticalBatchEvidence> measured;
   for (const double tokens : {1e8, 4e8, 1.6e9, 6.4e9, 2.56e10}) {
@@ -150,8 +150,8 @@ TEST(EfficiencyBelief, WithoutEvidenceIsThePrior) {
   expect_alike(moments_of(belief, [](const EfficiencyLaw& law) { return law.rate_slope; }), {0, 0.3});
 }
 
-// The critical batch of an earlier run is linear in the law, so that each half of the prior has a normal posterior,
-// whose share follows from the density of what was found.
+// The critical batch of an earlier run is linear in the law's parameters. So each half of the prior has a normal
+// posterior, and its share follows from the density of the measured critical batch.
 TEST(EfficiencyBelief, AnEarlierRunsCriticalBatchGivesTheClosedForm) {
   const TrainingMoment measured{3e7, 2e4}, later{3e8, 4e4};
   const double found = std::log(9e4), variance = square(0.3) + square(law_scatter);
@@ -193,8 +193,8 @@ const BranchPointEvidence two_branches{
                  {.batch = 1.2e5, .rate_factor = 1, .log_efficiency = -0.5, .deviation = 0.1},
                  {.batch = 4.8e5, .rate_factor = 2, .log_efficiency = -1.3, .deviation = 0.15}}};
 
-// The reference: a million laws drawn from the prior, each weighed by its likelihood, and the scatter of ln B_c at the
-// branch point drawn as well.
+// The reference: a million laws drawn from the prior and weighted by their likelihood. The scatter of ln B_c at the
+// branch point is drawn too.
 TEST(EfficiencyBelief, BranchesGiveWhatWeighedDrawsOfThePriorGive) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
@@ -227,12 +227,12 @@ TEST(EfficiencyBelief, BranchesGiveWhatWeighedDrawsOfThePriorGive) {
                moments_of(powers, weights));
 }
 
-// Branches from several moments, as a law with scatter would measure them.
+// Branches from several moments, as measured under a law with scatter.
 EfficiencyEvidence evidence_of(const EfficiencyLaw& law, std::mt19937_64& random, int points, double deviation) {
   std::normal_distribution<double> normal;
   EfficiencyEvidence evidence;
   for (int i = 0; i < points; ++i) {
-    // Tokens and noise scale grow by different factors, or nothing could tell the laws apart.
+    // Tokens and noise scale grow by different factors; otherwise the branches could not distinguish the laws.
     BranchPointEvidence point{
         .moment = {1e7 * std::pow(4, i), 2e4 * (i % 2 == 0 ? 1.0 : 5.0)}, .reference_batch = 3e4, .branches = {}};
     const double critical = law.critical_batch(point.moment) * std::exp(law_scatter * normal(random));
@@ -261,8 +261,8 @@ TEST(EfficiencyBelief, BranchesTellWhetherNoiseOrTokensRule) {
   EXPECT_GT(weight_of_noise(by_noise), 0.8);
 }
 
-// Simulation-based calibration (Talts et al. 2018, arXiv 1804.06788): where truths are drawn from the prior, the place
-// of each among the draws of its posterior is uniform.
+// Simulation-based calibration (Talts et al. 2018, arXiv 1804.06788): if truths are drawn from the prior, the rank of
+// each truth among the draws of its posterior is uniform.
 TEST(EfficiencyBelief, IsRightAsOftenAsItSays) {
   std::mt19937_64 random(13);
   std::normal_distribution<double> normal;
@@ -305,7 +305,7 @@ TEST(EfficiencyBelief, ManyPreciseBranchesLeaveEnoughDraws) {
   EXPECT_NEAR(slope.mean, -0.6, 0.02);
 }
 
-// Branches of one moment, however many, say no more about the law than its scatter there allows.
+// Any number of branches of one moment says no more about the law than the scatter there allows.
 TEST(EfficiencyBelief, OneMomentNeverTellsMoreThanTheScatterAllows) {
   std::mt19937_64 random(23);
   EfficiencyEvidence evidence = evidence_of({.level = std::log(1e6), .by_tokens = 0.5}, random, 1, 0.01);
@@ -314,7 +314,7 @@ TEST(EfficiencyBelief, OneMomentNeverTellsMoreThanTheScatterAllows) {
     evidence.branch_points.front().branches.insert(evidence.branch_points.front().branches.end(), once.begin(),
                                                    once.end());
   }
-  // At the same moment: the scatter of the law there, and that of the moment that is asked for.
+  // At the same moment: the law's scatter there and the scatter of the predicted moment.
   const EfficiencyBelief belief = believe(evidence, 29);
   EXPECT_GT(log_critical_batch(belief, evidence.branch_points.front().moment).deviation, 1.2 * law_scatter);
   EXPECT_GT(belief.effective_draws, 1000);
@@ -335,7 +335,7 @@ TEST(EfficiencyBelief, TheSameEvidenceAndSeedGiveTheSameBits) {
   EXPECT_EQ(same_as_other, 0);
 }
 
-// The expected law is the mean of what draws say, at every moment: at those of the evidence and beyond them.
+// The expected law is the mean of the draws at every moment, those of the evidence and later ones.
 TEST(EfficiencyBelief, TheExpectedLawIsTheMeanOfTheDraws) {
   const std::vector<std::vector<CriticalBatchEvidence>> cases = {
       {},
@@ -356,8 +356,8 @@ TEST(EfficiencyBelief, TheExpectedLawIsTheMeanOfTheDraws) {
   }
 }
 
-// Three moments at which the critical batch grew by the root of the tokens while the noise scale went its own way, and
-// three at which it followed the noise scale.
+// At three moments the critical batch grew with the square root of the tokens, and the noise scale differently. At
+// three others it followed the noise scale.
 TEST(EfficiencyBelief, TheExpectedLawLearnsWhichHalfHolds) {
   const auto at = [](double tokens, double noise, double critical) {
     return CriticalBatchEvidence{{tokens, noise}, critical, 0.05};

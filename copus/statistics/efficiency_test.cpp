@@ -14,7 +14,7 @@
 namespace copus {
 namespace {
 
-// Finds the batch between 1 and 1.2 million where `value` is highest, to one part in ten thousand.
+// Finds the batch between 1 and 1.2 million with the highest `value`, to one part in ten thousand.
 double best_batch(const std::function<double(double)>& value) {
   double best = 1;
   for (int step = 0; step < 140000; ++step) {
@@ -61,7 +61,7 @@ TEST(Goodput, IsThroughputTimesEfficiencyTimesALearningRate) {
   EXPECT_DOUBLE_EQ(goodput(50, 0.25, 2, 1), 50);
 }
 
-// Goodput of a batch of 64 at 50 samples/s where the learning rate's cap is the critical batch.
+// The Goodput of a batch of 64 at 50 samples/s, with the critical batch as the learning rate's cap.
 double goodput_of_64(double critical, double alpha) {
   return goodput(50, statistical_efficiency(64, critical, 16), rate_factor({0.5, 16}, 64, critical), alpha);
 }

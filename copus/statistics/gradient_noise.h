@@ -1,14 +1,14 @@
 // Estimates the two numbers behind the gradient noise scale from squared norms of gradients of two batch sizes at the
 // same weights. Samples are sequences; g_i is the gradient of one of them, G = E[g_i], Sigma = Cov(g_i). The mean
 // gradient of k samples has E|g|^2 = |G|^2 + tr(Sigma)/k (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1), so
-// two batch sizes tell the two numbers apart.
+// two batch sizes give both numbers.
 #pragma once
 
 namespace copus {
 
-// Norms that one step has shown: A, the mean squared norm of gradients of `small_batch` samples each, and C, that of
-// the gradient of all `large_batch` samples. Gradients are means over samples, with every other factor undone. The
-// small batches may be parts of the large one.
+// The norms of one step: A, the mean squared norm of gradients of `small_batch` samples each, and C, the squared norm
+// of the gradient of all `large_batch` samples. Gradients are means over samples, without any other factor. The small
+// batches may be parts of the large one.
 struct NormObservation {
   double small_batch = 0;         // samples
   double small_squared_norm = 0;  // A
@@ -17,7 +17,7 @@ struct NormObservation {
   bool operator==(const NormObservation&) const = default;
 };
 
-// Two properties of the model and its data, whatever the batch; as estimates from one step, either may be negative.
+// Two properties of the model and its data, independent of the batch. An estimate from one step may be negative.
 struct GradientNoise {
   double squared_gradient = 0;  // |G|^2
   double trace = 0;             // tr(Sigma)

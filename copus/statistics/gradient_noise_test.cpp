@@ -51,8 +51,8 @@ class Moments {
   double count_ = 0, mean_ = 0, squares_ = 0;
 };
 
-// Fails where the mean is more than four standard errors from the truth, or where these are too wide to exclude a bias
-// of 1 %.
+// Fails if the mean is more than four standard errors from the truth, or if the standard error is too large to exclude
+// a bias of 1 %.
 void expect_unbiased(const Moments& moments, double truth) {
   EXPECT_LT(moments.standard_error(), 0.0025 * truth) << "too few repetitions";
   EXPECT_NEAR(moments.mean(), truth, 4 * moments.standard_error());
@@ -89,7 +89,7 @@ TEST(GradientNoise, TheBatchesMustDiffer) {
 
 struct Case {
   int scale;        // scale of the effective dimension
-  int repetitions;  // enough of them for a bias to show
+  int repetitions;  // enough to reveal a bias
 };
 
 class OnQuadratics : public testing::TestWithParam<Case> {};

@@ -12,7 +12,7 @@
 namespace copus {
 namespace {
 
-// Checks a rule's limits for a vanishing and for a boundless noise scale, and its values at 0 and infinity themselves.
+// Checks a rule's limits as the noise scale goes to 0 and to infinity, and its values at 0 and infinity.
 template <class Rule>
 void expect_limits(Rule rule, double without_noise, double noise_alone) {
   EXPECT_DOUBLE_EQ(rule(0.0), without_noise);
@@ -34,7 +34,7 @@ TEST(LearningRateScaling, TheSquareRootEndsAtTheCriticalBatch) {
   EXPECT_DOUBLE_EQ(rate_factor(square_root, 100, 100), 2.5);
   EXPECT_DOUBLE_EQ(rate_factor(square_root, 6400, 100), 2.5);
   EXPECT_DOUBLE_EQ(rate_factor({0.5, 16, false}, 6400, 100), 20);  // without a cap
-  // The rate tuned at the reference batch stays, even beyond the critical batch; a smaller batch always gets less.
+  // Beyond the critical batch the rate tuned at the reference batch stays. A smaller batch always gets a smaller rate.
   EXPECT_DOUBLE_EQ(rate_factor(square_root, 64, 4), 1);
   EXPECT_DOUBLE_EQ(rate_factor(square_root, 4, 1), 0.5);
   expect_limits([&](double critical) { return rate_factor(square_root, 64, critical); }, 1, 2);
@@ -47,7 +47,7 @@ TEST(LearningRateScaling, TheOtherRulesEndThereToo) {
   EXPECT_DOUBLE_EQ(rate_factor({0, 16}, 6400, 100), 1);
 }
 
-// Follows a critical batch that has moved: the rate ends where it belongs, and never jumps.
+// A critical batch that has moved: the rate reaches its new value without jumps.
 TEST(LearningRateScaling, TheCapFollowsTheCriticalBatchInSmallSteps) {
   for (const double exponent : {0.5, 1.0}) {
     const RateRule rule{exponent, 8};
@@ -95,7 +95,7 @@ TEST(LearningRateScaling, LinearDoesNotKnowNoise) {
   EXPECT_THROW(linear_factor(16, 0), InternalError);
 }
 
-// Half the memory of a gradient is gone after as many samples in every batch.
+// Half of a gradient's contribution is gone after the same number of samples in every batch.
 TEST(LearningRateScaling, TheHalfLifeOfTheSecondMomentInSamplesStays) {
   const auto half_life = [](double beta2, double batch) { return batch * std::log(0.5) / std::log(beta2); };
   for (const double batch : {1.0, 16.0, 40.0, 4096.0}) {
@@ -103,7 +103,7 @@ TEST(LearningRateScaling, TheHalfLifeOfTheSecondMomentInSamplesStays) {
   }
   EXPECT_EQ(scaled_beta2(0.95, 16, 16), 0.95) << "to the last bit";
   EXPECT_EQ(scaled_beta2(0, 64, 16), 0);
-  // Where 1 - beta2 is small it grows in proportion to the batch, as the rule for Adam says.
+  // Small values of 1 - beta2 grow in proportion to the batch, as the rule for Adam says.
   EXPECT_NEAR((1 - scaled_beta2(1 - 1e-6, 64, 16)) / 1e-6, 4, 1e-5);
   EXPECT_THROW(scaled_beta2(0.95, 16, 0), InternalError);
 }
@@ -132,8 +132,8 @@ TEST(LearningRateScaling, AfterTheBatchShrinksItRampsUpAsTheSecondMomentGrows) {
   EXPECT_NEAR(shrink_ramp_factor(ratio), 1, 1e-4);
 }
 
-// Compares with Adam's own recursion: the length of an update, 1 / sqrt(v) times the ramp's factor, is at once that of
-// the new batch's steady state, through one switch after another.
+// Compares with Adam's own recursion. With the ramp's factor the length of an update, factor / sqrt(v), is immediately
+// the one of the new batch's steady state, through several switches.
 TEST(LearningRateScaling, TheRampKeepsTheLengthOfUpdates) {
   const double beta2 = 0.9, trace = 3;
   double batch = 64, second_moment = trace / batch, ratio = 1;
@@ -151,7 +151,7 @@ TEST(LearningRateScaling, TheRampKeepsTheLengthOfUpdates) {
 TEST(LearningRateScaling, AGrownBatchIsNotRamped) {
   const double ratio = variance_ratio_after_switch(1, 16, 64);
   EXPECT_DOUBLE_EQ(shrink_ramp_factor(ratio), 1);
-  // A switch there and back before v has changed leaves nothing to ramp.
+  // Two switches, there and back before v has changed, leave nothing to ramp.
   EXPECT_DOUBLE_EQ(shrink_ramp_factor(variance_ratio_after_switch(ratio, 64, 16)), 1);
   EXPECT_THROW(variance_ratio_after_switch(1, 0, 16), InternalError);
 }

@@ -10,9 +10,9 @@ namespace copus {
 
 namespace {
 
-// A step counts less when a squared norm exceeds its expectation by more than this factor, once the expectation rests
-// on enough steps. The weight falls with the square of the excess, so that a larger spike counts less: a training at a
-// high learning rate has spikes whose squared norms are thousands of times the usual ones.
+// A step counts less if a squared norm exceeds its expectation by more than this factor, once the expectation rests on
+// enough steps. The weight falls with the square of the excess, so a larger spike counts less. Training at a high
+// learning rate has spikes whose squared norms are thousands of times the usual ones.
 constexpr double usual_excess = 10;
 constexpr int64_t steps_to_expect = 10;
 
@@ -62,17 +62,17 @@ NoiseAverage add(const NoiseAverage& average, double decay, const StepWeight& st
   return next;
 }
 
-// Half of the probability outside the interval lies on either side.
+// Half of the probability outside the interval is on either side.
 constexpr double upper_probability = 0.975;
 
-// The set of phi for which S - phi |G|^2 is within t standard errors of 0, which are the solutions of
+// The set of phi for which S - phi |G|^2 is within t standard errors of 0. It solves
 //   a phi^2 - 2 b phi + c <= 0,   a = |G|^4 - t^2 Var|G|^2,   b = S |G|^2 - t^2 Cov,   c = S^2 - t^2 Var S.
 struct FiellerSet {
   double a, b, c;
 
   double root_of_discriminant() const { return std::sqrt(std::max(b * b - a * c, 0.0)); }
   bool has_zero() const { return c <= 0; }
-  // The smaller root where a > 0, the larger one where a < 0, written such that it has no pole at a = 0.
+  // Returns the smaller root where a > 0 and the larger one where a < 0, in a form without a pole at a = 0.
   double lower_end() const { return c / (b + root_of_discriminant()); }
   double upper_end() const { return (b + root_of_discriminant()) / a; }
 };
@@ -101,9 +101,9 @@ NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& o
   return add(average, 1, {1, 1}, observation);
 }
 
-// Estimates the variance of a weighted mean from the scatter of its terms, each with a variance of its own (the
-// "sandwich" form, White 1980): sum w^2 (x - mean)^2 / (sum w)^2. Since the mean has been fitted to the same x, this is
-// too small by about 1 - sum w^2 / (sum w)^2, which is (n - 1)/n for equal weights.
+// Estimates the variance of a weighted mean from the scatter of its terms, each with its own variance (the "sandwich"
+// form, White 1980): sum w^2 (x - mean)^2 / (sum w)^2. The mean is fitted to the same x, so the estimate is too small
+// by a factor of about 1 - sum w^2 / (sum w)^2, which is (n - 1)/n for equal weights.
 std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   if (average.steps < 2) return std::nullopt;
   const double x = average.squared_gradient / average.weight;
@@ -118,9 +118,8 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   const double variance_y = std::max(covariance(average.trace_squared, sum_y, y, sum_y, y), 0.0);
   const double covariance_xy = covariance(average.product, sum_x, x, sum_y, y);
 
-  // Degrees of freedom by Satterthwaite (1946), 2 mean^2 / variance, here of the variance estimate: (sum w^2)^2 / sum
-  // w^4, less the one that the mean takes. For exponential weights they are half of (sum w)^2 / sum w^2, the number of
-  // steps that the mean is worth.
+  // Satterthwaite's (1946) degrees of freedom, 2 mean^2 / variance, of this variance estimate: (sum w^2)^2 / sum w^4,
+  // minus one for the mean. For exponential weights this is half of (sum w)^2 / sum w^2, the effective number of steps.
   const double degrees_of_freedom =
       std::max(average.square_weight * average.square_weight / average.fourth_weight - 1, 1.0);
   const double t = student_t_quantile(upper_probability, degrees_of_freedom);
@@ -128,8 +127,8 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   NoiseScale scale;
   scale.squared_gradient = {x, std::sqrt(variance_x)};
   scale.trace = {y, std::sqrt(variance_y)};
-  // |G|^2 is never negative. An estimate that is negative by chance is taken for 0; otherwise the lower bound would
-  // grow without limit as the estimate approaches -t standard errors.
+  // |G|^2 is never negative, so a negative estimate counts as 0. Otherwise the lower bound would grow without limit as
+  // the estimate approaches -t standard errors.
   const double possible = std::max(x, 0.0);
   const FiellerSet set{possible * possible - t * t * variance_x, possible * y - t * t * covariance_xy,
                        y * y - t * t * variance_y};

@@ -1,4 +1,4 @@
-// The gradient noise scale phi = tr(Sigma)/|G|^2 over a run: averages of its numerator and denominator over the latest
+// The gradient noise scale phi = tr(Sigma)/|G|^2 of a run: averages of its numerator and denominator over the latest
 // samples, and an interval for their ratio. Values are per sample, so they stay valid when batch or layout change.
 #pragma once
 
@@ -9,22 +9,21 @@
 
 namespace copus {
 
-// The window of the averages: how much of the past counts. It is in samples that the run has consumed, so that a change
-// of batch does not change the memory, but it spans at least `least_steps` observed steps. It grows with the run: the
-// first gradients are so much longer than later ones that averages which begin with a whole window would need several
-// of them to forget these.
+// The window of the averages: how much of the past counts. It is in samples, so a change of the batch does not change
+// the memory, but it spans at least `least_steps` observed steps. It grows with the run, because the first gradients
+// are much longer than later ones: averages that began with a whole window would need several windows to forget them.
 struct NoiseWindow {
-  double samples = 2048;  // after so many, a step's weight has fallen to 1/e
+  double samples = 2048;  // a step's weight falls to 1/e after this many
   double least_steps = 32;
   double largest_share = 0.25;  // upper limit of the window as a share of the samples so far
   bool operator==(const NoiseWindow&) const = default;
 };
 
-// Exponentially weighted sums over steps: everything that has to be kept through a switch and a checkpoint. Each step
-// weighs as many samples as it stands for, at most window.samples / window.least_steps.
+// Exponentially weighted sums over steps: everything that a switch and a checkpoint have to keep. The weight of a step
+// is the number of samples that it stands for, at most window.samples / window.least_steps.
 struct NoiseAverage {
   int64_t steps = 0;
-  double samples = 0;                      // sum over steps of the samples that each stands for
+  double samples = 0;                      // sum of the samples that the steps stand for
   double weight = 0;                       // sum of w
   double squared_gradient = 0, trace = 0;  // sums of w x
   // Sums of w^2 times the powers of x give the errors of the averages; sums of w^4 give the errors of these errors.
@@ -34,7 +33,7 @@ struct NoiseAverage {
   bool operator==(const NoiseAverage&) const = default;
 };
 
-// What a sum of NoiseAverage may be: weights and counts are never negative.
+// The possible values of a sum of NoiseAverage. Weights and counts are never negative.
 enum class NoiseSum { never_negative, any };
 
 // Calls visit(name, value, NoiseSum) for every member, with its name in JSON files.
@@ -56,17 +55,17 @@ void visit_noise_average(Average& average, Visitor&& visit) {
   visit("product", average.product, any);
 }
 
-// Adds one step to the averages. A step whose norms are far beyond what the average expects for their batches counts
-// less, by one factor for both estimates, but never nothing, so that the average follows a lasting change; a step that
-// is not finite does not count at all, not even in `steps`.
+// Adds one step to the averages. A step whose norms are far above the average's expectation for their batches counts
+// less, by one factor for both estimates. It always counts a little, so that the average follows a lasting change. A
+// step that is not finite does not count at all, not even in `steps`.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window);
 
-// Adds one step where not every step is observed: it stands for the `samples` that the run has consumed since the step
-// that was observed before it, its own included, so that the window reaches as far back in the run.
+// Adds one step of a run that does not observe every step. The step stands for the `samples` consumed since the
+// previously observed step, its own included, so that the window covers the same part of the run.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, double samples,
                      const NoiseWindow& window);
 
-// Adds one step with constant weights: every step counts alike and for ever, however far from its expectation it is.
+// Adds one step with a constant weight: every step counts the same and for ever, however unexpected it is.
 NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation);
 
 // A mean with its standard error.
@@ -77,15 +76,15 @@ struct MeanEstimate {
 
 struct NoiseScale {
   MeanEstimate squared_gradient, trace;
-  // Numbers of samples, never negative. While |G|^2 is not significantly positive there is only a lower bound: value
-  // and high are empty. The bound never assumes |G|^2 < 0, so it then covers the truth more often than it has to.
+  // Numbers of samples, never negative. If |G|^2 is not significantly positive, there is only a lower bound, and value
+  // and high are empty. The bound never assumes |G|^2 < 0, so it then covers the truth more often than 95 %.
   std::optional<double> value;
   double low = 0;  // ends of the 95 % interval (Fieller 1954, for a ratio of two correlated means)
   std::optional<double> high;
 };
 
-// Estimates the noise scale; empty after fewer than two observed steps. The errors come from the scatter of the steps,
-// so they include whatever drifted inside the window, and hold whatever the batch of each step was.
+// Estimates the noise scale. Empty with fewer than two observed steps. The errors come from the scatter of the steps,
+// so they include any drift inside the window, and they hold for steps of any batch.
 std::optional<NoiseScale> noise_scale(const NoiseAverage& average);
 
 }  // namespace copus

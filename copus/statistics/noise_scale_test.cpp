@@ -20,7 +20,7 @@ namespace {
 
 constexpr NoiseWindow everything{infinity, 32, infinity};
 
-// Returns norms from which exactly these numbers are estimated.
+// Returns the norms whose estimates are exactly these numbers.
 NormObservation showing(const GradientNoise& noise, double large_batch, double small_batch = 1) {
   return {small_batch, noise.squared_gradient + noise.trace / small_batch, large_batch,
           noise.squared_gradient + noise.trace / large_batch};
@@ -40,7 +40,7 @@ NoiseAverage observe_times(int times, NoiseAverage average, const NormObservatio
 TEST(NoiseWindow, WhereTheWeightsStayEveryStepCountsAlike) {
   NoiseAverage average;
   for (int i = 0; i < 20; ++i) average = observe_alike(average, showing({1, 100}, 16));
-  average = observe_alike(average, showing({22, 2200}, 4));  // far beyond its expectation, and of another batch
+  average = observe_alike(average, showing({22, 2200}, 4));  // far above its expectation, and with another batch
   EXPECT_EQ(average.steps, 21);
   EXPECT_DOUBLE_EQ(mean_squared_gradient(average), 2);
   EXPECT_DOUBLE_EQ(mean_trace(average), 200);
@@ -56,8 +56,7 @@ TEST(NoiseWindow, AChangeOfBatchKeepsTheMemory) {
       SCOPED_TRACE(testing::Message() << before << " to " << after);
       auto average = observe_times(20 * 2048 / before, {}, showing({1, 100}, before), window);
       average = observe_times(2048 / after, average, showing({2, 300}, after), window);
-      // The past still has 1/e of the weight after one window of samples; steps are not infinitesimal, so 2 % are
-      // tolerated.
+      // After one window of samples the past has a weight of 1/e. Steps are not infinitesimal, so 2 % are tolerated.
       EXPECT_NEAR(mean_squared_gradient(average), 2 - std::exp(-1.0), 0.02);
       EXPECT_NEAR(mean_trace(average), 300 - 200 * std::exp(-1.0), 4);
     }
@@ -125,7 +124,7 @@ TEST(NoiseAverage, StepsThatAreNotFiniteDoNotCount) {
   EXPECT_THROW(observe(average, {8, 1, 8, 1}, {}), InternalError);
 }
 
-// A run that measures every eighth step forgets as much of its past as one that measures them all.
+// A run that measures every eighth step forgets as much of its past as a run that measures every step.
 TEST(NoiseWindow, AStepThatStandsForSeveralWeighsAsTheyDo) {
   const NoiseWindow window{.samples = 1024};
   NoiseAverage all, eighths;
@@ -183,7 +182,7 @@ TEST(NoiseAverage, AnOutlierCountsTheLessTheFartherItIsBeyondTenTimesItsExpectat
   EXPECT_NEAR(weight_of(9, 900, 400), 1, 1e-12);  // too early to know the usual norms
 }
 
-// A negative estimate of |G|^2, as chance makes it where noise rules, counts as 0: C = 40/8 is expected.
+// A negative estimate of |G|^2, common where noise dominates, counts as 0: C = 40/8 is expected.
 TEST(NoiseAverage, ANegativeSquaredGradientIsNotExpected) {
   const auto before = observe_times(10, {}, showing({-1, 40}, 8), everything);
   const auto after = observe(before, {1, 40, 8, 100}, everything);
@@ -209,7 +208,7 @@ TEST(NoiseScale, NeedsTwoSteps) {
   EXPECT_NEAR(*noise_scale(average)->value, 10, 1e-6);
 }
 
-// Computes S - phi |G|^2 at `phi` in standard errors, directly from the observations with the weights of the average.
+// Computes the distance of S - phi |G|^2 from 0 in standard errors, directly from the observations and their weights.
 struct Sample {
   std::vector<GradientNoise> noise;
   std::vector<double> weights;
@@ -277,7 +276,7 @@ std::vector<int> changing_batch(int steps_of_8, int steps_of_32) {
   return batches;
 }
 
-// Checks the definition of Fieller's interval: its ends are the phi at which S - phi |G|^2 is t standard errors from 0.
+// Checks the definition of Fieller's interval: at its ends S - phi |G|^2 is t standard errors from 0.
 TEST(NoiseScale, EndsOfTheIntervalAreTheLimitsOfATest) {
   std::mt19937_64 random(3);
   const QuadraticLoss loss(10, 20);
@@ -290,7 +289,7 @@ TEST(NoiseScale, EndsOfTheIntervalAreTheLimitsOfATest) {
     EXPECT_NEAR(sample.distance(*scale.value), 0, 1e-6);
     EXPECT_NEAR(sample.distance(scale.low), t, 1e-6 * t);
     EXPECT_NEAR(sample.distance(*scale.high), -t, 1e-6 * t);
-    // The distance at phi = 0 is S over its error.
+    // At phi = 0 the distance is S divided by its standard error.
     EXPECT_NEAR(scale.trace.value / scale.trace.standard_error, sample.distance(0), 1e-6 * sample.distance(0));
   }
 }
@@ -320,7 +319,7 @@ TEST(NoiseScale, WithoutASignificantGradientThereIsOnlyALowerBound) {
   EXPECT_GT(bounds, 150);
 }
 
-// A negative estimate of |G|^2 counts as 0, however negative it is: the error of |G|^2 bounds phi.
+// A negative estimate of |G|^2, however large, counts as 0: the standard error of |G|^2 bounds phi.
 TEST(NoiseScale, ANegativeSquaredGradientRaisesNoBound) {
   const auto low_at = [](double squared_gradient) {
     NoiseAverage average;
@@ -372,7 +371,7 @@ struct SimulatedRun {
 const std::vector<SimulatedRun> runs = {
     {"six steps", std::vector<int>(6, 8), everything, 8},
     {"equal weights", std::vector<int>(64, 8), everything, 8},
-    // Intervals mostly have no upper end, and where |G|^2 is negative, no lower end can lie beyond the truth.
+    // Intervals mostly have no upper end. Where |G|^2 is negative, the lower end cannot exceed the truth.
     {"equal weights, a weak gradient", std::vector<int>(64, 8), everything, 200, 0.99},
     {"exponential weights", std::vector<int>(120, 8), {256, 32}, 8},
     {"equal weights of samples, the batch changes", changing_batch(40, 20), everything, 8},

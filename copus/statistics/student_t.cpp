@@ -10,10 +10,10 @@ namespace copus {
 
 namespace {
 
-// Degrees of freedom from which Student's distribution equals the normal one to a relative error of 1e-6.
+// From this many degrees of freedom on, Student's distribution equals the normal one to a relative error of 1e-6.
 constexpr double almost_normal = 1e7;
 
-// Newton's method from the left; the normal distribution is concave there, so that no step goes too far.
+// Newton's method from the left, where the normal distribution is concave, so that no step overshoots.
 double normal_quantile(double probability) {
   double z = 0;
   for (int iteration = 0; iteration < 100; ++iteration) {
@@ -25,8 +25,8 @@ double normal_quantile(double probability) {
   return z;
 }
 
-// The logarithm of the Gamma function. std::lgamma, and with it std::beta, writes the sign into a variable of the whole
-// process, for which threads would race.
+// The logarithm of the Gamma function. std::lgamma, and with it std::beta, writes the sign to a global variable, which
+// is a data race between threads.
 double log_gamma(double x) {
   int sign = 0;
   return ::lgamma_r(x, &sign);
@@ -36,12 +36,12 @@ double beta(double x, double y) { return std::exp(log_gamma(x) + log_gamma(y) - 
 
 }  // namespace
 
-// The method substitutes t = sqrt(nu) tan(x); the density of x is then proportional to cos(x)^(nu - 1).
+// Substitutes t = sqrt(nu) tan(x): the density of x is proportional to cos(x)^(nu - 1).
 double student_t_quantile(double probability, double degrees_of_freedom) {
   COPUS_CHECK(0.5 < probability && probability < 1 && degrees_of_freedom >= 1, probability, ", ", degrees_of_freedom);
   const double nu = std::min(degrees_of_freedom, almost_normal);
   const auto density = [&](double x) { return std::pow(std::cos(x), nu - 1); };
-  // The integral of the density from 0 to x by Simpson's rule; the density is smooth there, since x stays below pi/2.
+  // Integrates the density from 0 to x by Simpson's rule. The density is smooth there, since x stays below pi/2.
   const auto integral = [&](double x) {
     constexpr int panels = 64;
     const double width = x / panels;
@@ -53,9 +53,9 @@ double student_t_quantile(double probability, double degrees_of_freedom) {
   const double whole = beta(0.5, nu / 2) / 2;
   const double wanted = (2 * probability - 1) * whole;
 
-  // Newton's method; the integral is concave, so that a step from the left does not go too far, and one from the right
-  // ends on the left. It begins at the first terms of the quantile's expansion in 1/nu (Abramowitz and Stegun 26.7.5),
-  // which is nearly there, since every step of a run asks for a quantile.
+  // Newton's method. The integral is concave: a step from the left does not overshoot, and a step from the right ends
+  // on the left. Every step of a run needs a quantile, so the start is close: the first terms of the quantile's
+  // expansion in 1/nu (Abramowitz and Stegun 26.7.5).
   const double z = normal_quantile(probability);
   double x = std::atan((z + (z * z * z + z) / (4 * nu)) / std::sqrt(nu));
   for (int iteration = 0; iteration < 100; ++iteration) {

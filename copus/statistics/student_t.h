@@ -3,7 +3,7 @@
 
 namespace copus {
 
-// Returns the t that a variable of Student's distribution stays below with this probability, in (0.5, 1). The degrees
+// Returns the t below which a variable of Student's distribution stays with this probability, in (0.5, 1). The degrees
 // of freedom, >= 1, need not be whole. The relative error is at most 1e-6.
 double student_t_quantile(double probability, double degrees_of_freedom);
 

@@ -9,8 +9,8 @@
 namespace copus {
 namespace {
 
-// Expected values with five decimals are from tables. The quantiles for 1 and 2 degrees have closed forms; the one for
-// 2.5 is SciPy's.
+// Expected values with five decimals are from tables. The quantiles for 1 and 2 degrees of freedom have closed forms;
+// the one for 2.5 is from SciPy.
 TEST(StudentT, IsWhatTablesSay) {
   struct Row {
     double probability, degrees, quantile;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double square_root_rule = 0.5;
 
-// The steps in which c is searched, geometrically, and the range and steps of alpha.
+// The grid of the fit: the number of c, spaced geometrically, then the range and the number of alpha.
 constexpr int calibration_steps = 560;
 constexpr double smallest_alpha = -1, largest_alpha = 1.5;
 constexpr int alpha_steps = 500;
@@ -35,12 +35,13 @@ std::optional<double> equivalent_samples(const Ladder& ladder, double loss) {
   return std::nullopt;
 }
 
-// A branch as the fit sees it: ln SE is to be explained by the batch.
+// One data point of the fit, which explains ln SE by the batch.
 struct Point {
   double batch, logarithm;
 };
 
-// The sum of squares over a grid of c. For each c it is a parabola in alpha: square - 2 alpha product + alpha^2 rates.
+// Sums of squared residuals over a grid of c. For each c the sum is a parabola in alpha:
+//   square - 2 alpha product + alpha^2 rates.
 class Fit {
  public:
   Fit(const std::vector<Point>& points, double reference_batch, const BranchPoint& from) : count_(points.size()) {
@@ -59,17 +60,17 @@ class Fit {
     }
   }
 
-  // The fit of c alone, with this alpha, and the sum of squares that it leaves.
+  // Fits c with this alpha; also returns the remaining sum of squares.
   std::pair<Estimate, double> calibration_with(double alpha) const {
     return over_calibrations([&](const Row& row) { return sum_of_squares(row, alpha); }, 1);
   }
 
-  // The fit of c where alpha is fitted too.
+  // Fits c and alpha together; returns c.
   Estimate free_calibration() const {
     return over_calibrations([&](const Row& row) { return sum_of_squares(row, best_alpha(row)); }, 2).first;
   }
 
-  // The fit of alpha where c is fitted too.
+  // Fits c and alpha together; returns alpha.
   Estimate free_alpha() const {
     const auto sum = [&](const Row& row) { return sum_of_squares(row, best_alpha(row)); };
     const Row& best =
@@ -98,7 +99,7 @@ class Fit {
   }
   double best_alpha(const Row& row) const { return std::clamp(row.product / rates_, smallest_alpha, largest_alpha); }
 
-  // The sum of squares up to which values are in the interval, where `constants` are fitted.
+  // Returns the largest sum of squares of values inside the interval, when the fit has this many `constants`.
   double bound(double least, int constants) const {
     const double free = static_cast<double>(count_) - constants;
     const double t = student_t_quantile(0.975, free);

@@ -1,8 +1,8 @@
-// What short branches of a run tell about the worth of a batch. Branches leave one checkpoint with different batches
-// and learning rates and end at different losses. Those of the reference batch over several lengths are a ladder, which
-// turns every other loss into the samples of the reference batch that would have done as much. Their ratio to what the
-// branch read is its efficiency, measured; the calibration c in B_c = c phi and the exponent of the rate's factor are
-// fitted to it. Batches and lengths are in samples.
+// Measures what a batch is worth from short branches of a run. Branches start from one checkpoint with different
+// batches and learning rates and end at different losses. The branches of the reference batch, over several lengths,
+// form a ladder: it converts the loss of any other branch into the samples with which the reference batch reaches that
+// loss. These samples, divided by the samples that the branch read, are the measured efficiency. The calibration c in
+// B_c = c phi and the exponent of the rate's factor are fitted to the efficiencies. Batches and lengths are in samples.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ struct BranchEfficiency {
 
 struct BranchEfficiencies {
   std::vector<BranchEfficiency> values;
-  int outside = 0;  // branches whose loss lies beyond their ladder: nothing is known of them
+  int outside = 0;  // branches whose loss is beyond their ladder, so that their efficiency is unknown
 };
 
-// Reads the ladders, of the rungs whose loss is finite: linear in the logarithm of the samples between two rungs.
+// Builds the ladders from the rungs with a finite loss, and interpolates linearly in the logarithm of the samples.
 BranchEfficiencies branch_efficiencies(const std::vector<BranchOutcome>& outcomes, double reference_batch);
 
-// A value with the ends of its 95 % interval, which may be the ends of the range that was searched.
+// A value with its 95 % interval. An end of the interval may be the end of the searched range.
 struct Estimate {
   double value = 0, low = 0, high = 0;
 
@@ -50,30 +50,30 @@ struct BranchCalibration {
   Estimate calibration;       // c, with the exponent alpha as given
   Estimate free_calibration;  // c and alpha, fitted together
   Estimate free_alpha;
-  double deviation = 0;  // root mean square of what the fit with the given alpha leaves of ln SE
+  double deviation = 0;  // root mean square of the residuals of ln SE, with the given alpha
 };
 
-// Returns the standard deviation of ln c that the interval stands for. An end of the searched range is no end of the
-// interval, so the other end alone counts there. Empty if c or both ends are at ends of the range: c is only bounded.
+// Returns the standard deviation of ln c that the interval implies. An end at the end of the searched range does not
+// count, so the other end alone gives the deviation. Empty if c itself or both ends are there: then c is only bounded.
 std::optional<double> log_deviation(const Estimate& calibration);
 
-// Where branches leave a run.
+// The point at which the branches leave the run.
 struct BranchPoint {
   double noise_scale = 0;       // phi there
   double consumed_samples = 0;  // n
-  double updates = 0;           // k of CriticalBatchRule, which is taken as given
+  double updates = 0;           // k of CriticalBatchRule, not fitted
 };
 
-// Fits ln SE = -ln((B_c + B) / (B_c + B_ref)) + 2 alpha ln r, with B_c by c, phi, k and n (critical_batch) and r =
-// sqrt(B / B_ref) the factor that the branches trained with, by least squares over the branches of rate exponent 1/2.
-// The intervals hold the values at which the sum of squares is not significantly larger than at the best (F-test).
-// Empty with fewer than three such branches, or where all have the reference batch.
+// Fits ln SE = -ln((B_c + B) / (B_c + B_ref)) + 2 alpha ln r by least squares, over the branches with rate exponent
+// 1/2. B_c follows from c, phi, k and n (critical_batch). r = sqrt(B / B_ref) is the learning-rate factor of the
+// branches. Each interval holds the values whose sum of squares is not significantly larger than the smallest one
+// (F-test). Empty with fewer than three such branches, or if all have the reference batch.
 std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& efficiencies, double reference_batch,
                                                  const BranchPoint& point, double alpha);
 
-// Finds the exponent of the rate's factor whose branches are most efficient, on average over batches and repetitions
-// that all exponents have; the interval holds those exponents tried that are not significantly worse (paired t-test,
-// 95 %). Empty where fewer than two pairs can be compared.
+// Finds the exponent of the rate's factor with the most efficient branches, averaged over the batches and repetitions
+// that all exponents have. The interval holds the tried exponents that are not significantly worse (paired t-test, 95
+// %). Empty with fewer than two pairs to compare.
 std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencies);
 
 }  // namespace copus

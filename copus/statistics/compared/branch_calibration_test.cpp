@@ -13,13 +13,13 @@ namespace {
 
 constexpr double reference = 8, phi = 30, length = 2048;
 
-// The loss of a run of the reference batch, by the samples that it has read.
+// The loss of the reference batch after this many samples.
 double loss_after(double samples) { return 1.5 + 3 * std::pow(samples, -0.3); }
 
-// A loss for which the ladder's straight lines are exact.
+// A loss that the ladder's straight lines interpolate exactly.
 double straight_loss_after(double samples) { return 4 - 0.3 * std::log(samples); }
 
-// Branches whose samples are worth SE with this c, times the rate's factor, r^(2 alpha).
+// Branches with the efficiency SE of this c, multiplied by the rate's factor r^(2 alpha).
 std::vector<BranchOutcome> branches(double c, double alpha, double noise, unsigned seed,
                                     double (*loss)(double) = loss_after) {
   std::mt19937 random(seed);
@@ -39,7 +39,7 @@ std::vector<BranchOutcome> branches(double c, double alpha, double noise, unsign
 
 TEST(BranchEfficiencies, TheLadderGivesBackItsOwnSamples) {
   std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
-  // A loss half-way between two rungs is worth the geometric mean of their samples; each repetition has its own ladder.
+  // A loss half-way between two rungs is worth the geometric mean of their samples. Each repetition has its own ladder.
   outcomes.push_back({64, 0, 1000, 2, (loss_after(length) + loss_after(2 * length)) / 2});
   const BranchEfficiencies found = branch_efficiencies(outcomes, reference);
   EXPECT_EQ(found.outside, 0);
@@ -59,7 +59,7 @@ TEST(BranchEfficiencies, ALossBeyondTheLadderIsCountedAndNotGuessed) {
   EXPECT_EQ(found.values.size(), 20U);
 }
 
-// The rungs that diverged are no rungs: a branch that diverged too is not worth as much as they are.
+// A diverged branch of the reference batch is no rung, and any diverged branch has an unknown efficiency.
 TEST(BranchEfficiencies, WhatDivergedIsWorthNothingThatIsKnown) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
@@ -81,7 +81,7 @@ TEST(FitCalibration, FindsTheConstantsOfBranchesWithoutNoise) {
       const auto fit = fit_calibration(branch_efficiencies(branches(c, alpha, 0, 1), reference), reference,
                                        {.noise_scale = phi}, alpha);
       ASSERT_TRUE(fit) << c << ' ' << alpha;
-      // The ladder is straight between rungs and the losses are not: some per cent.
+      // Interpolation of the curved loss by straight lines costs some per cent.
       EXPECT_NEAR(fit->calibration.value / c, 1, 0.06) << c << ' ' << alpha;
       EXPECT_NEAR(fit->free_alpha.value, alpha, 0.05) << c << ' ' << alpha;
       EXPECT_LT(fit->deviation, 0.03) << c << ' ' << alpha;
@@ -105,12 +105,12 @@ TEST(FitCalibration, IntervalsHoldTheTruthAsOftenAsTheySay) {
   EXPECT_LT(c_inside, repetitions);
 }
 
-// Of a critical batch of 2 phi, where the updates alone would allow 4 phi, the noise scale has c = 4: 1/2 = 1/4 + 1/4.
+// A critical batch of 2 phi, where k / n alone would give 4 phi, means c = 4: 1/2 = 1/4 + 1/4.
 TEST(FitCalibration, WhatTheUpdatesBoundIsNotLaidToTheNoiseScale) {
   const BranchPoint point{.noise_scale = phi, .consumed_samples = 25 * 4 * phi, .updates = 25};
   const auto fit = fit_calibration(branch_efficiencies(branches(2, 0, 0, 1), reference), reference, point, 0);
   ASSERT_TRUE(fit);
-  EXPECT_NEAR(fit->calibration.value / 4, 1, 0.12);  // of half of 1 / B_c an error of 6 % is one of 12 %
+  EXPECT_NEAR(fit->calibration.value / 4, 1, 0.12);  // 6 % error of 1 / B_c is 12 % of half of it
 }
 
 TEST(FitCalibration, TooFewBranchesAreNoFit) {

@@ -1,4 +1,4 @@
-// When a run's held-out loss has come down to a target, from the evaluations of the run.
+// Finds when a run's held-out loss reaches a target, from the run's evaluations.
 #pragma once
 
 #include <span>
@@ -15,16 +15,16 @@ struct TargetCrossing {
   enum class Kind {
     reached,  // between two evaluations, or at one
     never,    // no evaluation is at or below the target
-    before,   // the first evaluation is below the target already, so that nobody knows when it was reached
+    before,   // the first evaluation is already below the target, so the crossing is unknown
   };
   Kind kind = Kind::never;
-  double seconds = 0;  // of a target that was reached
+  double seconds = 0;  // when the target was reached
   double tokens = 0;
 };
 
-// Finds the first of the evaluations, which are in the order of the run, that is at or below `target`, and interpolates
-// linearly in the loss between it and the one before: seconds and tokens at which the straight line between the two
-// crosses the target. Later evaluations above the target change nothing. Losses must be finite.
+// Finds the first evaluation, in the order of the run, at or below `target`. Interpolates seconds and tokens linearly
+// in the loss between this evaluation and the one before. Later evaluations above the target change nothing. Losses
+// must be finite.
 TargetCrossing time_to_target(std::span<const Evaluation> evaluations, double target);
 
 }  // namespace copus

@@ -29,7 +29,7 @@ TEST(LossCurve, InterpolatesBetweenTheFirstEvaluationBelowAndTheOneBefore) {
 TEST(LossCurve, AnEvaluationAtTheTargetIsTheTimeItself) {
   expect_reached(4.0, 1, 100);
   expect_reached(3.0, 2, 300);
-  expect_reached(2.0, 4, 700);  // though the loss rises again after it
+  expect_reached(2.0, 4, 700);  // although the loss rises again afterwards
 }
 
 TEST(LossCurve, SaysWhereNobodyKnows) {

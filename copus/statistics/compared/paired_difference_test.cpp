@@ -41,9 +41,9 @@ TEST(PairedDifference, OnePairShowsNoSpread) {
   EXPECT_THROW(paired_difference(std::vector<double>{1}, std::vector<double>{1, 2}), InternalError);
 }
 
-// Draws experiments of six pairs whose true difference is known. Their intervals hold it in 95 % of all cases, and
-// leave out 0 in about 80 % where the true difference is what the true spread makes detectable. Six standard errors of
-// the shares are allowed, and 0.03 for the power, whose formula is an approximation.
+// Draws experiments of six pairs whose true difference is known. 95 % of their intervals hold it. If the true
+// difference is what the true spread makes detectable, about 80 % of the intervals exclude 0. The test allows six
+// standard errors of these shares, and 0.03 more for the power, whose formula is an approximation.
 TEST(PairedDifference, IntervalAndPowerAreWhatTheySay) {
   constexpr unsigned seed = 7;
   SCOPED_TRACE(seed);

@@ -16,7 +16,7 @@ namespace copus {
 // gradient H (theta - x) of a sample has the mean G = H (theta - mu) and the covariance Sigma = H X H.
 class QuadraticLoss {
  public:
-  // A group of `copies` equal dimensions; theta is away from mu in the first of them only.
+  // A group of `copies` equal dimensions. theta differs from mu only in the first of them.
   struct Direction {
     double curvature;      // H
     double data_variance;  // X
@@ -80,9 +80,9 @@ class QuadraticLoss {
     return gradient;
   }
 
-  // Draws the norms of n gradients of `batch` samples each and of their mean, without drawing every gradient: in each
-  // dimension the mean is normal, and independent of it the squared distances from the mean are distributed as chi^2
-  // with n - 1 degrees of freedom.
+  // Draws the norms of n gradients of `batch` samples each and of their mean, without drawing every gradient. In each
+  // dimension the mean is normal. The squared distances from the mean are independent of it and chi^2-distributed with
+  // n - 1 degrees of freedom.
   NormObservation draw(int n, double batch, std::mt19937_64& random) const {
     std::normal_distribution<double> normal;
     const auto chi_squared = [&](double degrees) {
@@ -104,7 +104,7 @@ class QuadraticLoss {
 };
 
 // Returns the variances of the two estimates from n >= 2 gradients of `batch` samples each and their mean, for Gaussian
-// samples with B = n batch in all:
+// samples, B = n batch:
 //   Var|G|^2 = 4 G'Sigma G / B + 2 tr(Sigma^2) n / (B^2 (n - 1))      Var tr(Sigma) = 2 tr(Sigma^2) / (n - 1)
 inline GradientNoise variance_of_estimate(double n, double batch, double gradient_covariance_gradient,
                                           double trace_of_squared_covariance) {
