@@ -12,12 +12,12 @@
 
 namespace copus {
 
-// Samples ready for the model. The target of a position is the token after it, or `ignored_target` where there is none.
+// Samples ready for the model. The target of a position is the next token, or `ignored_target` if there is none.
 struct Batch {
   std::vector<int64_t> tokens;   // row-major [count, sequence_length]
   std::vector<int64_t> targets;  // row-major [count, sequence_length]
-  // Row-major [count, sequence_length]: where in its sample the document of a position begins. Empty unless
-  // data.mask_across_documents.
+  // Row-major [count, sequence_length]: the position in its sample at which each position's document begins. Empty
+  // unless data.mask_across_documents.
   std::vector<int64_t> document_starts = {};
   int64_t loss_tokens = 0;  // targets that carry loss
 };
@@ -26,59 +26,60 @@ struct Batch {
 struct TrainingSource {
   std::string path;
   int64_t sequences = 0;  // of an epoch
-  double share = 0;       // of all samples
+  double share = 0;       // of all training samples
 };
 
 // A source of held-out data: a file of data.held_out, or the tail of a file that is trained on.
 struct HeldOutSource {
-  std::string name;     // its path, made unique where a path is given several times
+  std::string name;     // its path, made unique if a path is given several times
   int64_t samples = 0;  // at least one
 };
 
-// The training data and the held-out data. Immutable after construction, and without a position: every method may be
-// called from several threads at once.
+// The training data and the held-out data. Immutable after construction and without a read position, so several threads
+// may call every method at once.
 class Dataset {
  public:
   // Opens every source. Throws UserError for any fault of a source, for a corpus shorter than one sequence or without a
-  // token that carries loss, and for text with a vocabulary of fewer than 256 (its tokens are bytes).
+  // token that carries loss, and for text with a vocabulary of fewer than 256, since each byte of text is a token.
   Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
   ~Dataset();
   Dataset(Dataset&&) noexcept;
   Dataset& operator=(Dataset&&) noexcept;
 
-  // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index):
-  // none is skipped and none repeated within an epoch, which is that of the whole corpus where no source has a weight
-  // and otherwise that of each source. Throws UserError for a token id outside the vocabulary.
+  // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index). An
+  // epoch reads each sample once. Without weights an epoch is one pass over the whole corpus; with weights each source
+  // has epochs of its own. Throws UserError for a token id outside the vocabulary.
   Batch train_batch(uint64_t first_sample, int64_t count) const;
 
-  // Number of loss_tokens that train_batch would report, without reading tokens: the normalisation of a global batch's
-  // loss.
+  // Returns the loss_tokens that train_batch would report, without reading tokens. A step divides its loss by this
+  // number.
   int64_t loss_tokens(uint64_t first_sample, int64_t count) const;
 
-  // The held-out data, in the order of the configuration: none where data.held_out is empty and data.held_out_fraction
-  // is 0. The ragged end of a source is filled up with positions without loss.
+  // The held-out data, in the order of the configuration. Empty if data.held_out is empty and data.held_out_fraction is
+  // 0. The last sample of a source is padded with positions without loss.
   const std::vector<HeldOutSource>& held_out_sources() const;
   int64_t held_out_samples() const;  // of all of them
   // Samples first .. first+count of a held-out source.
   Batch held_out_batch(int64_t source, int64_t first, int64_t count) const;
-  // What an evaluation of so many samples reads. Tails of weighted sources have the shares of training, other sources
-  // those of their sizes.
+  // Returns what an evaluation of so many samples reads. Held-out tails of weighted sources have their shares of
+  // training; other sources have shares in proportion to their sizes.
   std::vector<HeldOutPart> held_out_parts(int64_t samples) const;
 
-  // Number of positions that have a next token to predict, document ends included, each counted once.
+  // The number of positions with a next token to predict, document ends included, each counted once.
   int64_t train_tokens() const;
   int64_t held_out_tokens() const;
 
   // The sources that are trained on, as the configuration lists them.
   std::vector<TrainingSource> training_sources() const;
 
-  // Tells whether every source is text, so that a token is a byte and nats per token are nats per byte.
+  // Returns whether every source is text. Then a token is a byte, and nats per token are nats per byte.
   bool bytes() const;
 
-  // Identifies the training data and their order: equal on every machine and path for equal contents, settings and
-  // seed, different otherwise up to a sampled check of the contents. A run is resumed only with the same fingerprint.
+  // Identifies the training data and their order. Equal contents, settings and seed give the same fingerprint on every
+  // machine and under any path; anything else gives another one, except for changes between the sampled contents. A run
+  // resumes only with the same fingerprint.
   std::string fingerprint() const;
-  // Identifies what an evaluation of so many samples reads, in the same way.
+  // Identifies in the same way what an evaluation of so many samples reads.
   std::string held_out_fingerprint(int64_t samples) const;
 
  private:

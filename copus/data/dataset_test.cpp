@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 constexpr int64_t none = ignored_target;
 constexpr int64_t large_vocabulary = 1 << 30;
 
-// Makes a corpus of tokens that are all different, so that a token tells where it was read.
+// Makes a corpus of distinct tokens, so that each token shows its position.
 std::vector<std::vector<int64_t>> distinct_tokens(int64_t first, int64_t count) {
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < count; ++i) tokens.push_back(first + i);
@@ -112,7 +112,7 @@ TEST_F(DatasetTest, BatchesSayWhereDocumentsBeginWhereTheseStayApart) {
     config.mask_document_ends = mask_document_ends;
     const Dataset data(config, 5, 100, 1);
     EXPECT_THAT(data.train_batch(0, 1).document_starts, ElementsAre(0, 0, 2, 3, 3));
-    // The second document goes on in the second sample, and what fills this up is no part of it.
+    // The second document continues in the second sample. The padding of this sample is not part of it.
     EXPECT_THAT(data.held_out_batch(0, 0, 2).document_starts, ElementsAre(0, 0, 0, 3, 3, 0, 1, 1, 1, 1));
   }
 }
@@ -129,7 +129,7 @@ TEST_F(DatasetTest, ADocumentEndBelongsToTheSampleThatReadsIt) {
   EXPECT_EQ(batch.targets[second + 1], 5);
 }
 
-// Expects, over random blends, that every epoch of every source visits each of its samples exactly once.
+// Checks, for random blends, that every epoch of every source visits each of its samples exactly once.
 TEST_F(DatasetTest, EveryEpochVisitsEverySampleOnce) {
   std::mt19937_64 random(11);
   for (int trial = 0; trial < 12; ++trial) {
@@ -262,8 +262,8 @@ TEST_F(DatasetTest, SourcesWithoutWeightsAreOneCorpus) {
   EXPECT_DOUBLE_EQ(sources[2].share, 5000.0 / 5101);
 }
 
-// Expects the tokens that training reads, as inputs or targets, and those held out to have nothing in common, and at
-// most one token between them to be used for neither.
+// Checks that no token is both read in training, as input or target, and held out, and that at most one token between
+// the two parts is unused.
 TEST_F(DatasetTest, TheHeldOutTailIsNeverTrainedOn) {
   for (const int64_t size : {9, 10, 11, 12, 13, 100, 257, 1000}) {
     for (const double fraction : {1e-9, 0.01, 0.3, 0.9999}) {
@@ -299,7 +299,7 @@ TEST_F(DatasetTest, EveryHeldOutFileHasItsPartOfAnEvaluation) {
   DataConfig config = config_of({write_text("a", std::string(100, 'a'))}, 0.5);
   config.held_out = {write_text("b", "bcdefg"), write_text("c", "x"), path("b")};
   const Dataset data(config, 4, 256, 1);
-  EXPECT_EQ(data.train_tokens(), 100);  // then nothing of the training file is held out
+  EXPECT_EQ(data.train_tokens(), 100);  // with data.held_out, nothing of the training file is held out
   ASSERT_EQ(data.held_out_samples(), 5);
   EXPECT_EQ(data.held_out_tokens(), 13);
   ASSERT_EQ(data.held_out_sources().size(), 3u);
@@ -354,10 +354,10 @@ TEST_F(DatasetTest, TheFingerprintNamesContentsAndOrderNotPaths) {
 
   changed = config;
   changed.held_out = {path("c")};
-  EXPECT_EQ(Dataset(changed, 4, 256, 1).fingerprint(), fingerprint);  // the held-out data do not matter
+  EXPECT_EQ(Dataset(changed, 4, 256, 1).fingerprint(), fingerprint);  // held-out data do not change it
 }
 
-// The fingerprint must not change between machines and versions: runs are resumed by it.
+// Runs resume only with the same fingerprint, so it must not change between machines and versions.
 TEST_F(DatasetTest, TheOrderOfOldRunsStays) {
   write_text("a", "The order of a run must outlive the program that began it.");
   write_text("b", "So must its fingerprint, or nothing could be resumed.");

@@ -72,14 +72,14 @@ bool has_mark(std::string_view file, const Format& format) {
   return file.size() >= format.offset && file.substr(format.offset).starts_with(format.mark);
 }
 
-// Whether there are bytes at the beginning that no text has.
+// Whether the beginning contains bytes that no text has.
 bool has_control_bytes(std::string_view file) {
   constexpr size_t beginning = 64;
   const std::string_view head = file.substr(0, beginning);
   return std::any_of(head.begin(), head.end(), [](unsigned char byte) { return byte < '\t'; });
 }
 
-// Whether the first eight bytes are the length of a header in JSON, as in safetensors.
+// Whether the first eight bytes are the length of a JSON header, as in safetensors.
 bool has_header_length(std::string_view file) {
   uint64_t length = 0;
   if (file.size() < sizeof length) return false;
@@ -87,7 +87,7 @@ bool has_header_length(std::string_view file) {
   return length > 0 && length < file.size();
 }
 
-// A message of protobuf that begins with a piece of the vocabulary.
+// Whether it is a protobuf message that begins with a piece of the vocabulary.
 bool is_sentencepiece(std::string_view file) {
   constexpr size_t beginning = 64;
   return file.starts_with('\n') && file.substr(0, beginning).find("<unk>") != std::string_view::npos &&
@@ -103,7 +103,7 @@ bool is_half_zeros(std::string_view file) {
   return zeros >= std::max<size_t>(2, head.size() / 2);
 }
 
-// The endings of names that bare token ids have: nanoGPT's .bin, dolma's .npy without a header, np.memmap of any name.
+// Whether files of bare token ids have this extension: nanoGPT's .bin, dolma's .npy without a header, np.memmap's any.
 bool may_be_token_ids(const std::string& extension) {
   constexpr std::array endings = {".bin", ".npy", ".dat", ".u16", ".u32"};
   return std::find(endings.begin(), endings.end(), extension) != endings.end();
@@ -134,7 +134,7 @@ std::optional<std::string> format_of_corpus(std::string_view file, const std::st
   for (const Format& format : formats) {
     if (!has_mark(file, format)) continue;
     if (format.offset == 8 && !has_header_length(file)) continue;
-    if (format.mark == "ORC" && !has_control_bytes(file)) continue;  // as ORCHID does
+    if (format.mark == "ORC" && !has_control_bytes(file)) continue;  // a text may begin with ORCHID
     return concat("is ", format.what, "; ", format.remedy);
   }
   if (is_sentencepiece(file)) {

@@ -10,8 +10,8 @@ namespace copus {
 
 namespace {
 
-// The samples of each source in proportion to the shares, at least `least` and at most its size, not rounded yet. A
-// source that its share would take beyond one of these bounds is set to the bound, and the others divide the rest.
+// Returns the unrounded samples of each source: in proportion to the shares, at least `least` and at most its size. A
+// source whose share is beyond one of these bounds gets the bound, and the other sources divide the rest.
 std::vector<double> proportional_parts(const std::vector<int64_t>& sizes, const std::vector<double>& shares,
                                        double samples, double least) {
   constexpr double smallest_share = 1e-30;  // a share may have been rounded to zero
@@ -24,7 +24,7 @@ std::vector<double> proportional_parts(const std::vector<int64_t>& sizes, const 
     }
     return sum;
   };
-  // The sum grows with the scale: it is found by halving the interval, in as many steps as a double has bits.
+  // The sum grows with the scale. 64 bisections find the scale to the last bit of a double.
   double low = 0, high = 1;
   while (parts_sum(high) < samples) high *= 2;
   for (int i = 0; i < 64; ++i) {
@@ -50,7 +50,7 @@ std::vector<HeldOutPart> held_out_parts(const std::vector<int64_t>& sizes, const
   std::vector<double> wanted(sizes.begin(), sizes.end());
   if (!is_whole) wanted = proportional_parts(sizes, shares, static_cast<double>(samples), least);
 
-  // Rounds the running sum, so that each source is off by less than one and the last one makes up the whole.
+  // Rounds the running sum: each source is off by less than one sample, and the last source completes the total.
   double sum = 0, weights = 0;
   int64_t given = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -59,7 +59,7 @@ std::vector<HeldOutPart> held_out_parts(const std::vector<int64_t>& sizes, const
     const int64_t mine = std::clamp<int64_t>(until - given, static_cast<int64_t>(least), sizes[i]);
     given += mine;
     if (mine == 0) continue;
-    // Of the sources that were left out, those that were read stand in (Horvitz and Thompson 1952).
+    // A source that is read with probability `wanted` also represents unread ones (Horvitz and Thompson 1952).
     const double weight = shares[i] / share_sum / std::min(1.0, wanted[i]);
     parts.push_back({static_cast<int64_t>(i), mine, weight});
     weights += weight;

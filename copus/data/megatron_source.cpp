@@ -19,7 +19,7 @@ constexpr int64_t num_sequences_offset = 18;
 constexpr int64_t document_list_length_offset = 26;
 constexpr int64_t header_size = 34;
 
-// Reads a value that need not be aligned: the header's 34 bytes shift everything behind it.
+// Reads a value that may be unaligned, because everything follows a header of 34 bytes.
 template <class Value>
 Value load(const MappedFile& file, int64_t offset) {
   Value value;
@@ -78,7 +78,7 @@ MegatronSource::MegatronSource(const std::string& prefix, int64_t vocab_size)
 
   const auto sequences = load<uint64_t>(index_, num_sequences_offset);
   const auto document_list_length = load<uint64_t>(index_, document_list_length_offset);
-  // Counts are bounded by the file's size before they are multiplied, so that a damaged count cannot overflow.
+  // Bounds counts by the file's size before multiplying them, so that a damaged count cannot overflow.
   const auto bound = static_cast<uint64_t>(index_size);
   const bool fits = sequences <= bound && document_list_length <= bound;
   const uint64_t expected = header_size + 12 * sequences + 8 * document_list_length;
@@ -153,7 +153,7 @@ void MegatronSource::read(int64_t begin, int64_t count, int64_t* out) const {
   COPUS_CHECK(begin >= 0 && count >= 0 && begin + count <= size_, "tokens ", begin, " + ", count, " of ", size_);
   with_token_type(dtype_, [&](auto type) {
     for (int64_t position = begin; position < begin + count; ++position) {
-      // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8 id keeps its sign, to be refused below
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): a negative int8 id stays negative and is refused below
       const auto id = static_cast<int64_t>(load<decltype(type)>(tokens_, position * bytes_per_token_));
       if (id < 0 || id >= vocab_size_)
         throw UserError(concat(tokens_.path(), ": the token at position ", position, " has id ", id,

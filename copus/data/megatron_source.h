@@ -15,8 +15,8 @@ namespace copus {
 // starts with, and n at the end). Both files stay in the page cache; nothing is copied.
 class MegatronSource final : public TokenSource {
  public:
-  // Checks all of the .idx (a scan of 12 bytes a sequence) and its agreement with the size of the .bin. Token ids are
-  // checked whenever they are read, since reading all of them here would read the whole corpus. Throws UserError.
+  // Checks all of the .idx (a scan of 12 bytes a sequence) and that the .bin has the right size. Token ids are only
+  // checked when they are read, since checking them here would read the whole corpus. Throws UserError.
   MegatronSource(const std::string& prefix, int64_t vocab_size);
 
   const std::string& path() const override { return prefix_; }

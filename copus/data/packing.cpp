@@ -30,7 +30,7 @@ void PackedTokens::for_each_document_end(int64_t sample, const Action& action) c
   for (int64_t document = source_->document_at(first); document < source_->num_documents(); ++document) {
     const int64_t document_end = source_->document_end(document);
     if (document_end > end) break;
-    // A document without tokens ends where the one before it did.
+    // An empty document ends where the previous one did.
     if (document_end > previous) action(document_end - 1 - first);
     previous = document_end;
   }
@@ -62,7 +62,7 @@ int64_t PackedTokens::read(int64_t sample, const Sample& to) const {
   return with_loss;
 }
 
-// A document masks one position at most, so most corpora are known at once.
+// A document masks at most one position, so for most corpora the counts alone decide.
 bool PackedTokens::has_loss() const {
   if (num_positions_ == 0 || !mask_document_ends_) return num_positions_ > 0;
   const int64_t last = begin_ + num_positions_ - 1;

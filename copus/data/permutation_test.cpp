@@ -51,7 +51,7 @@ TEST(Permutation, DependsOnTheKeyAlone) {
   EXPECT_NE(order_of(5, 1000), order_of(6, 1000));
 }
 
-// Tiny ranges: every element must come to every place equally often over the keys. The bound is the 5-sigma one of the
+// In tiny ranges every element must come to every place equally often over the keys. The bound is 5 sigma of the
 // chi-squared distribution (mean degrees, variance 2 * degrees).
 TEST(Permutation, IsUniformOverTheKeysInTinyRanges) {
   for (const uint64_t size : {2u, 3u, 5u, 8u, 13u}) {

@@ -26,7 +26,7 @@ class ShardedSource final : public TokenSource {
  private:
   std::string pattern_;
   std::vector<std::unique_ptr<TokenSource>> shards_;
-  // Tokens and documents before each shard, and behind the last one all of them.
+  // The number of tokens or documents before each shard, then the total.
   std::vector<int64_t> token_begins_{0}, document_begins_{0};
 };
 

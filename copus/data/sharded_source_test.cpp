@@ -41,7 +41,7 @@ TEST_F(ShardedSourceTest, FindsPairsByEitherHalfOrThePrefixAndTextByItsName) {
   EXPECT_THAT(corpora_of(path("*.txt")), ElementsAre(path("a.txt"), path("b.txt")));
 }
 
-// A corpus may be cut into shards anywhere between documents: what is trained on is the same, to its fingerprint.
+// A corpus may be split into shards between any two documents without changing the training data or their fingerprint.
 TEST_F(ShardedSourceTest, ShardsAreTheCorpusThatTheyWereCutFrom) {
   std::mt19937 random(5);
   std::vector<std::vector<int64_t>> documents;

@@ -1,4 +1,4 @@
-// A UTF-8 text file as tokens: a token is a byte, and a document ends with a token of its own.
+// A UTF-8 text file as tokens: a token is a byte, and each document ends with a special token.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace copus {
 
-// Reads the file, which stays in the page cache; the document ends are not in it but put between its bytes when tokens
-// are read.
+// Reads the file, which stays in the page cache. The end-of-document tokens are not in the file; read() inserts them
+// between its bytes.
 class TextSource final : public TokenSource {
  public:
   static constexpr int64_t vocab_size = 256;
@@ -19,9 +19,9 @@ class TextSource final : public TokenSource {
   // The token after the last byte of a document. UTF-8 never contains it.
   static constexpr int64_t end_of_document = 0xFF;
 
-  // Opens the file. Documents end at `document_separator`, which is not part of them; empty documents are left out. An
-  // empty separator makes the file one document. Throws UserError if the file cannot be read, holds no text, is of
-  // another format (naming it), or is not UTF-8 (naming the byte offset and line where it stops being so).
+  // Opens the file. Documents end at `document_separator`, which is not part of them. Empty documents are left out. An
+  // empty separator makes the file one document. Throws UserError if the file cannot be read, holds no text, has
+  // another format (named in the message), or is not UTF-8 (with the byte offset and line of the first error).
   TextSource(const std::string& path, const std::string& document_separator);
 
   const std::string& path() const override { return file_.path(); }

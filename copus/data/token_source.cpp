@@ -34,7 +34,7 @@ bool is_file(const std::string& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-// Prefix of a pair of which the user has named one half: "corpus" for "corpus.idx".
+// Returns the prefix of a pair when the user named one half of it: "corpus" for "corpus.idx".
 std::string prefix_of_half(const std::string& path) {
   const std::filesystem::path file(path);
   if (file.extension() != ".bin" && file.extension() != ".idx") return "";
@@ -46,7 +46,7 @@ std::string prefix_of_half(const std::string& path) {
 std::vector<std::string> corpora_of(const std::string& path) {
   if (!is_path_pattern(path) || is_file(path) || is_file(path + ".bin")) return {path};
   std::set<std::string> corpora;
-  // A pattern may be of prefixes, which are no files themselves.
+  // A pattern may match prefixes of pairs, which are not files themselves.
   for (const std::string& pattern : {path, path + ".bin"}) {
     for (const std::string& file : matching_paths(pattern)) {
       if (!is_file(file)) continue;

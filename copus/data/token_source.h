@@ -1,4 +1,4 @@
-// A source of tokens: one long stream of token ids with random access, cut into documents.
+// A source of tokens: one long stream of token ids with random access, divided into documents.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace copus {
 
-// The interface of all sources. Immutable; every method may be called from several threads at once.
+// The interface of all sources. Immutable; several threads may call every method at once.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -23,25 +23,24 @@ class TokenSource {
   // outside the vocabulary.
   virtual void read(int64_t begin, int64_t count, int64_t* out) const = 0;
 
-  // Number of documents, which are in stream order and cover the stream. document_end is one past the last token of a
-  // document.
+  // The number of documents, which cover the stream in order. document_end is one past the last token of a document.
   virtual int64_t num_documents() const = 0;
   virtual int64_t document_end(int64_t document) const = 0;
 
-  // Tells whether a token is a byte of text, or the end-of-document mark.
+  // Returns whether tokens are bytes of text and end-of-document tokens.
   virtual bool is_text() const = 0;
 
-  // The first document that ends after `position`, num_documents() if there is none.
+  // Returns the first document that ends after `position`, or num_documents() if there is none.
   int64_t document_at(int64_t position) const;
 };
 
-// Lists the corpora that a path names: itself, or where it is a pattern (base/path_pattern.h) and no file or pair has
-// exactly this name, the text files and the prefixes of .bin/.idx pairs that match, sorted. It may match both halves of
-// a pair, or one of them, or the prefix. Throws UserError where nothing matches.
+// Lists the corpora that a path names: the path itself, or, if the path is a pattern (base/path_pattern.h) and no file
+// or pair has exactly this name, the matching text files and prefixes of .bin/.idx pairs, sorted. A pattern may match
+// either half of a pair, both, or its prefix. Throws UserError if nothing matches.
 std::vector<std::string> corpora_of(const std::string& path);
 
 // Opens a text file, the prefix of a Megatron .bin/.idx pair, or a pattern, whose corpora become one stream in the
-// order of their names. A regular file with exactly this name is text. Throws UserError if there is none, or for any
+// order of their names. A regular file with exactly this name is text. Throws UserError if there is none, and for any
 // fault of its contents.
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, const std::string& document_separator,
                                                int64_t vocab_size);

@@ -1,4 +1,4 @@
-// Corpora for this room's tests: a folder of its own for each test, text files and .bin/.idx pairs in it.
+// Corpora for this room's tests: text files and .bin/.idx pairs in a separate folder for each test.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -72,8 +72,8 @@ std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& effic
                                                  const BranchPoint& point, double alpha);
 
 // Finds the exponent of the rate's factor with the most efficient branches, averaged over the batches and repetitions
-// that all exponents have. The interval holds the tried exponents that are not significantly worse (paired t-test, 95
-// %). Empty with fewer than two pairs to compare.
+// that all exponents have. The interval holds the tried exponents that are not significantly worse (paired t-test,
+// 95 %). Empty with fewer than two pairs to compare.
 std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencies);
 
 }  // namespace copus
