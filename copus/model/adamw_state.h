@@ -1,4 +1,4 @@
-// What AdamW updates of a range of elements: tensors of libtorch, or pointers for the kernels of a device.
+// The state that AdamW updates for a range of elements: tensors of libtorch, or pointers for the kernels of a device.
 #pragma once
 
 namespace copus {
@@ -7,7 +7,7 @@ template <class T>
 struct AdamWState {
   T master, exp_avg, exp_avg_sq;
 
-  // Returns change(tensor) of each.
+  // Returns change(tensor) for each tensor.
   template <class Change>
   auto map(const Change& change) const -> AdamWState<decltype(change(master))> {
     return {change(master), change(exp_avg), change(exp_avg_sq)};

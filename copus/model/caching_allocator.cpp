@@ -19,10 +19,10 @@ namespace copus {
 namespace {
 
 constexpr size_t huge_page = size_t{2} << 20;
-constexpr size_t smallest_cached = size_t{64} << 10;  // malloc caches smaller blocks well enough itself
+constexpr size_t smallest_cached = size_t{64} << 10;  // malloc caches smaller blocks well enough
 constexpr size_t cache_line = 64;
 
-// Rounds up to one of eight sizes per power of two, so that blocks are found again and at most an eighth is wasted.
+// Rounds up to one of eight sizes per power of two, so that blocks can be reused and at most an eighth is wasted.
 size_t size_class(size_t bytes) {
   if (bytes < smallest_cached) return round_up(bytes, cache_line);
   const size_t step = std::bit_floor(bytes) / 8;

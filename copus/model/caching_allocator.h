@@ -1,5 +1,5 @@
-// A caching allocator for host tensors. Activations of tens of MB are allocated and freed many times a step; handing
-// them back to the kernel costs a page fault per 4 KiB on the next touch, ten times the cost of the memory access
+// A caching allocator for host tensors. A step allocates and frees activations of tens of MB many times. If freed
+// memory went back to the kernel, the next access would cost a page fault per 4 KiB, ten times the cost of the access
 // itself (docs/decisions/model.md). This allocator keeps freed blocks by size, on huge pages.
 #pragma once
 
@@ -27,9 +27,9 @@ class HostMemoryExceeded : public std::bad_alloc {
   const char* what() const noexcept override { return "the host memory that this rank may use is used up"; }
 };
 
-// Sets the limit of reserved bytes; 0, the initial value, is no limit. Cached blocks go back to the operating system,
-// and again before a tensor for which more would have to be reserved throws HostMemoryExceeded. Tensors that are there
-// beyond a new limit stay.
+// Sets the limit of reserved bytes; 0, the initial value, means no limit. Returns cached blocks to the operating
+// system, and does so again before a tensor that exceeds the limit throws HostMemoryExceeded. Live tensors beyond a new
+// limit stay.
 void set_host_memory_limit(int64_t bytes);
 
 }  // namespace copus

@@ -32,8 +32,8 @@ std::vector<std::string> feed_forward_inputs(const ModelDescription& model) {
   return {"up_proj"};
 }
 
-// Joins a row-parallel layer, whose terms the ranks add up: the first rank's has the bias. Each rank sees the bias's
-// whole gradient.
+// Joins a row-parallel layer. The ranks sum its outputs, so only the first rank adds the bias. Each rank sees the whole
+// gradient of the bias.
 Linear row_parallel_linear(const ParameterStore& parameters, const std::string& prefix, const char* name, bool bias,
                            const TensorParallel& tensor_parallel) {
   Linear linear = join_linear(parameters, prefix, {name}, bias);
@@ -121,7 +121,8 @@ void DecoderLayer::project_gate_up(LayerActivations& a, const at::Tensor& attend
     a.attention_output_statistics = norm.statistics;
   }
   output = scaled(output);
-  // The feed-forward reads the sum, which its norm makes, or beside attention what attention reads.
+  // The feed-forward's input norm also computes the sum a.middle. Without this norm, or with parallel blocks, it is
+  // computed here.
   const bool is_summed = parallel_residual_ || !feed_forward_norms_.input;
   if (is_summed) a.middle = kernels::add(a.input, output);
   if (!feed_forward_norms_.input) {
@@ -215,7 +216,8 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
   at::Tensor input_gradient = column_backward(gate_up_, activation.input, a.feed_forward_input,
                                               std::exchange(a.all_feed_forward_input, {}), weight_gradients);
   activation = {};
-  // The gradient of the stream without what attention reads: of the sum after attention, or of the layer's input.
+  // The gradient of the sum after attention. With parallel blocks it is the gradient of the layer's input without the
+  // path through attention.
   const at::Tensor stream_gradient = feed_forward_norms_.input_backward(
       input_gradient, parallel_residual_ ? a.input : a.middle, a.feed_forward_statistics, dy, weight_gradients);
 

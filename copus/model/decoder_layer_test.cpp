@@ -1,4 +1,4 @@
-// Tests the split of a layer's backward pass: weight gradients that run later are bitwise those that run at once.
+// Tests the split backward pass of a layer: deferred weight gradients are bitwise equal to immediate ones.
 #include "copus/model/decoder_layer.h"
 
 #include <ATen/Context.h>

@@ -1,4 +1,4 @@
-// Tests the whole model against autograd through the plain reference, in float64; its modes against each other,
+// Tests the whole model against autograd through the plain reference, in float64, and its modes against each other,
 // bitwise.
 #include "copus/model/decoder.h"
 
@@ -149,8 +149,8 @@ Input random_input(const ModelDescription& model, int64_t batch, int64_t sequenc
   return input;
 }
 
-// Returns the gradients in the order of store.parameters(); a tied head's is the last and not yet added to the
-// embedding's.
+// Returns the gradients in the order of store.parameters(). A tied head's gradient is the last one, and not yet added
+// to the embedding's.
 std::vector<at::Tensor> all_gradients(const ParameterStore& store) {
   std::vector<at::Tensor> gradients;
   for (const Parameter& parameter : store.parameters()) gradients.push_back(parameter.gradient.clone());
@@ -176,8 +176,8 @@ void expect_matches_autograd(const ModelDescription& model, int64_t batch, int64
   EXPECT_LE(relative_error(decoder.logits(input.tokens), logits), 1e-12);
   EXPECT_LE(relative_error(decoder.loss(input.tokens, input.targets), loss), 1e-12);
   EXPECT_LE(relative_error(decoder.forward_backward(input.tokens, input.targets, 0.5), loss), 1e-12);
-  // Without rotary embeddings a bias of the keys adds the same to all scores of a query: its gradient is zero, but for
-  // rounding of the others' size.
+  // Without rotary embeddings a bias of the keys adds the same value to all scores of a query. Its gradient is zero,
+  // except for rounding errors relative to the other gradients.
   double largest = 0;
   for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -198,7 +198,7 @@ TEST(Decoder, EveryGradientMatchesAutogradInFloat64) {
   }
 }
 
-// Parts that no published model has together compute what each of them says.
+// Combinations of options that no published model has still compute what each option says.
 TEST(Decoder, RandomCombinationsOfOptionsMatchAutogradInFloat64) {
   std::mt19937 random(50);
   const auto draw = [&](int values) { return static_cast<int>(random() % static_cast<unsigned>(values)); };
@@ -260,7 +260,7 @@ TEST(Decoder, RecomputeChangesNoBit) {
 }
 
 TEST(Decoder, Float32AndBfloat16StayNearFloat64) {
-  // Rounding of weights is part of the difference in bfloat16 (2^-9 each), over three layers.
+  // In bfloat16 the difference includes the rounding of weights (2^-9 each), over three layers.
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 6e-2}}) {
     for (const Variant& variant : variants()) {
       at::manual_seed(6);
@@ -283,7 +283,7 @@ TEST(Decoder, Float32AndBfloat16StayNearFloat64) {
   }
 }
 
-// In transformers Gemma 3's multiplier is a tensor of the weights' dtype, and Granite's a number.
+// In transformers, Gemma 3's multiplier is a tensor of the weights' dtype, Granite's a Python number.
 TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
   ModelDescription model = small_model();
   const double root = std::sqrt(1152.0);
@@ -302,7 +302,7 @@ TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
   }
 }
 
-// When a sequence outgrows the original context, all of its positions get other angles.
+// When a sequence outgrows the original context, the angles of all its positions change.
 TEST(Decoder, GenerationBeyondTheOriginalContextOfLongropeSeesWhatTrainingSees) {
   ModelDescription model = small_model();
   model.rope_scaling = RopeScaling{.type = RopeType::longrope,
@@ -345,7 +345,7 @@ TEST(Decoder, MicroBatchesAccumulate) {
   }
 }
 
-// Packed documents that stay apart are trained as if each were alone in its sequence.
+// Packed documents that stay apart train as if each were alone in its sequence.
 TEST(Decoder, DocumentsAreTrainedAsIfAlone) {
   const std::vector<int64_t> lengths = {1, 7, 4, 9};
   std::vector<int64_t> starts;
@@ -374,7 +374,7 @@ TEST(Decoder, DocumentsAreTrainedAsIfAlone) {
       double largest = 0;
       for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());
       for (size_t i = 0; i < expected.size(); ++i) {
-        // A gradient that is zero but for rounding is judged by the others' size.
+        // A gradient that is zero except for rounding is compared with the size of the others.
         const double error = (store.parameters()[i].gradient - expected[i]).norm().item<double>();
         EXPECT_LE(error, 1e-12 * std::max(expected[i].norm().item<double>(), 1e-3 * largest))
             << variant.name << " " << store.parameters()[i].info.name;

@@ -9,7 +9,7 @@ namespace copus {
 
 namespace {
 
-// Returns the allocator of a GPU, which exists from its first use on.
+// Returns the allocator of a GPU, which creates itself at its first use.
 c10::DeviceAllocator& allocator_of(at::Device device) {
   at::globalContext().lazyInitDevice(device.type());
   return *c10::getDeviceAllocator(device.type());

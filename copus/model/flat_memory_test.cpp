@@ -1,4 +1,4 @@
-// Tests tensors whose memory comes and goes.
+// Tests tensors whose memory is allocated and freed.
 #include "copus/model/flat_memory.h"
 
 #include <ATen/ops/arange.h>

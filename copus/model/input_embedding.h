@@ -1,5 +1,5 @@
-// The embedding in front of the first decoder layer: of tokens, to which that of positions may be added. With tensor
-// parallelism every rank holds a part of the vocabulary, and all positions, which the first rank's term has.
+// The embedding before the first decoder layer: of tokens, plus optionally of positions. With tensor parallelism every
+// rank holds a part of the vocabulary and all positions, and only the first rank adds the positions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,10 @@ class InputEmbedding {
   // Looks up tokens, int64 [batch, sequence]. positions: as MicroBatch::positions(). Returns the residual stream,
   // [local rows, hidden].
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions) const;
-  // Does so for the continuation of one document, whose first token here has the position `first`.
+  // Does the same for a continuation of one document, whose first token here has the position `first`.
   at::Tensor forward_from(const at::Tensor& tokens, int64_t first) const;
 
-  // Adds to the main gradients. dy: the gradient of the stream that forward() returned.
+  // Adds to the main gradients. dy: the gradient of forward()'s result.
   void backward(const at::Tensor& dy, const at::Tensor& tokens, const at::Tensor& positions) const;
 
  private:
@@ -30,7 +30,7 @@ class InputEmbedding {
   TensorParallel tensor_parallel_;
   const Parameter& table_;
   const Parameter* positions_;  // null: positions are not learned
-  double multiplier_;           // of the rows of the table
+  double multiplier_;           // of the table's rows
 };
 
 }  // namespace copus

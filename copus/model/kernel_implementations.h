@@ -11,7 +11,7 @@ inline at::ScalarType master_dtype(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// What every implementation has.
+// Kernels that every implementation has.
 #define COPUS_COMMON_KERNELS                                              \
   decltype(kernels::add_norm) add_norm;                                   \
   decltype(kernels::norm_backward) norm_backward;                         \
@@ -29,14 +29,14 @@ inline at::ScalarType master_dtype(const at::Tensor& tensor) {
   decltype(kernels::adamw_) adamw_;                                       \
   decltype(kernels::signum_) signum_
 
-// What GPUs leave to the generic implementation.
+// Kernels that GPUs leave to the generic implementation.
 #define COPUS_PROJECTION_KERNELS                                  \
   decltype(kernels::projection_squares) projection_squares;       \
   decltype(kernels::normalize_projections) normalize_projections; \
   decltype(kernels::projection_products) projection_products;     \
   decltype(kernels::normalize_projections_backward_) normalize_projections_backward_
 
-// Compositions of ATen operators: any device and dtype, and the reference that the fused kernels are tested against.
+// Compositions of ATen operators: for any device and dtype, and the reference in tests of the fused kernels.
 namespace generic {
 
 COPUS_COMMON_KERNELS;
@@ -61,8 +61,8 @@ decltype(kernels::squared_norm) squared_norm;
 
 }  // namespace on_cpu
 
-// Fused kernels of a GPU, for contiguous tensors of float32 and bfloat16: in a build for a GPU, and over the emulated
-// device in tests.
+// Fused kernels of a GPU, for contiguous tensors of float32 and bfloat16. They exist in builds for a GPU and, over the
+// emulated device, in tests.
 namespace on_gpu {
 
 COPUS_COMMON_KERNELS;
@@ -76,13 +76,14 @@ decltype(kernels::round_to) round_to;
 #undef COPUS_COMMON_KERNELS
 #undef COPUS_PROJECTION_KERNELS
 
-// Attention by cuDNN, in a build that has its headers (kernels_cudnn.cpp); elsewhere it takes none.
+// Attention by cuDNN, in a build that has its headers (kernels_cudnn.cpp). Other builds have a stand-in that accepts no
+// shape.
 namespace on_cudnn {
 
-// Tells whether attention on this device is cuDNN's, for the shapes that it takes.
+// Returns whether cuDNN computes attention on this device, for the shapes that it supports.
 bool is_for(at::Device device);
-// Tells whether cuDNN takes this shape, on this device and with results that repeat bitwise. The first call for a shape
-// prepares its kernels, which takes a tenth of a second or so.
+// Returns whether cuDNN supports this shape on this device with results that repeat bitwise. The first call for a shape
+// prepares its kernels, which takes about 0.1 s.
 bool takes_attention(const at::Tensor& qkv, const AttentionShape& shape);
 decltype(kernels::attention) attention;
 decltype(kernels::attention_backward) attention_backward;

@@ -13,7 +13,7 @@ namespace copus::kernels {
 namespace {
 
 #ifdef COPUS_GPU_EMULATED
-// Tests let the GPU's kernels compute on the CPU's tensors.
+// In tests the GPU's kernels compute on the CPU's tensors.
 constexpr bool has_gpu = true;
 constexpr at::DeviceType gpu = at::kCPU;
 #else

@@ -1,10 +1,11 @@
-// Every tensor kernel that training calls, in one place: this header is what the product stands on. The model is
-// written against it and names no ATen operator itself. Most of these are our own fused kernels, on the CPU (cpu/) and
-// on GPUs (gpu/); tensors that those do not accept are left to compositions of ATen operators (kernels_generic.cpp).
+// Every tensor kernel that training calls. The model is written against this header and names no ATen operator itself.
+// Most kernels are our own fused ones, on the CPU (cpu/) and on GPUs (gpu/). For tensors that those do not accept,
+// compositions of ATen operators take over (kernels_generic.cpp).
 //
-// Activations are row-major [rows, width] in the compute dtype (float32, bfloat16, float64 in tests), one row a token;
-// main gradients and optimizer state are in the master dtype (float32; float64 in tests). Results are fresh tensors
-// unless stated. On CUDA every call is ordered on the current stream, and only those that touch host memory wait.
+// Activations are row-major [rows, width] in the compute dtype (float32, bfloat16, float64 in tests), one row per
+// token. Main gradients and optimizer state are in the master dtype (float32; float64 in tests). Results are fresh
+// tensors unless stated otherwise. On CUDA every call is ordered on the current stream, and only calls that touch host
+// memory wait.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +22,7 @@ namespace copus::kernels {
 // ---- memory -------------------------------------------------------------------------------------------------------
 
 at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
-// Makes a tensor over existing host memory; calls `release` when no tensor refers to it any more.
+// Makes a tensor over existing host memory, and calls `release` when no tensor refers to the memory any more.
 at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dtype, std::function<void()> release);
 at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
 // Copies from the host without waiting for a GPU; `data` may change as soon as the call returns.
@@ -39,8 +40,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 at::Tensor linear_input_gradient(const at::Tensor& dy, const at::Tensor& weight);
 // Computes the same into `out`, rows of a larger matrix.
 void linear_input_gradient_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight);
-// Adds gradient [out, in] += dy^T x. A float32 gradient of bfloat16 factors takes part in the product's own sums where
-// the device can do that, which the first call finds out.
+// Adds gradient [out, in] += dy^T x. With a float32 gradient and bfloat16 factors, the product accumulates directly
+// into the gradient if the device supports this. The first call finds out whether it does.
 void add_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& x);
 // Adds gradient [out] += sum of dy's rows.
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy);
@@ -48,7 +49,7 @@ void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy);
 // ---- decoder layer ------------------------------------------------------------------------------------------------
 
 struct NormResult {
-  at::Tensor sum;         // residual + delta (residual itself where delta is undefined)
+  at::Tensor sum;         // residual + delta (residual itself if delta is undefined)
   at::Tensor normed;      // the norm of the sum
   at::Tensor statistics;  // master dtype: RMSNorm's 1 / rms, [rows]; LayerNorm's mean and 1 / std, [rows, 2]
 };
@@ -58,13 +59,13 @@ at::Tensor add(const at::Tensor& a, const at::Tensor& b);
 at::Tensor multiply(const at::Tensor& x, double factor);
 // Computes 1 + x.
 at::Tensor add_one(const at::Tensor& x);
-// Normalises rows: LayerNorm with a bias [width], RMSNorm where it is undefined.
+// Normalises rows: LayerNorm with a bias [width], RMSNorm if the bias is undefined.
 NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const at::Tensor& weight,
                     const at::Tensor& bias, double epsilon);
 
-// Returns residual_gradient + the norm's input gradient (residual_gradient may be undefined); adds the weight's
-// gradient to weight_gradient [width]. The shape of `statistics` tells the kind of norm. The gradient of a bias is that
-// of a linear layer's.
+// Returns residual_gradient + the norm's input gradient (residual_gradient may be undefined), and adds the weight's
+// gradient to weight_gradient [width]. The shape of `statistics` tells the kind of norm. For the gradient of a bias use
+// add_linear_bias_gradient.
 at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
                          const at::Tensor& weight, const at::Tensor& residual_gradient,
                          const at::Tensor& weight_gradient);
@@ -76,35 +77,35 @@ struct AttentionShape {
   // A query attends to its own position and to the window - 1 positions before it. 0: to all positions before it.
   int64_t window = 0;
   double multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
-  double softcap = 0;     // scaled scores s become softcap tanh(s / softcap); 0: they stay
-  // Where a query's document begins, int64 [batch, sequence], ascending: it attends to no position before that.
-  // Undefined: a sequence is one document.
+  double softcap = 0;     // scaled scores s become softcap tanh(s / softcap); 0: unchanged
+  // The beginning of each query's document, int64 [batch, sequence], ascending. A query attends to no position before
+  // it. Undefined: a sequence is one document.
   at::Tensor document_starts = {};
   double scale() const { return score_scale(multiplier, head_dim); }
   bool has_window() const { return window > 0 && window < sequence; }
   int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-// Normalises every query head and every key head of a row by itself: RMSNorm (Zhang & Sennrich 2019) over head_dim,
-// with one weight [head_dim] for all query heads and one for all key heads. Values are copied.
+// Normalises every query head and every key head of a row separately: RMSNorm (Zhang & Sennrich 2019) over head_dim,
+// with one weight [head_dim] for all query heads and one for all key heads. Copies values unchanged.
 at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
                            const at::Tensor& key_weight, double epsilon);
-// Turns the gradient of normalize_heads' result into that of `qkv`, in place, and adds the weights' gradients to
-// query_weight_gradient and key_weight_gradient [head_dim].
+// Turns the gradient of normalize_heads' result into the gradient of `qkv`, in place, and adds the weights' gradients
+// to query_weight_gradient and key_weight_gradient [head_dim].
 void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
                                const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,
                                const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
-// RMSNorm over all queries of a row together, and over all its keys. A rank may hold some of the heads: the ranks add
-// up the sums that both directions need.
+// RMSNorm over all queries of a row together, and over all its keys. A rank may hold some of the heads. Both directions
+// need sums over the heads of all ranks, so the ranks add their sums up.
 struct ProjectionNorm {
-  at::Tensor query_weight, key_weight;  // [heads * head_dim], [kv_heads * head_dim]: of the heads that are here
+  at::Tensor query_weight, key_weight;  // [heads * head_dim], [kv_heads * head_dim]: of the local heads
   int64_t query_width, key_width;       // heads * head_dim and kv_heads * head_dim of all ranks
   double epsilon;
 };
 // Computes the sums of squares of each row's queries and of its keys, [rows, 2], master dtype.
 at::Tensor projection_squares(const at::Tensor& qkv, const AttentionShape& shape);
-// Normalises with the squares of all ranks. Values are copied.
+// Normalises with the squares summed over all ranks. Copies values unchanged.
 at::Tensor normalize_projections(const at::Tensor& qkv, const AttentionShape& shape, const ProjectionNorm& norm,
                                  const at::Tensor& squares);
 // Computes the sums of gradient * weight * qkv over each row's queries and over its keys, [rows, 2], master dtype.
@@ -116,9 +117,9 @@ void normalize_projections_backward_(const at::Tensor& gradient, const at::Tenso
                                      const ProjectionNorm& norm, const at::Tensor& squares, const at::Tensor& products,
                                      const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
-// Rotates the first r elements of each query and key head in place (backward: by the opposite angle, which is the
-// gradient's rotation). cosine, sine: [sequence, r / 2], or [batch * sequence, r / 2] where each row has its own angle;
-// master dtype.
+// Rotates the first r elements of each query and key head in place. Backward rotates by the opposite angle, which gives
+// the gradient. cosine, sine: [sequence, r / 2], or [batch * sequence, r / 2] if each row has its own angle; master
+// dtype.
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward);
 
@@ -126,14 +127,14 @@ struct AttentionResult {
   at::Tensor output;       // [batch * sequence, heads * head_dim]
   at::Tensor log_sum_exp;  // [batch, heads, sequence]
 };
-// Computes causal softmax(scale q k^T) v, with the shape's scale and soft-cap and within its window and documents.
+// Computes causal softmax(scale q k^T) v with the shape's scale and soft-cap, within its window and documents.
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape);
 // Computes the gradient of qkv (with rotated queries and keys).
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
                               const AttentionShape& shape);
 // Computes attention of new queries over a cache, for generation. query [batch, heads, n, head_dim]; key, value [batch,
-// kv_heads, length, head_dim]; query i sees the keys up to length - n + i, of these the last `window` of the shape (0:
-// all). Returns [batch, n, heads * head_dim].
+// kv_heads, length, head_dim]. Query i sees the keys before position length - n + i + 1, or only the last `window` of
+// them (0: all). Returns [batch, n, heads * head_dim].
 at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const AttentionShape& shape);
 
@@ -141,41 +142,41 @@ struct Activation {
   ActivationFunction function = ActivationFunction::silu;
   bool is_gated = true;
 };
-// Computes function(gate) * up, [rows, f], for `input` [rows, 2 f] (gate, then up); function(input) [rows, f] where it
-// is not gated.
+// Computes function(gate) * up, [rows, f], for `input` [rows, 2 f] (gate, then up); without a gate function(input)
+// [rows, f].
 at::Tensor activate(const at::Tensor& input, const Activation& activation);
 struct ActivationGradient {
   at::Tensor input;       // the gradient, of the shape of the input
-  at::Tensor activation;  // the forward's result again, [rows, f]
+  at::Tensor activation;  // recomputed result of activate(), [rows, f]
 };
-// Computes the gradient. It may reuse the memory of either tensor for its results, so they must not be read afterwards.
+// Computes the gradient. Its results may reuse the memory of either tensor, so do not read the tensors afterwards.
 ActivationGradient activate_backward(const at::Tensor& activation_gradient, const at::Tensor& input,
                                      const Activation& activation);
 
 // ---- embedding and loss -------------------------------------------------------------------------------------------
 
-// A vocabulary may be cut into parts (tensor parallelism). `first_token` is the first token of this part, which has
+// A vocabulary may be split into parts (tensor parallelism). `first_token` is the first token of this part, which has
 // `vocab` rows of the table, or columns of the logits.
 
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens);  // tokens int64 [rows] -> [rows, width]
-// Looks up a part of the table: tokens that are not in it give zero rows.
+// Looks up tokens in a part of the table. Tokens outside the part give zero rows.
 at::Tensor embedding_part(const at::Tensor& weight, const at::Tensor& tokens, int64_t first_token);
-// Adds gradient [vocab, width] += rows of dy at their tokens, in a fixed order; tokens outside the part are left out.
+// Adds gradient [vocab, width] += rows of dy at their tokens, in a fixed order. Tokens outside the part add nothing.
 void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens,
                             int64_t first_token);
 
 // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor). With `gradient`, replaces the logits by
-// loss_scale * d(loss)/d(logits). logits [rows, vocab]; targets int64 [rows]. With a softcap the logits x count as
-// softcap tanh(x / softcap) here and below; the gradient is that of x.
+// loss_scale * d(loss)/d(logits). logits [rows, vocab]; targets int64 [rows]. A softcap replaces the logits x by
+// softcap tanh(x / softcap), here and below; the gradient is still the gradient of x.
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
                     const at::Tensor& loss_sum, double softcap = 0);
 
-// Computes, over the columns that are here, the statistics for the softmax of whole rows: float64 [rows, 3] of the
-// largest logit, the sum of exp(logit - largest), and the target's logit, 0 where it is not here.
+// Computes statistics over the local columns for the softmax of whole rows: float64 [rows, 3] of the largest logit, the
+// sum of exp(logit - largest), and the target's logit (0 if its column is not local).
 at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
                               double softcap = 0);
-// Computes cross_entropy_ of rows whose columns are cut into parts, from the statistics of every part, [parts, rows, 3]
-// in the order of the vocabulary. Every part adds the same, whole loss.
+// Computes cross_entropy_ of rows whose columns are split into parts, from the statistics of all parts, [parts, rows,
+// 3] in the order of the vocabulary. Every part adds the same, whole loss.
 void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
                          const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum,
                          double softcap = 0);
@@ -189,8 +190,8 @@ struct AdamWStep {
   double gradient_scale;                      // multiplies the gradient first (clipping)
   double bias_correction1, bias_correction2;  // 1 - beta^t
 };
-// Updates flat ranges of equal length in place: decoupled weight decay (Loshchilov & Hutter 2019), as
-// torch.optim.AdamW.
+// Updates flat ranges of equal length in place, like torch.optim.AdamW: decoupled weight decay (Loshchilov & Hutter
+// 2019).
 void adamw_(const AdamWState<at::Tensor>& state, const at::Tensor& gradient, const AdamWStep& step);
 
 struct SignumStep {
@@ -203,23 +204,24 @@ void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Ten
 
 inline constexpr int64_t squared_norm_block = 64;
 
-// Computes the squared norm of the elements begin .. end of a flat contiguous tensor: squared in its dtype, summed in
-// float64 within blocks cut at multiples of squared_norm_block, and exactly over the blocks. The result therefore
-// depends neither on threads nor on ranks between which a tensor is cut at such places. Waits for the result.
+// Computes the squared norm of the elements begin .. end of a flat contiguous tensor. Squares are in its dtype, sums
+// within blocks in float64, and the sum over blocks is exact. Blocks begin at multiples of squared_norm_block, so the
+// result is the same for any number of threads, and for ranks that split a tensor at such multiples. Waits for the
+// result.
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);
 
-// A squared norm of many stretches, added up on their device: the host waits only in take().
+// A squared norm of many ranges, summed on their device. Only take() makes the host wait.
 class NormSum {
  public:
   // Sums over tensors on this device.
   explicit NormSum(at::Device device);
-  // Adds what squared_norm gives for the same elements.
+  // Adds what squared_norm returns for the same elements.
   void add(const at::Tensor& flat, int64_t begin, int64_t end);
   // Returns the sum since the last take. Waits for the device.
   ExactSum take();
 
  private:
-  ExactSum sum_;      // over tensors that no GPU kernel accepts
+  ExactSum sum_;      // of tensors that no GPU kernel accepts
   at::Tensor words_;  // words of an ExactSum, on a GPU
 };
 

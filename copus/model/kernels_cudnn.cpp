@@ -1,10 +1,10 @@
 // Attention by cuDNN, forward and backward. On GPUs of compute capability 9.0 its kernels are about twice as fast as
-// the flash attention that ATen takes where results have to repeat (docs/gpu.md), and cuDNN can be asked for a backward
-// pass that repeats bitwise, which ATen's front end to it does not do. That pass keeps d(softmax) of whole rows, which
-// is why it runs over a few sequences at a time.
+// the flash attention that ATen chooses if results have to repeat (docs/gpu.md). cuDNN also offers a backward pass that
+// repeats bitwise, which ATen's front end to cuDNN does not request. This backward pass keeps d(softmax) of whole rows,
+// so it runs over a few sequences at a time.
 //
-// Needs cuDNN's headers and those of cudnn-frontend to be built (CMakeLists.txt); the library itself is the one that
-// libtorch has loaded.
+// Building this file needs the headers of cuDNN and cudnn-frontend (CMakeLists.txt). At run time it uses the cuDNN
+// library that libtorch has loaded.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 #include <cudnn.h>
@@ -48,15 +48,15 @@ enum Operand : int64_t {
   value_gradient
 };
 
-// Calls what takes device memory beside ATen's allocator, and again when that has given back what it does not use.
-// Throws as the allocator does where there is no memory left; returns other errors.
+// Runs `call`, which allocates device memory outside ATen's allocator. If it fails, empties ATen's cache and retries.
+// Throws like the allocator if memory is still lacking; returns other errors.
 fe::error_t with_memory(at::Device device, const std::function<fe::error_t()>& call) {
   fe::error_t error = call();
   if (error.is_good()) return error;
   c10::getDeviceAllocator(device.type())->emptyCache();
   error = call();
   if (error.is_good()) return error;
-  constexpr size_t least_bytes = size_t{64} << 20;  // of which a kernel's code and local memory take a part
+  constexpr size_t least_bytes = size_t{64} << 20;  // a kernel's code and local memory need part of it
   size_t free_bytes = 0, total_bytes = 0;
   const bool is_full = cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && free_bytes < least_bytes;
   TORCH_CHECK_WITH(OutOfMemoryError, !is_full, "cuDNN: ", error.get_message());
@@ -73,7 +73,7 @@ fe::error_t as_error(cudnnStatus_t status) {
   return {fe::error_code_t::HANDLE_ERROR, fe::detail::get_error_string(status)};
 }
 
-// cuDNN as a thread uses it.
+// A cuDNN handle. Each thread needs its own.
 class Handle {
  public:
   explicit Handle(at::Device device) {
@@ -94,7 +94,7 @@ class Handle {
   cudnnHandle_t handle_ = nullptr;
 };
 
-// Says of a tensor that it is [batch, heads, sequence, head_dim] in rows of `row` elements.
+// Describes a tensor as [batch, heads, sequence, head_dim] in rows of `row` elements.
 void place(Tensor_attributes& tensor, Operand operand, const AttentionShape& shape, int64_t heads, int64_t row) {
   tensor.set_uid(operand)
       .set_dim({shape.batch, heads, shape.sequence, shape.head_dim})
@@ -162,7 +162,7 @@ std::unique_ptr<Graph> backward_graph(const AttentionShape& shape) {
   return graph;
 }
 
-// Prepares a graph's kernels; false where cuDNN has none for it.
+// Prepares a graph's kernels. Returns false if cuDNN has none for it.
 bool prepare(Graph& graph, cudnnHandle_t handle, at::Device device) {
   const bool is_supported = graph.validate().is_good() && graph.build_operation_graph(handle).is_good() &&
                             graph.create_execution_plans({fe::HeurMode_t::A}).is_good() &&
@@ -170,14 +170,14 @@ bool prepare(Graph& graph, cudnnHandle_t handle, at::Device device) {
   return is_supported && with_memory(device, [&] { return graph.build_plans(); }).is_good();
 }
 
-// What is prepared for attention of one shape.
+// The prepared graphs of one attention shape.
 struct Plans {
   std::unique_ptr<Graph> forward;   // of all sequences
   std::unique_ptr<Graph> backward;  // of `sequences_at_once` of them
   int64_t sequences_at_once;
 };
 
-// Prepares a shape; nullptr where cuDNN takes it in one of the directions alone, or not at all.
+// Prepares a shape. Returns nullptr if cuDNN does not support both directions.
 std::unique_ptr<Plans> prepare_plans(const AttentionShape& shape, cudnnHandle_t handle, at::Device device) {
   AttentionShape at_once = shape;
   at_once.batch = sequences_of_attention_backward(shape.batch, shape.heads, shape.sequence);
@@ -187,24 +187,24 @@ std::unique_ptr<Plans> prepare_plans(const AttentionShape& shape, cudnnHandle_t 
   return plans;
 }
 
-// The thread's handle and plans. Ranks of tests are threads.
+// A thread's handle and plans. Ranks are threads in some tests.
 struct ThreadState {
   explicit ThreadState(at::Device device) : handle(device) {}
   Handle handle;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, double>, std::unique_ptr<Plans>> plans;
 };
 
-// The state is for the current device, of which a thread has one.
+// A thread uses one device, and the state belongs to it.
 ThreadState& thread_state(at::Device device) {
   thread_local ThreadState state(device);
   return state;
 }
 
-// Tells whether libtorch has loaded cuDNN, and makes it known to cudnn-frontend.
+// Returns whether libtorch has loaded cuDNN, and passes the library to cudnn-frontend.
 bool has_library() {
   static const bool is_loaded = [] {
     fe::cudnn_dlhandle = dlopen(concat("libcudnn.so.", CUDNN_MAJOR).c_str(), RTLD_NOW | RTLD_NOLOAD);
-    // Lest it open a runtime of another version, the first that it finds.
+    // Otherwise cudnn-frontend opens the first CUDA runtime that it finds, perhaps of another version.
     setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", concat("libcudart.so.", CUDART_VERSION / 1000).c_str(), /*overwrite=*/0);
     return fe::cudnn_dlhandle != nullptr;
   }();
@@ -236,7 +236,7 @@ void execute(const Graph& graph, std::unordered_map<int64_t, void*> operands, at
   succeed(device, [&] { return graph.execute(handle, operands, workspace.data_ptr()); });
 }
 
-// Returns the first of the rows at sequence `first`, behind `columns` elements.
+// Returns the address of the rows of sequence `first`, offset by `columns` elements.
 char* at_sequence(const at::Tensor& rows, const AttentionShape& shape, int64_t first, int64_t columns) {
   COPUS_CHECK(rows.is_contiguous());
   return static_cast<char*>(rows.data_ptr()) +

@@ -52,7 +52,7 @@ at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dt
   return at::from_blob(data, shape, release_data, at::TensorOptions().dtype(dtype));
 }
 
-// Copies to a GPU by way of pinned memory, from which the copy goes on by itself: ATen's allocator does not reuse that
+// Copies to a GPU through pinned memory, so that the copy runs asynchronously. ATen's allocator does not reuse this
 // memory before the copy is done.
 at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kLong);
@@ -116,7 +116,7 @@ namespace {
 
 // Ways to add a product of bfloat16 matrices to a float32 matrix.
 enum class WideSum {
-  in_product,     // the product's sums start from the float32 elements, which are read and written once
+  in_product,     // the product accumulates onto the float32 elements, which are read and written once
   after_product,  // the product in float32, then added
   after_rounding  // the product in bfloat16, then added
 };
@@ -136,8 +136,8 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-// Tells whether `way` adds a small product exactly. Its terms are whole numbers, and the sum has a fraction that
-// float32 just holds and bfloat16 does not. An operator that this libtorch or device lacks throws.
+// Returns whether `way` adds a small product exactly. The product's terms are whole numbers, and the sum has a fraction
+// that float32 can hold and bfloat16 cannot. An operator that this libtorch or device lacks throws.
 bool is_exact(WideSum way, at::Device device) {
   constexpr int64_t rows = 64, in = 32, out = 48;
   const auto whole_numbers = [&](int64_t columns) {
@@ -159,8 +159,8 @@ bool is_exact(WideSum way, at::Device device) {
   return sum.equal(expected);
 }
 
-// Finds the best way once: the devices of a process are alike. With CUDA, libtorch 2.11 and 2.13 have all three ways;
-// ROCm's may refuse results wider than the factors.
+// Finds the best way once, because all devices of a process are alike. With CUDA, libtorch 2.11 and 2.13 have all three
+// ways. ROCm's may refuse results wider than the factors.
 WideSum wide_sum(at::Device device) {
   if (device.is_cpu()) return WideSum::after_rounding;
   static const WideSum best = [&] {
@@ -202,7 +202,7 @@ void synchronize(at::Device device) {
   guard.synchronizeStream(guard.getStream(device));
 }
 
-// Measures with varying bits: a GPU multiplies ones faster, since they take less power.
+// Multiplies values with varying bits, because a GPU multiplies ones faster: they need less power.
 double time_matmul(int64_t n, at::ScalarType dtype, at::Device device) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat).device(device);
   const at::Tensor a = at::arange(n * n, options).remainder_(251).div_(251).sub_(0.5).to(dtype).view({n, n});
@@ -233,8 +233,8 @@ Heads split_heads(const at::Tensor& qkv, const AttentionShape& s) {
 
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t times) { return tensor.repeat_interleave(times, 1); }
 
-// Returns the mask [length_q, length_k], or [batch, 1, length_q, length_k] with documents: true where a query sees a
-// key; the last query sees the last key.
+// Returns the mask [length_q, length_k], or [batch, 1, length_q, length_k] with documents. It is true where a query
+// sees a key. The last query sees the last key.
 at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, const at::Tensor& document_starts,
                        at::Device device) {
   const int64_t last = keys - queries;
@@ -252,17 +252,16 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const A
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-// Chooses the operator that attends to these heads; ATen has several on a GPU. `math` stands for our own composition,
-// which also computes what they do not support, float32 among it. The operators read query, key and value where they
-// lie, and let key and value heads serve several query heads. ATen's choice counts in device, shape and determinism:
-// where kernels are to be deterministic (configure_aten) it is flash attention on compute capabilities 8.0 to 12.1,
-// since the backward pass of cuDNN's, which is the faster one on 9.0 and 10.x, adds in any order. Shapes that the
-// operators themselves, called without ATen's front end, cannot handle are excluded first: heads of odd sizes, which
-// the front end would pad, and sizes between 192 and 256, for which flash attention has no backward pass on some
-// devices.
+// Chooses ATen's operator for these heads; a GPU has several. `math` stands for our own composition, which also
+// computes what the operators do not support, such as float32. The operators read query, key and value in place, and
+// key and value heads may serve several query heads. ATen's choice depends on device, shape and determinism. If kernels
+// have to be deterministic (configure_aten), it is flash attention on compute capabilities 8.0 to 12.1: cuDNN's
+// backward pass in ATen is faster on 9.0 and 10.x, but adds in any order. This function first excludes shapes that the
+// operators, called without ATen's front end, cannot handle: heads of odd sizes, which the front end would pad, and
+// sizes between 192 and 256, for which flash attention has no backward pass on some devices.
 at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   const int64_t head_dim = h.query.size(3);
-  // These operators have neither windows nor documents nor soft-caps.
+  // The operators support neither windows nor documents nor soft-caps.
   if (shape.softcap > 0 || shape.has_window() || shape.document_starts.defined()) return at::SDPBackend::math;
   if (!h.query.is_cuda() || h.query.scalar_type() != at::kBFloat16) return at::SDPBackend::math;
   if (head_dim % 8 != 0 || (head_dim > 192 && head_dim != 256)) return at::SDPBackend::math;
@@ -272,8 +271,8 @@ at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   return is_known ? choice : at::SDPBackend::math;
 }
 
-// Turns [batch, heads, sequence, head_dim] into [batch * sequence, heads * head_dim]; memory that is laid out so is
-// shared.
+// Turns [batch, heads, sequence, head_dim] into [batch * sequence, heads * head_dim]. Shares the memory if it already
+// has this layout.
 at::Tensor join_heads(const at::Tensor& heads) {
   return heads.transpose(1, 2).reshape({heads.size(0) * heads.size(2), heads.size(1) * heads.size(3)});
 }
@@ -282,7 +281,7 @@ at::Tensor join_heads(const at::Tensor& heads) {
 
 namespace {
 
-// The query heads and the key heads of a matrix as rows of their own, in fresh memory: [rows * heads, head_dim].
+// The query heads and the key heads of a matrix as separate rows, in fresh memory: [rows * heads, head_dim].
 struct HeadRows {
   at::Tensor query, key;
 };
@@ -458,7 +457,7 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
     return rows.view({shape.batch, shape.sequence, shape.heads, shape.head_dim}).transpose(1, 2);
   };
   const at::Tensor dy = per_head(output_gradient), output = per_head(forward.output);
-  // The random state is read only with dropout, and the beginnings of sequences only where they are packed.
+  // The random state is read only with dropout, and the sequence offsets only with packed sequences.
   const at::Tensor state = empty({}, at::kLong, at::kCPU), none;
   Heads d;
   switch (attention_operator(h, shape)) {
@@ -499,7 +498,7 @@ void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Ten
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
   ExactSum sum;
   for (int64_t from = begin; from < end;) {
-    // Blocks at either end may be ragged; whole ones between them are summed in one call.
+    // Blocks at either end may be partial. One call sums the whole blocks between them.
     const int64_t whole = (end - from) / squared_norm_block * squared_norm_block;
     const bool aligned = from % squared_norm_block == 0 && whole > 0;
     const int64_t next_cut = (from / squared_norm_block + 1) * squared_norm_block;

@@ -1,4 +1,4 @@
-// The generic kernels of a vocabulary's parts: embedding and loss (kernel_implementations.h).
+// The generic kernels for parts of a vocabulary: embedding and loss (kernel_implementations.h).
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
@@ -15,8 +15,8 @@ at::Tensor soft_cap_slope(const at::Tensor& capped, double softcap) { return 1 -
 
 namespace {
 
-// Indices into a part of the vocabulary (rows or columns): the positions of `tokens` in it, or some valid index where
-// they are not in it, and whether they are.
+// Indices of tokens in a part of the vocabulary (rows or columns), and whether each token is in the part. A token
+// outside the part has some valid index.
 struct PartIndex {
   at::Tensor index, here;
 };
@@ -41,7 +41,7 @@ void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, co
 
 namespace {
 
-// Returns the logits in the master dtype, soft-capped where there is a cap.
+// Returns the logits in the master dtype, soft-capped if there is a cap.
 at::Tensor capped(const at::Tensor& logits, double softcap) {
   const at::Tensor wide = logits.to(master_dtype(logits));
   return softcap > 0 ? soft_cap(wide, softcap) : wide;

@@ -1,5 +1,5 @@
 // Tests every kernel, fused and generic, against autograd through a plain formula in float64, over random shapes, on
-// the device of the tests.
+// the test device.
 #include "copus/model/kernels.h"
 
 #include <ATen/Context.h>
@@ -32,11 +32,11 @@ using kernels::AttentionShape;
 using reference::gradients;
 using reference::relative_error;
 
-// Float64 has 53 bits; sums of some thousand terms lose a few digits of its 16.
+// Float64 has 53 bits. Sums of some thousand terms lose a few of its 16 digits.
 constexpr double float64_tolerance = 1e-12;
-// Float32 has 24 bits; errors of sums grow with the square root of some thousand terms.
+// Float32 has 24 bits. Errors of sums grow with the square root of some thousand terms.
 constexpr double float32_tolerance = 3e-6;
-// Bfloat16 stores 8 bits; every stored intermediate adds half a unit, 2^-9.
+// Bfloat16 stores 8 bits. Every stored intermediate adds half a unit, 2^-9.
 constexpr double bfloat16_tolerance = 1e-2;
 
 double tolerance(at::ScalarType dtype) {
@@ -98,8 +98,8 @@ struct AttentionCase {
   double softcap = 0;
 };
 
-// Heads are fewer and more than the warps of a block on a GPU, and as long as no, one and several vectors of a warp;
-// 256 is the longest that a GPU's backward kernel takes.
+// There are fewer and more heads than a GPU block has warps. Heads are shorter than one vector of a warp, one vector
+// and several vectors long; 256 is the longest head that a GPU's backward kernel accepts.
 TEST_P(Kernels, NormsOfHeads) {
   for (const AttentionCase& c : {AttentionCase{1, 1, 1, 1, 2},
                                  {2, 35, 2, 2, 6},
@@ -138,7 +138,7 @@ TEST_P(Kernels, NormsOfHeads) {
   }
 }
 
-// As on two ranks, which have other query heads and the same key heads, of which the first rank counts them.
+// As on two ranks with different query heads and the same key heads, of which only the first rank counts the keys.
 TEST_P(Kernels, NormsOfProjections) {
   for (const AttentionCase& c :
        {AttentionCase{1, 1, 1, 1, 2}, {2, 35, 2, 2, 6}, {1, 70, 12, 3, 20}, {1, 17, 3, 1, 128}}) {
@@ -146,7 +146,7 @@ TEST_P(Kernels, NormsOfProjections) {
     const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
     const int64_t rows = c.batch * c.sequence, queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
     const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
-    // The queries of the other rank are of the same widths; only their sums are needed here.
+    // The other rank's queries have the same widths. Only their sums are needed here.
     const at::Tensor other = random({rows, queries});
     const at::Tensor query_weight = random({queries}).set_requires_grad(true);
     const at::Tensor key_weight = random({keys}).set_requires_grad(true);
@@ -209,8 +209,8 @@ TEST_P(Kernels, ActivationsAndTheirGradients) {
 }
 
 TEST_P(Kernels, RotaryAndAttention) {
-  // Sizes lie around the block of 64 and the group of 8, with and without shared key heads, and head dimensions differ
-  // from vector widths.
+  // Sizes are around the block of 64 and the group of 8, with and without shared key heads. Head dimensions differ from
+  // vector widths.
   for (const AttentionCase& c : {AttentionCase{1, 1, 1, 1, 2},
                                  {2, 7, 2, 2, 6},
                                  {1, 64, 4, 2, 16},
@@ -229,11 +229,11 @@ TEST_P(Kernels, RotaryAndAttention) {
                                  // Other scales.
                                  {2, 65, 4, 2, 16, 0, 0.1},
                                  {2, 70, 2, 1, 6, 9, 0.7},
-                                 // Soft-caps, of which some scores are far beyond, also within windows.
+                                 // Soft-caps far below some scores, also within windows.
                                  {2, 7, 2, 2, 6, 0, 0, 1, 2.5},
                                  {2, 65, 4, 2, 16, 0, 3.0, 1, 1.5},
                                  {1, 200, 2, 1, 16, 65, 0, 1, 0.7},
-                                 // Heads that rotate in part.
+                                 // Heads of which a part rotates.
                                  {2, 7, 2, 2, 16, 0, 0, 0.75},
                                  {1, 66, 4, 1, 10, 0, 0, 0.2}}) {
     const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim, c.window, c.multiplier, c.softcap};
@@ -243,7 +243,7 @@ TEST_P(Kernels, RotaryAndAttention) {
     const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble).to(test_device()) * 6;
     const at::Tensor cosine = angle.cos().to(master(dtype())), sine = angle.sin().to(master(dtype()));
     const at::Tensor heads = qkv.view({c.batch, c.sequence, c.heads + 2 * c.kv_heads, c.head_dim}).transpose(1, 2);
-    // Values stored between the two kernels are rounded to the dtype; the gradient passes straight through.
+    // Rounds values stored between the two kernels to the dtype; the gradient passes straight through.
     const auto stored = [&](const at::Tensor& x) { return x + (narrow(x).to(at::kDouble) - x).detach(); };
     const at::Tensor query = stored(reference::rotate(heads.narrow(1, 0, c.heads), cosine, sine));
     const at::Tensor key = stored(reference::rotate(heads.narrow(1, c.heads, c.kv_heads), cosine, sine));
@@ -270,7 +270,7 @@ TEST_P(Kernels, RotaryAndAttention) {
   }
 }
 
-// Lengths of documents that fill a sequence, to the starts of the documents of its positions.
+// Returns the document starts of all positions, given the lengths of documents that fill a sequence.
 at::Tensor starts_of(const std::vector<int64_t>& lengths) {
   std::vector<int64_t> starts;
   for (const int64_t length : lengths) starts.insert(starts.end(), length, std::ssize(starts));
@@ -278,8 +278,8 @@ at::Tensor starts_of(const std::vector<int64_t>& lengths) {
 }
 
 TEST_P(Kernels, DocumentsAttendToThemselvesAlone) {
-  // Documents of one token, within a block, that end with a block, over its edges, and of several blocks; the two
-  // sequences of a batch are cut in different places.
+  // Documents of one token, within a block, ending with a block, across its edges, and over several blocks. The two
+  // sequences of a batch are split at different places.
   const std::vector<std::vector<int64_t>> cuts = {{1, 1, 5, 57, 1, 64, 71}, {130, 3, 67}};
   for (const int64_t window : {0, 1, 40, 70}) {
     AttentionShape shape{2, 200, 4, 2, 12, window};
@@ -314,8 +314,8 @@ TEST_P(Kernels, DocumentsAttendToThemselvesAlone) {
   }
 }
 
-// Attention whose backward pass takes a part of the sequences at a time (placement/attention_workspace.h), which on a
-// CPU would take minutes.
+// Attention whose backward pass handles a part of the sequences at a time (placement/attention_workspace.h). On a CPU
+// this would take minutes.
 TEST(LongAttention, RepeatsBitwiseAndKnowsNoOtherSequences) {
   if (test_device().is_cpu()) GTEST_SKIP() << "for a GPU: COPUS_TEST_DEVICE";
   at::manual_seed(31);
@@ -327,7 +327,7 @@ TEST(LongAttention, RepeatsBitwiseAndKnowsNoOtherSequences) {
     const auto result = kernels::attention(qkv, shape);
     const at::Tensor gradient = kernels::attention_backward(dy, qkv, result, shape);
     const auto expected = kernels::generic::attention(qkv, shape);
-    // Two ways to compute in bfloat16 differ by its rounding.
+    // Two bfloat16 computations differ by rounding.
     EXPECT_LE(relative_error(result.output, expected.output), 1e-2);
     EXPECT_LE(relative_error(result.log_sum_exp, expected.log_sum_exp), 1e-4);
     EXPECT_LE(relative_error(gradient, kernels::generic::attention_backward(dy, qkv, expected, shape)), 1e-2);
@@ -423,7 +423,7 @@ TEST_P(Kernels, LinearAndEmbedding) {
   }
 }
 
-// The vocabulary is cut into three parts of different sizes, one of them a single token.
+// The vocabulary is split into three parts of different sizes, one of them a single token.
 TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
   const int64_t vocab = 131, rows = 37;
   const std::vector<int64_t> begin = {0, 64, 65, vocab};
@@ -556,7 +556,7 @@ TEST(Signum, MatchesItsDefinitionInFloat64) {
       at::Tensor expected = start.to(at::kDouble), momentum = at::zeros({1003}, on_device(at::kDouble));
       for (int t = 1; t <= 5; ++t) {
         at::Tensor gradient = at::randn({1003}, at::kDouble).to(test_device(), dtype);
-        gradient.narrow(0, 500, 10).zero_();  // whose momentum has no sign
+        gradient.narrow(0, 500, 10).zero_();  // their momentum has no sign
         (generic ? kernels::generic::signum_ : kernels::signum_)(ours, m, gradient, {1e-2, 0.9, 0.1, 0.5});
         momentum = 0.9 * momentum + 0.1 * 0.5 * gradient.to(at::kDouble);
         expected = expected - 1e-2 * (momentum.sign() + 0.1 * expected);

@@ -1,4 +1,4 @@
-// Stands for kernels_cudnn.cpp in a build without cuDNN's headers.
+// Replaces kernels_cudnn.cpp in a build without cuDNN's headers.
 #include "copus/base/error.h"
 #include "copus/model/kernel_implementations.h"
 

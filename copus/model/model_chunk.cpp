@@ -44,7 +44,7 @@ ModelChunk::ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute reco
   }
 }
 
-// Tells a BucketUse, if there is one.
+// Reports to a BucketUse, if there is one.
 class ModelChunk::Use {
  public:
   explicit Use(BucketUse* use) : use_(use) {}

@@ -1,5 +1,5 @@
-// A run of consecutive decoder layers on one rank, with the embedding before the first and final norm, head and loss
-// after the last: the computing of one pipeline stage, forward and hand-written backward.
+// Consecutive decoder layers on one rank, with the embedding before the first and final norm, head and loss after the
+// last: the computation of one pipeline stage, forward and hand-written backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,16 +20,16 @@
 
 namespace copus {
 
-// One micro-batch, which every stage sees: int64 [batch, sequence] on the device. Positions whose target is
+// One micro-batch, the same for every stage: int64 [batch, sequence] on the device. Positions whose target is
 // `ignored_target` carry no loss.
 struct MicroBatch {
   at::Tensor tokens;
   at::Tensor targets;
-  double loss_scale = 1;  // gradients are those of loss_scale * (sum of token losses)
-  // A copy of the tokens on the host, row by row, for readers that must not wait for the device.
+  double loss_scale = 1;  // for gradients of loss_scale * (sum of token losses)
+  // A copy of the tokens on the host, row by row, for code that must not wait for the device.
   std::vector<int64_t> host_tokens = {};
-  // Where a position's document begins in its sequence, int64 [batch, sequence]: attention and positions begin there.
-  // Undefined: a sequence is one document.
+  // The beginning of each position's document in its sequence, int64 [batch, sequence]: attention and positions start
+  // there. Undefined: a sequence is one document.
   at::Tensor document_starts = {};
 
   // Returns the position of each row in its document, int64 [batch * sequence]; undefined without documents.
@@ -50,20 +50,20 @@ class ModelChunk {
   bool is_first() const { return embedding_.has_value(); }  // reads tokens; other chunks read the stage before's output
   bool is_last() const { return head_.has_value(); }        // ends in the loss
 
-  // Returns an empty tensor of the shape of the residual stream between stages, [local rows, hidden] in the compute
-  // dtype, to receive into.
+  // Returns an empty tensor for receiving the residual stream between stages: [local rows, hidden] in the compute
+  // dtype.
   at::Tensor empty_stream(const MicroBatch& micro_batch) const;
 
-  // Runs F. `input`: the stream from the stage before (undefined on the first). Returns the stream for the next stage,
-  // undefined on the last, where the loss and its gradient are left to B.
-  // All three passes tell `use`, where given, of each bucket in turn.
+  // Runs F. `input`: the stream from the previous stage (undefined on the first). Returns the stream for the next
+  // stage; on the last stage it is undefined, because B computes the loss and its gradient. All three passes report
+  // each bucket to `use`, if given.
   at::Tensor forward(const MicroBatch& micro_batch, const at::Tensor& input, ChunkActivations& kept,
                      BucketUse* use = nullptr);
 
-  // Runs B, and W as far as `weight_gradients` runs it at once. `output_gradient`: the gradient of the stream handed on
-  // (undefined on the last). Returns the gradient of the input (undefined on the first). On the last chunk adds the sum
-  // of token losses, unscaled, to loss_sum (float64 scalar tensor). Of the gradients of layers that are deferred
-  // WeightGradients::run tells instead, and with Mode::deferred nobody.
+  // Runs B, and the part of W that `weight_gradients` runs at once. `output_gradient`: the gradient of forward()'s
+  // result (undefined on the last stage). Returns the gradient of the input (undefined on the first). The last chunk
+  // adds the sum of token losses, unscaled, to loss_sum (float64 scalar tensor). For layers with deferred gradients,
+  // WeightGradients::run reports the buckets with Mode::all_deferred, and nothing reports them with Mode::deferred.
   at::Tensor backward(const MicroBatch& micro_batch, const at::Tensor& output_gradient, ChunkActivations kept,
                       WeightGradients& weight_gradients, const at::Tensor& loss_sum, BucketUse* use = nullptr);
 
@@ -72,14 +72,14 @@ class ModelChunk {
   at::Tensor evaluate(const MicroBatch& micro_batch, const at::Tensor& input, const at::Tensor& loss_sum,
                       BucketUse* use = nullptr);
 
-  // The buckets whose weights these passes use, in the order of their use.
+  // The buckets whose weights these passes read, in the order of their use.
   std::vector<int64_t> weights_of_forward() const;
   std::vector<int64_t> weights_of_backward() const;
   std::vector<int64_t> weights_of_evaluation() const;
 
  private:
   class Use;
-  // Returns the attention of a layer of this chunk, counted from its first one.
+  // Returns the attention shape of a layer, counted from the chunk's first.
   kernels::AttentionShape shape_of(const MicroBatch& micro_batch, size_t layer) const;
   RotaryTable::Rows rotation_of(const MicroBatch& micro_batch, size_t layer);
   ResidualStream through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
@@ -93,10 +93,10 @@ class ModelChunk {
   int64_t first_layer_of_model_;
   std::vector<DecoderLayer> layers_;
   std::optional<OutputHead> head_;
-  // Indices of the buckets: of the embedding, the layers, final norm and head, and a tied head.
+  // The bucket indices of the embedding, of the layers, of final norm and head, and of a tied head.
   std::vector<int64_t> buckets_;
-  size_t first_layer_ = 0;             // position of the first layer's bucket among them
-  std::vector<int64_t> head_weights_;  // buckets that the head reads; a tied one may read the embedding's
+  size_t first_layer_ = 0;             // position of the first layer's bucket in buckets_
+  std::vector<int64_t> head_weights_;  // buckets that the head reads; a tied head may read the embedding's
 };
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Tests that cutting the layers into chunks changes no bit of losses and gradients.
+// Tests that splitting the layers into chunks changes no bit of losses and gradients.
 #include "copus/model/model_chunk.h"
 
 #include <ATen/Context.h>
@@ -45,7 +45,7 @@ std::vector<MicroBatch> two_micro_batches(const ModelDescription& model) {
   return all;
 }
 
-// Lists every way to cut four layers into 1, 2 and 4 stages on 1, 2 and 4 pipeline ranks.
+// Lists every way to split four layers into 1, 2 and 4 stages on 1, 2 and 4 pipeline ranks.
 const std::vector<ParallelStrategy> cuts = {{.pipeline_parallel = 1},
                                             {.pipeline_parallel = 2},
                                             {.pipeline_parallel = 4},
@@ -92,11 +92,11 @@ TEST(ModelChunk, AnyCutIsTheWholeModelToTheBit) {
   }
 }
 
-// What a chunk has told of its buckets, by the name of their first parameter.
+// The reports of a chunk about its buckets, by the name of their first parameter.
 struct Calls {
   std::vector<std::string> weights, gradients_begun, gradients_ended;
   std::vector<int64_t> weight_buckets;
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of ended buckets, and as they were then
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of ended buckets, with their values at that time
 };
 
 class CallRecorder final : public BucketUse {
@@ -161,7 +161,7 @@ TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
     for (const auto& [later, then] : calls.gradients) {
       EXPECT_TRUE(later.equal(then) && then.abs().max().item<float>() > 0);
     }
-    // Where the head reads the embedding's weights, it says so.
+    // A head that reads the embedding's weights reports them.
     std::vector<std::string> weights(order.begin(), order.end() - 1);
     if (kept.size() == 1 || stages.stores().size() == 1) weights[1] = "model.embed_tokens.weight";
     EXPECT_EQ(calls.weights, weights);

@@ -1,5 +1,5 @@
 // The end of the model after the last decoder layer: final norm, head and loss. With tensor parallelism every rank
-// holds the head of a part of the vocabulary, and the softmax is put together from one small message per chunk of rows
+// holds the head for a part of the vocabulary, and the ranks combine the softmax by one small message per chunk of rows
 // (Shoeybi et al. 2019, section 3).
 #pragma once
 
@@ -16,7 +16,7 @@ class OutputHead {
   OutputHead(const ParameterStore& parameters, const TensorParallel& tensor_parallel);
 
   kernels::NormResult normalize(const ResidualStream& stream) const;
-  // Returns the logits of rows of normed hidden states: [rows, vocab] in the master dtype. For one tensor-parallel
+  // Returns the logits of rows of normed hidden states: [rows, vocab] in the master dtype. Needs one tensor-parallel
   // rank.
   at::Tensor logits(const at::Tensor& normed) const;
 
@@ -39,8 +39,8 @@ class OutputHead {
   int64_t rows_per_chunk_;
   StreamNorm norm_;
   double softcap_;         // of the logits; 0: none
-  double multiplier_;      // of what the head reads: the logits are linear in it
-  const Parameter& head_;  // has a gradient of its own where it is tied to the embedding
+  double multiplier_;      // of the head's input: the logits are linear in it
+  const Parameter& head_;  // has a gradient of its own if it is tied to the embedding
 };
 
 }  // namespace copus

@@ -1,7 +1,7 @@
-// The model's state: for every parameter its compute weight, fp32 master weight and fp32 main gradient, stored in
-// one contiguous buffer per decoder layer (a bucket), so that optimizer, norms and reductions run over flat memory.
-// With ZeRO a rank keeps its share of a bucket; whole gradients (from stage 2 on) and whole weights (with stage 3) then
-// have memory only while somebody uses them.
+// The model's state: the compute weight, fp32 master weight and fp32 main gradient of every parameter. They are stored
+// in one contiguous buffer per decoder layer (a bucket), so that optimizer, norms and reductions run over flat memory.
+// With ZeRO a rank keeps a shard of each bucket. Whole gradients (from stage 2 on) and whole weights (stage 3) then
+// have memory only while they are in use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,37 +19,37 @@ namespace copus {
 
 // One parameter, or the part of it that this rank holds. The tensors have the shape of `box`.
 struct Parameter {
-  ParameterInfo info;  // describes the whole, logical tensor
+  ParameterInfo info;  // of the whole, logical tensor
   Sharding sharding;
-  Box box;            // the part that this rank holds
-  int64_t chunk;      // chunk of this pipeline rank
-  bool tied_copy;     // the head's side of a tied embedding: where the embedding itself lies on this rank too, `weight`
-                      // is the embedding's and only the gradient is its own
-  at::Tensor weight;  // compute dtype; read by forward and backward
+  Box box;              // the part that this rank holds
+  int64_t chunk;        // chunk of this pipeline rank
+  bool tied_copy;       // the head's side of a tied embedding. If this rank also holds the embedding, `weight`
+                        // is the embedding's, and only the gradient is separate
+  at::Tensor weight;    // compute dtype; read by forward and backward
   at::Tensor gradient;  // master dtype; accumulated over micro-batches
   int64_t bucket;       // index into ParameterStore::buckets()
   int64_t offset;       // first element of the parameter in the bucket
 };
 
-// Linear layers that read the same input, as one matrix: the weights of the parameters, stacked along their outputs.
+// Linear layers with the same input, as one matrix: the weights of the parameters, stacked along their outputs.
 struct JoinedParameters {
   at::Tensor weight;    // [sum of outputs, inputs], or [sum of outputs] for biases; a view
   at::Tensor gradient;  // same shape
 };
 
 // The parameters of one decoder layer, or of the embedding, or of final norm and head, or the tied copy of the head.
-// Flat 1-d buffers, zero between and behind the parameters (BucketOffsets).
+// Flat 1-d buffers with zeros between and after the parameters (BucketOffsets).
 struct Bucket {
   std::vector<int64_t> parameters;  // indices into ParameterStore::parameters()
   int64_t chunk;
   at::Tensor weight;    // [size]; undefined for a tied copy beside its embedding
   at::Tensor gradient;  // [size]
-  // What this rank keeps of them from step to step: the same tensors, or its share where they are cut (`weight` and
-  // `gradient` are then flat_without_memory).
+  // What this rank keeps of them between steps: the same tensors, or with ZeRO its shards (`weight` and `gradient` are
+  // then flat_without_memory).
   at::Tensor kept_weight, kept_gradient;
-  // Elements shard_begin .. shard_end, which this rank updates: the whole bucket, or with ZeRO its share. They are
-  // views of what it keeps, and `master` is one of `weight_shard` where the compute dtype is the master dtype.
-  // Undefined where `weight` is, since there is nothing to update then.
+  // The elements shard_begin .. shard_end, which this rank updates: the whole bucket, or with ZeRO its shard. They are
+  // views of the kept tensors. `master` is a view of `weight_shard` if the compute dtype is the master dtype. Undefined
+  // if `weight` is undefined, because there is nothing to update then.
   at::Tensor weight_shard, gradient_shard, master;
   int64_t shard_begin = 0, shard_end = 0;
   int64_t size() const { return gradient.numel(); }
@@ -62,8 +62,7 @@ class ParameterStore {
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device);  // the whole model
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device,
                  const Placement& placement);
-  // Takes existing state as it is: that of the placement's buckets, in their order, gradients included. Shares the
-  // tensors.
+  // Uses existing state, gradients included, of the placement's buckets in their order. Shares the tensors.
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
                  const std::vector<BucketState>& state);
 
@@ -77,23 +76,22 @@ class ParameterStore {
   const Parameter& find(const std::string& name) const;  // throws InternalError if there is none
   const Parameter* find_tied_copy() const;               // null if this rank has none
 
-  // Returns the parameter's master weights, a view of the shape of its box. Only where this rank updates the whole of
-  // it.
+  // Returns the parameter's master weights, a view of the shape of its box. Only if this rank updates the whole
+  // parameter.
   at::Tensor master(const Parameter& parameter) const;
 
-  // Returns views over parameters that lie back to back.
+  // Returns views over parameters that are adjacent in memory.
   JoinedParameters join(const std::vector<std::string>& names) const;
 
   // Fills the master weights from (seed, parameter name, element index) alone and publishes them: normal with
-  // initial_deviation() for embeddings and linear weights, zero for biases, one for norms (transformers' rule).
+  // initial_deviation() for embeddings and linear weights, zero for biases, one for norms (the rule of transformers).
   void initialize(uint64_t seed);
 
-  // Rounds the master weights to this rank's shards of the compute weights. It must be called after every change of a
-  // master weight; with ZeRO-1 and 2 the shards then have to be gathered.
+  // Rounds the master weights to this rank's shards of the compute weights. Call it after every change of a master
+  // weight. With ZeRO-1 and 2, gather the shards afterwards.
   void publish_weights();
 
-  // Zeroes the main gradients before a step adds to them. Shares of them need it not: what is reduced first replaces
-  // them.
+  // Zeroes the main gradients before a step adds to them. Shards are not zeroed: the first reduction overwrites them.
   void zero_gradients();
 
  private:

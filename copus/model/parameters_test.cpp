@@ -97,7 +97,7 @@ TEST(ParameterStore, APartHoldsItsElementsOfTheWholeModel) {
         EXPECT_EQ(joined.weight.size(0), (4 / tensor_parallel + 2 * std::max<int64_t>(1, 2 / tensor_parallel)) * 6);
       }
     }
-    // Every element is seen once, but the tied embedding's on two stages.
+    // Every element is seen once, except a tied embedding's, which is on two stages.
     EXPECT_EQ(seen, count_parameters(model) + model.vocab_size * model.hidden_size);
   }
 }
@@ -107,7 +107,7 @@ TEST(ParameterStore, BucketsFollowTheChunks) {
   model.num_layers = 4;
   const Placement placement = part_of_job(model, {.pipeline_parallel = 2, .virtual_stages = 2}, {.pipeline = 1});
   const ParameterStore store(model, at::kFloat, at::kCPU, placement);
-  // The buckets are layer 1; layer 3, final norm, tied head.
+  // The buckets are layer 1, layer 3, final norm, tied head.
   ASSERT_EQ(store.buckets().size(), 4);
   EXPECT_EQ(store.buckets()[0].chunk, 0);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(store.buckets()[i].chunk, 1);
@@ -132,7 +132,7 @@ TEST(ParameterStore, ATiedHeadBesideItsEmbeddingHasOnlyAGradientOfItsOwn) {
   }
 }
 
-// A bucket that ZeRO shares out may have more padding.
+// ZeRO may add padding to a bucket.
 at::Tensor padded(const at::Tensor& values, int64_t size) {
   at::Tensor longer = at::zeros({size}, values.options());
   longer.narrow(0, 0, values.numel()).copy_(values);

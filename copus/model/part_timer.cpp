@@ -29,7 +29,7 @@ double PartTimes::seconds(Part part) const {
   return seconds;
 }
 
-// BACKEND_DEFAULT is the only flag with which an event keeps the time.
+// Events record times only with the flag BACKEND_DEFAULT.
 c10::Event PartTimes::record() const {
   c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
   event.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));

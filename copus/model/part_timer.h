@@ -16,8 +16,8 @@ namespace copus {
 enum class Part : size_t { matmul, attention, elementwise, optimizer };
 inline constexpr size_t num_parts = 4;
 
-// Times the kernels that the constructing thread calls during this object's life: on a CPU by the host's clock, on a
-// GPU by events in the current stream before and after them, so that the host can be ahead.
+// Times the kernels that the constructing thread calls while this object exists. On a CPU it reads the host's clock, on
+// a GPU events in the current stream before and after each kernel, so that the host can run ahead.
 class PartTimes {
  public:
   explicit PartTimes(at::Device device);
@@ -25,7 +25,7 @@ class PartTimes {
   PartTimes(const PartTimes&) = delete;
   PartTimes& operator=(const PartTimes&) = delete;
 
-  // Returns the seconds so far. On a GPU, the calls must be done (kernels::synchronize).
+  // Returns the seconds so far. On a GPU, first wait for the calls to finish (kernels::synchronize).
   double seconds(Part part) const;
 
  private:
@@ -41,7 +41,7 @@ class PartTimes {
   std::vector<Span> spans_;
 };
 
-// Adds the time of its life to the active PartTimes. Nested timers count once, for the outermost.
+// Adds the time of its lifetime to the active PartTimes. Of nested timers only the outermost counts.
 class PartTimer {
  public:
   explicit PartTimer(Part part);

@@ -8,8 +8,8 @@
 
 namespace copus {
 
-// Resolves Precision::automatic to bf16 where the device multiplies matrices at least half again as fast in bfloat16 as
-// in float32 (measured: some processors have no bfloat16 arithmetic and are a hundred times slower), else to fp32.
+// Resolves Precision::automatic to bf16 if the device multiplies matrices at least 1.5 times as fast in bfloat16 as in
+// float32, else to fp32. It measures both: processors without bfloat16 arithmetic are a hundred times slower.
 Precision resolve_precision(Precision precision, at::Device device);
 
 at::ScalarType compute_dtype(Precision precision);

@@ -71,8 +71,8 @@ void QueryKeyNorm::backward_(const at::Tensor& gradient, const at::Tensor& qkv, 
                                        of_key);
     return;
   }
-  // Ranks that hold the same key heads have each a term of their gradient, so all of them count in the products. The
-  // gradient's part along the keys belongs to the sum of the terms: the first rank's term takes it whole.
+  // Ranks that hold the same key heads each have a term of these heads' gradient, so all of them count in the products.
+  // The gradient's part along the keys belongs to the sum of the terms, so the first rank's term takes all of it.
   const at::Tensor products = kernels::projection_products(gradient, qkv, shape, norm);
   tensor_parallel_.add_up(products);
   leave_keys_to_first_replica(products);

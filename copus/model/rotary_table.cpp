@@ -10,16 +10,16 @@ namespace copus {
 
 namespace {
 
-// The share that Llama 3.1 keeps of each frequency: none of those whose wavelength exceeds the original context, all of
-// the short ones (transformers, modeling_rope_utils, rope_type "llama3").
+// The share of a frequency that Llama 3.1 keeps: none if its wavelength exceeds the original context, all if it is
+// short (transformers, modeling_rope_utils, rope_type "llama3").
 double llama3_share(const RopeScaling& scaling, double frequency) {
   const double turns =
       static_cast<double>(scaling.original_max_position_embeddings) / (2 * std::numbers::pi / frequency);
   return (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
 }
 
-// Returns the share of its frequency that pair `j` keeps under YaRN: linear in j between two pairs, those that make
-// beta_fast and beta_slow turns in the original context.
+// Returns the share of its frequency that pair `j` keeps under YaRN. The share is linear in j between two pairs: those
+// that make beta_fast and beta_slow turns in the original context.
 double yarn_share(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j) {
   const auto index_of = [&](double turns) {
     const double context = static_cast<double>(scaling.original_max_position_embeddings);
@@ -35,10 +35,10 @@ bool has_two_lengths(const ModelDescription& model) {
   return model.rope_scaling && model.rope_scaling->type == RopeType::longrope;
 }
 
-// Returns a frequency after scaling, given the one before.
+// Returns a scaled frequency.
 double rescaled(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j, double frequency,
                 bool is_long) {
-  double share = 0;  // that is kept
+  double share = 0;  // of the frequency that is kept
   switch (scaling.type) {
     case RopeType::llama3:
       share = llama3_share(scaling, frequency);
@@ -96,7 +96,7 @@ RotaryTable::Rows RotaryTable::rows(int64_t layer, int64_t first, int64_t count)
   const size_t pair = kind_of_layer_.at(static_cast<size_t>(layer));
   Kind& kind = kinds_.at(2 * pair + (first + count > longest_short_ ? 1 : 0));
   const int64_t length = kind.cosine.defined() ? kind.cosine.size(0) : 0;
-  // The table is at least doubled, since generation asks for one more position a token.
+  // Doubles the table at least, since generation needs one more position per token.
   if (length < first + count) grow(kind, std::max(first + count, 2 * length));
   return {kind.cosine.narrow(0, first, count), kind.sine.narrow(0, first, count)};
 }

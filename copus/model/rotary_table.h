@@ -1,5 +1,4 @@
-// Cosines and sines of rotary position embeddings (Su et al. 2021), with the rescaling of frequencies for long
-// contexts.
+// Cosines and sines of rotary position embeddings (Su et al. 2021), with rescaled frequencies for long contexts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,9 +13,8 @@ namespace copus {
 
 // The rotation of one kind of layer.
 struct Rotation {
-  // The angle per position of each pair (j, j + r / 2) of the r elements of a head that rotate: r / 2 values. They are
-  // in single precision, as transformers computes them, so that a model gives the same results here and there at every
-  // position.
+  // The angle per position of each pair (j, j + r / 2) of the r rotated elements of a head: r / 2 values. They are in
+  // single precision as in transformers, so that both programs give a model the same angle at every position.
   std::vector<float> frequencies;
   double factor = 1;  // multiplies cosines and sines
 };
@@ -27,13 +25,14 @@ class RotaryTable {
  public:
   RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device);
 
-  // The rows of a layer's positions first .. first + count, each [count, r / 2] in the table's dtype, in a sequence
+  // The rows of a layer's positions first .. first + count, each [count, r / 2] in the table's dtype, for a sequence
   // that ends with them. The table grows on demand.
   struct Rows {
     at::Tensor cosine, sine;
   };
   Rows rows(int64_t layer, int64_t first, int64_t count);
-  // Whether positions have other angles in a sequence of length `to` than they had in one of length `from`, 0 for none.
+  // Returns whether the angles of a sequence of length `to` differ from those of a sequence of length `from` (0: none
+  // yet).
   bool changes_between(int64_t from, int64_t to) const {
     return from > 0 && from <= longest_short_ && to > longest_short_;
   }

@@ -1,4 +1,4 @@
-// The rotations of each type of scaling, against what transformers 5.23 computes (ROPE_INIT_FUNCTIONS).
+// Tests the rotations of each type of scaling against values of transformers 5.23 (ROPE_INIT_FUNCTIONS).
 #include "copus/model/rotary_table.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ TEST(RotaryTable, ScalesAsYarn) {
                    3.95284733e-05F});
 }
 
-// Up to max_position_embeddings, beyond which no run has sequences.
+// Dynamic scaling begins beyond max_position_embeddings, and no run has longer sequences.
 TEST(RotaryTable, DynamicScalingChangesNothing) {
   EXPECT_EQ(rotation_of(model_with({.type = RopeType::dynamic, .factor = 4}), 0, 4096).frequencies,
             rotation_of(model_with({.type = RopeType::linear, .factor = 1}), 0, 4096).frequencies);
@@ -64,7 +64,7 @@ TEST(RotaryTable, ScalesAsLongropeByTheLengthOfTheSequence) {
                   {1, 0.158113882F, 0.0333333351F, 0.00790569466F, 0.00124999997F, 0.000263523165F, 6.2500003e-05F,
                    1.31761572e-05F});
   RotaryTable table(model, at::kDouble, at::kCPU);
-  const auto angle = [&](int64_t first, int64_t count) {  // of position 2 or the last one before
+  const auto angle = [&](int64_t first, int64_t count) {  // of position 2 or the last one before it
     const auto rows = table.rows(0, first, count);
     return std::asin(rows.sine[0][1].item<double>() / 1.224744871391589);
   };
@@ -72,7 +72,7 @@ TEST(RotaryTable, ScalesAsLongropeByTheLengthOfTheSequence) {
   EXPECT_NEAR(angle(2, 255), 2 * 0.158113882, 1e-6);
 }
 
-// Olmo3RotaryEmbedding.
+// As in transformers' Olmo3RotaryEmbedding.
 TEST(RotaryTable, SlidingLayersHaveTheirOwnBaseAndNoScaling) {
   ModelDescription model = model_with({RopeType::yarn, 8, 1, 32, 512, 1.5}, 500000);
   model.attention_window = 64;

@@ -58,8 +58,7 @@ TEST(ArenaMemory, RefusesMoreThanTheArenaHolds) {
 
 class StateMemories : public testing::TestWithParam<at::ScalarType> {};
 
-// Memory that is used again is dirty: every element that a store or a re-layout does not write itself has to be
-// cleared.
+// Reused memory is dirty: every element that a store or a re-layout does not write itself has to be cleared.
 TEST_P(StateMemories, APlacedStoreOverDirtyMemoryEqualsAFreshOne) {
   const ModelDescription model = odd_model();
   const std::shared_ptr<StateArena> arena = arena_of_one();
@@ -146,7 +145,7 @@ TEST(StateBytes, AreThoseThatTheStateTakes) {
       }
     }
   }
-  // Of a model that no machine has room for nothing is taken.
+  // The size of a model that fits on no machine is computed without allocating.
   ModelDescription huge = model;
   huge.vocab_size = 1'000'000'000;
   EXPECT_GT(state_bytes(huge, placement_of(huge, 1, 0), at::kFloat, 2),

@@ -1,5 +1,5 @@
-// The tensor-parallel group as the model's layers use it (Shoeybi et al. 2019; with sequence parallelism Korthikanti et
-// al. 2022). Between attention and feed-forward every rank holds all rows of the residual stream, or with sequence
+// The tensor-parallel group for the model's layers (Shoeybi et al. 2019; with sequence parallelism Korthikanti et al.
+// 2022). Outside attention and feed-forward every rank holds all rows of the residual stream, or with sequence
 // parallelism rows / size of them, in the order of the ranks. With one rank every operation is the identity.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace copus {
 
-// Rows that a collective is bringing together. Where they are not waited for, because an exception came in between, the
-// collective may still be at work in their memory: then that is never given back. The process is about to end.
+// Rows that a collective is gathering or summing. If an exception prevents the wait, the collective may still use their
+// memory, so the memory is then never freed. The process is about to exit.
 class [[nodiscard]] PendingRows {
  public:
   explicit PendingRows(at::Tensor rows) : rows_(std::move(rows)) {}
@@ -23,7 +23,7 @@ class [[nodiscard]] PendingRows {
   PendingRows& operator=(const PendingRows&) = delete;
   ~PendingRows();
 
-  // Waits for the collective and returns the rows. Once.
+  // Waits for the collective and returns the rows. Call it once.
   at::Tensor wait();
 
  private:
@@ -35,33 +35,34 @@ class [[nodiscard]] PendingRows {
 class TensorParallel {
  public:
   TensorParallel() = default;  // one rank
-  // Refers to `group`, whose order is that of the tensor-parallel coordinate.
+  // Refers to `group`, whose ranks are in the order of the tensor-parallel coordinate.
   TensorParallel(Communicator& group, bool sequence_parallel);
 
   int64_t size() const { return group_ ? group_->size() : 1; }
   int64_t rank() const { return group_ ? group_->rank() : 0; }
   bool sequence_parallel() const { return sequence_parallel_ && size() > 1; }
-  // Returns how many rows of a micro-batch with `rows` tokens this rank's residual stream holds.
+  // Returns the number of rows of this rank's residual stream, for a micro-batch of `rows` tokens.
   int64_t local_rows(int64_t rows) const { return sequence_parallel() ? rows / size() : rows; }
 
-  // Gathers every row before a column-parallel layer, from local ones [local rows, width]. The identity without
-  // sequence parallelism. It is also the backward of reduce().
+  // Gathers all rows before a column-parallel layer from the local ones [local rows, width]. The identity without
+  // sequence parallelism. Also the backward of reduce().
   at::Tensor gather(const at::Tensor& local) const;
 
-  // Adds up the ranks' partial results [rows, width] after a row-parallel layer, and as the backward of gather(); this
-  // rank keeps its local rows of the sum. May overwrite `partial`.
+  // Sums the ranks' partial results [rows, width] after a row-parallel layer, and as the backward of gather(). Returns
+  // the local rows of the sum. May overwrite `partial`.
   at::Tensor reduce(const at::Tensor& partial) const;
 
-  // Start both, to go on beside computing. What is given must not be written to before its rows are waited for.
+  // Start gather() or reduce() so that it overlaps with computation. Do not write to the argument before wait()
+  // returns.
   PendingRows start_gather(const at::Tensor& local) const;
   PendingRows start_reduce(const at::Tensor& partial) const;
 
-  // Adds up in place over the ranks; for statistics of the vocabulary-parallel loss.
+  // Sums in place over the ranks; for the statistics of the vocabulary-parallel loss.
   void add_up(const at::Tensor& values) const;
 
  private:
   struct Collective {
-    at::Tensor rows;  // which it brings together
+    at::Tensor rows;  // the gathered rows
     Operation operation;
   };
   Collective gathering(const at::Tensor& local) const;
