@@ -50,8 +50,8 @@ COPUS_INLINE Vector<C> ratio(Vector<C> x, const double (&first)[n], const double
   return numerator / denominator;
 }
 
-// Exact GELU: x Phi(x), with the distribution function of the normal distribution by the rational functions of erf and
-// erfc of Cody (1969).
+// Exact GELU: x Phi(x), where Phi is the normal distribution function, computed by Cody's (1969) rational functions of
+// erf and erfc.
 template <class C>
 struct Gelu {
   static constexpr double small_first[] = {1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2,
@@ -75,7 +75,7 @@ struct Gelu {
   static COPUS_INLINE Vector<C> share(Vector<C> x, Vector<C> bell) {
     const Vector<C> y = (x < 0 ? -x : x) * inverse_root_2, square = y * y;
     const Vector<C> small = y * ratio<C>(square, small_first, small_second);             // erf
-    const Vector<C> within = y > 4 ? splat<C>(4) : y, beyond = y > 4 ? y : splat<C>(4);  // no overflow in the others
+    const Vector<C> within = y > 4 ? splat<C>(4) : y, beyond = y > 4 ? y : splat<C>(4);  // no overflow in unused lanes
     const Vector<C> inverse_square = 1 / (beyond * beyond);
     const Vector<C> tail =
         (inverse_root_pi - inverse_square * ratio<C>(inverse_square, large_first, large_second)) / beyond;

@@ -1,8 +1,8 @@
-// Causal flash attention (Dao et al. 2022) on the CPU: scores live only as blocks of block x block elements in the
+// Causal flash attention (Dao et al. 2022) on the CPU. Scores exist only as blocks of block x block elements in the
 // first-level cache. Keys, values and queries are packed once per head into dense, vector-aligned panels, since rows of
-// the fused query-key-value matrix lie a power of two apart and would evict each other. Rows are handled in groups of
-// `group`, and a group on the diagonal stops at its last visible key, so that the causal half is not computed. Blocks
-// of keys that no query of a block sees, for its window or its document, are left out.
+// the fused query-key-value matrix are a power of two apart and would evict each other. Rows are processed in groups of
+// `group`. A group on the diagonal stops at its last visible key, so the masked half is not computed. Blocks of keys
+// that no query of a block sees, because of its window or its document, are skipped.
 #pragma once
 
 #include <cmath>
@@ -18,21 +18,21 @@ constexpr int group = COPUS_VECTOR_BYTES == 64 ? 8 : 4;  // rows of one register
 COPUS_INLINE int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
 COPUS_INLINE int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// The first key that a query sees; the last one is its own.
+// The range of keys that a query sees: from first() to the query's own position.
 struct Sight {
   int64_t window;
   const int64_t* document_starts;  // [sequence] or null
 
-  // Returns the first key that a query sees; later queries see no earlier ones.
+  // Returns the first key that a query sees. It never decreases from one query to the next.
   COPUS_INLINE int64_t first(int64_t query) const {
     const int64_t of_document = document_starts ? document_starts[query] : 0;
     return maximum(of_document, query - window + 1);
   }
-  // Returns it relative to the beginning of a block, and at most `seen`: the number of keys up to the query's position.
+  // Returns the first key relative to the beginning of a block, at most `seen`: the number of keys up to the query.
   COPUS_INLINE int64_t first_in_block(int64_t query, int64_t block_begin, int64_t seen) const {
     return minimum(seen, maximum(0, first(query) - block_begin));
   }
-  // Returns the end of the queries that see a key of the block [begin, end).
+  // Returns the end of the queries that see some key of the block [begin, end).
   COPUS_INLINE int64_t queries_end(int64_t end, int64_t sequence) const {
     const int64_t within_window = minimum(sequence, end - 1 + window);
     if (!document_starts) return within_window;
@@ -52,7 +52,7 @@ COPUS_INLINE int64_t padded(int64_t n) {
   return (n + Simd<C>::width - 1) / Simd<C>::width * Simd<C>::width;
 }
 
-// Computes c[0..rows) x [0..vectors) (+)= sum over k in [begin, end) of a(row, k) * b[k], with a(row, k) = a[row *
+// Computes c[0..rows) x [0..vectors) (+)= sum over k in [begin, end) of a(row, k) * b[k], where a(row, k) = a[row *
 // a_row + k * a_k].
 template <int rows, int vectors, class C>
 COPUS_INLINE void multiply_tile(const C* a, int64_t a_row, int64_t a_k, const C* b, int64_t b_row, int64_t begin,
@@ -109,7 +109,7 @@ COPUS_INLINE void pack(const S* from, int64_t stride, int64_t tokens, int64_t he
   }
 }
 
-// Transposes to[i, token] = from[token, i] for dense packed `from`; tokens beyond the last up to `to_row` are zero.
+// Transposes to[i, token] = from[token, i] from packed, dense `from`. Fills up to `to_row` tokens with zeros.
 template <class C>
 COPUS_INLINE void transpose(const C* from, int64_t from_row, int64_t tokens, int64_t head_dim, C* to, int64_t to_row) {
   for (int64_t t0 = 0; t0 < to_row; t0 += Simd<C>::width) {
@@ -120,7 +120,7 @@ COPUS_INLINE void transpose(const C* from, int64_t from_row, int64_t tokens, int
   }
 }
 
-// A range of scratch memory cut into arrays, each starting on a cache line.
+// Divides a range of scratch memory into arrays, each starting on a cache line.
 template <class C>
 struct Scratch {
   C* base;

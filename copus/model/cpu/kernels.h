@@ -1,6 +1,6 @@
 // The CPU kernels behind model/kernels.h, on raw pointers, without torch headers. The same sources are compiled once
-// per instruction set; kernels<S>() picks the widest that this processor has. Rows and tasks are given as ranges so
-// that the caller spreads them over its thread pool; no result depends on how a range is cut.
+// per instruction set, and kernels<S>() picks the widest that this processor has. Rows and tasks are given as ranges,
+// which the caller distributes over its thread pool. No result depends on how ranges are divided.
 //
 // S is the storage type of weights and activations: float, double or BFloat16. Arithmetic is in Compute<S>.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace copus::cpu {
 
-// The value of description/model_description.h, which these sources do not include: inline functions of other headers,
-// compiled for one instruction set here, could be linked into code that must run without it.
+// The value in description/model_description.h, which these sources must not include: an inline function compiled here
+// for one instruction set could be linked into code that must run without it.
 inline constexpr int64_t ignored_target = -100;
 
 struct BFloat16 {
@@ -30,10 +30,9 @@ struct ComputeOf<double> {
 template <class S>
 using Compute = typename ComputeOf<S>::type;
 
-// Computes sum = residual + delta (delta may be null: then sum is not written and residual is the input);
-// normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (RMSNorm, Zhang & Sennrich 2019); with a bias
-// normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2) + epsilon)  (LayerNorm, Ba et al.
-// 2016).
+// Computes sum = residual + delta. With a null delta, sum is not written and residual is the input. Then RMSNorm (Zhang
+// & Sennrich 2019): normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon). With a bias LayerNorm (Ba et
+// al. 2016): normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2) + epsilon).
 template <class S>
 struct NormForward {
   int64_t width;
@@ -42,13 +41,13 @@ struct NormForward {
   const S* delta;          // [rows, width] or null
   const S* weight;         // [width]
   const S* bias;           // [width]; null: RMSNorm
-  S* sum;                  // [rows, width]; only where delta is given
+  S* sum;                  // [rows, width]; only with delta
   S* normed;               // [rows, width]
   Compute<S>* statistics;  // rstd [rows]; of LayerNorm mean and rstd [rows, 2]
 };
 
-// Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient; the weight's gradient over the
-// rows of the range is written to weight_gradient.
+// Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient. Writes the weight's gradient over
+// the range of rows to weight_gradient.
 template <class S>
 struct NormBackward {
   bool is_layer;  // LayerNorm
@@ -62,7 +61,7 @@ struct NormBackward {
   Compute<S>* weight_gradient;   // [width], over this range
 };
 
-// Normalises each query head and each key head of a row by itself, and copies the value heads.
+// Normalises each query head and each key head of a row separately, and copies the value heads.
 template <class S>
 struct HeadNormForward {
   int64_t heads, kv_heads, head_dim;
@@ -72,8 +71,8 @@ struct HeadNormForward {
   S* normed;                           // [rows, (heads + 2 kv_heads) * head_dim]
 };
 
-// Works in place: the gradient of `normed` becomes that of `qkv`; values have the same in both. The weights' gradients
-// over the rows of the range are written.
+// Works in place: turns the gradient of `normed` into the gradient of `qkv`, and leaves the values' gradient as it is.
+// Writes the weights' gradients over the range of rows.
 template <class S>
 struct HeadNormBackward {
   int64_t heads, kv_heads, head_dim;
@@ -84,20 +83,19 @@ struct HeadNormBackward {
   Compute<S>*query_weight_gradient, *key_weight_gradient;  // [head_dim], over this range
 };
 
-// Normalises all queries of a row together, and all its keys, and copies its values. Ranks that hold other heads of the
-// same rows add up their sums in between, so that each direction has two kernels. Arrays of two are of queries and of
-// keys.
+// Normalises all queries of a row together, and all its keys, and copies its values. Each direction has two kernels,
+// because ranks with other heads of the same rows sum their results in between. Arrays of two hold queries, then keys.
 template <class S>
 struct ProjectionNorm {
-  int64_t widths[2];         // of the heads that are here
+  int64_t widths[2];         // of the local heads
   Compute<S> all_widths[2];  // of the projections of all ranks
   Compute<S> epsilon;
   const S* qkv;               // [rows, widths[0] + 2 widths[1]]
   const S* weights[2];        // [widths[i]]
   const Compute<S>* squares;  // [rows, 2], over all ranks
   S* normed = nullptr;        // [rows, widths[0] + 2 widths[1]]
-  // Backward works in place: the gradient of `normed` becomes that of `qkv`. The weights' gradients over the rows of
-  // the range are written.
+  // Backward works in place: turns the gradient of `normed` into the gradient of `qkv`. Writes the weights' gradients
+  // over the range of rows.
   S* gradient = nullptr;
   const Compute<S>* products = nullptr;  // [rows, 2], over all ranks
   Compute<S>* weight_gradients[2] = {};  // [widths[i]], over this range
@@ -111,14 +109,14 @@ struct ProjectionSums {
   int64_t widths[2];
   const S* qkv;
   const S* gradient;    // null: sums of squares
-  const S* weights[2];  // only where there is a gradient
+  const S* weights[2];  // only with a gradient
   Compute<S>* sums;
 
   int64_t row() const { return widths[0] + 2 * widths[1]; }
 };
 
-// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the row's angle, or by its negative
-// (the backward of the rotation).
+// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the row's angle, or backward by its
+// negative.
 template <class S>
 struct Rotary {
   int64_t angles, heads, head_dim, rotary_dim, row_stride;
@@ -130,19 +128,18 @@ struct Rotary {
 
 enum class ActivationFunction { silu, gelu_tanh, gelu };
 
-// Computes activation = function(gate) * up, gate and up side by side in one row, or function(input) where it is not
-// gated.
+// Computes activation = function(gate) * up, gate and up side by side in one row. Without a gate: function(input).
 template <class S>
 struct ActivationForward {
   ActivationFunction function;
   bool is_gated;
   int64_t width;
-  const S* input;  // [rows, 2 * width], or [rows, width] where it is not gated
+  const S* input;  // [rows, 2 * width]; without a gate [rows, width]
   S* activation;   // [rows, width]
 };
 
-// Works in place: the input becomes its gradient, activation_gradient becomes the activation (which the weight gradient
-// of the following linear layer needs and which therefore need not be kept from the forward pass).
+// Works in place: input becomes its gradient, activation_gradient becomes the activation. The next linear layer's
+// weight gradient needs the activation, so the forward pass need not keep it.
 template <class S>
 struct ActivationBackward {
   ActivationFunction function;
@@ -153,14 +150,14 @@ struct ActivationBackward {
 };
 
 // Causal grouped-query attention over packed sequences of equal length. A query sees the keys of its document up to its
-// own position, of these the last `window`. One task is one (sequence, kv head). Scores exist only for one block of
-// queries and keys (flash attention, Dao et al. 2022).
+// own position, or only the last `window` of them. One task is one (sequence, kv head). Scores exist only for one block
+// of queries and keys (flash attention, Dao et al. 2022).
 template <class S>
 struct AttentionInput {
   int64_t batch, sequence, heads, kv_heads, head_dim, window;
-  Compute<S> scale, softcap;          // of the scores, the second after the first; 0: no soft-cap
+  Compute<S> scale, softcap;          // scores are scaled, then soft-capped; 0: no soft-cap
   int64_t row_stride, output_stride;  // elements between tokens
-  const S *query, *key, *value;       // token 0, head 0 of each matrix
+  const S *query, *key, *value;       // first element of each matrix
   const int64_t* document_starts;     // [batch, sequence], ascending in a sequence; null: a sequence is one document
 };
 
@@ -177,7 +174,7 @@ struct AttentionBackward : AttentionInput<S> {
   S *query_gradient, *key_gradient, *value_gradient;  // row_stride between tokens
 };
 
-// Copies each token's row of a part of the embedding table that begins at token `first_token`; zeros for other tokens.
+// Copies each token's row of a part of the embedding table that begins at token `first_token`. Other tokens get zeros.
 template <class S>
 struct EmbeddingPart {
   int64_t first_token, vocab, width;
@@ -186,27 +183,27 @@ struct EmbeddingPart {
   S* out;                 // [rows, width]
 };
 
-// Computes the softmax statistics of each row over some of its columns, those of the tokens from `first_token` on.
+// Computes the softmax statistics of each row over its local columns, which begin at token `first_token`.
 template <class S>
 struct SoftmaxStatistics {
   int64_t first_token, vocab;
-  Compute<S> softcap;      // of the logits, before all else; 0: none
+  Compute<S> softcap;      // of the logits, before anything else; 0: none
   const S* logits;         // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
-  double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not here)
+  double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not local)
 };
 
 // Computes the softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
 template <class S>
 struct CrossEntropy {
-  int64_t first_token, vocab;  // range of the columns that are here
-  Compute<S> softcap;          // of the logits, before all else; 0: none
+  int64_t first_token, vocab;  // range of the local columns
+  Compute<S> softcap;          // of the logits, before anything else; 0: none
   bool gradient;
   double loss_scale;
   S* logits;               // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
   double* losses;          // [rows]
-  // Statistics of every part into which the columns of a row are cut; null where one part has the whole row.
+  // The statistics of all parts of the columns; null if one part has the whole row.
   const double* statistics;  // [parts, rows, 3]
   int64_t parts, rows;
 };
@@ -251,8 +248,8 @@ struct Kernels {
   void (*cross_entropy)(const CrossEntropy<S>&, int64_t begin, int64_t end);
   // Adds out[j] += sum over rows of data[row, j], for the columns of the range, rows in ascending order.
   void (*add_column_sums)(const S* data, int64_t rows, int64_t width, Compute<S>* out, int64_t begin, int64_t end);
-  // Adds gradient[tokens[r] - first_token, j] += data[r, j] for the columns of the range, rows in ascending order;
-  // tokens outside the `vocab` rows of the gradient are left out.
+  // Adds gradient[tokens[r] - first_token, j] += data[r, j] for the columns of the range, rows in ascending order.
+  // Tokens outside the `vocab` rows of the gradient add nothing.
   void (*add_embedding_gradient)(const S* data, const int64_t* tokens, int64_t rows, int64_t width, int64_t first_token,
                                  int64_t vocab, Compute<S>* gradient, int64_t begin, int64_t end);
   // Optimizers work on master-typed state, so they are the same for float and BFloat16 storage.

@@ -1,5 +1,5 @@
-// Vectors of the instruction set that this source is compiled for, over GCC's and clang's vector extensions. They lie
-// in a namespace named after the instruction set, so that no code compiled for one is linked into another.
+// Vectors of the instruction set for which this source is compiled, based on the vector extensions of GCC and clang.
+// The namespace is named after the instruction set, so that no code of one is linked into another.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Simd<float> {
   using Unaligned = float __attribute__((vector_size(COPUS_VECTOR_BYTES), aligned(4), may_alias));
   using Integer = int32_t __attribute__((vector_size(COPUS_VECTOR_BYTES)));
   static constexpr int width = COPUS_VECTOR_BYTES / 4;
-  // exp_low is the logarithm of the smallest normal number: e^x is 0 below it. At exp_high it is already infinite.
+  // exp_low is the logarithm of the smallest normal number; e^x is 0 below it. At exp_high e^x is already infinite.
   static constexpr float exp_low = -87.3365402F, exp_high = 89.0F;
   static constexpr float ln2_high = 0.693359375F, ln2_low = -2.12194440e-4F, inverse_ln2 = 1.44269504F;
   static constexpr float round_magic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
@@ -59,7 +59,7 @@ COPUS_INLINE Vector<C> splat(C value) {
   return Vector<C>{} + value;
 }
 
-// Load and store `count` <= width elements; lanes beyond count are zero (or `fill`) and are not stored. With a constant
+// Load and store `count` <= width elements. Lanes beyond count are zero (or `fill`) and are not stored. With a constant
 // count == width these are one instruction.
 template <class C>
 COPUS_INLINE Vector<C> load(const C* from, int64_t count, C fill = 0) {
@@ -132,7 +132,7 @@ COPUS_INLINE C horizontal_max(Vector<C> vector) {
 }
 
 // Computes e^x to 2 units in the last place: range reduction to |r| <= ln(2)/2, then the Taylor polynomial, whose
-// remainder is below half a unit there. Results below the normal range are 0, and a NaN remains NaN.
+// remainder there is below half a unit. Results below the normal range are 0. A NaN remains NaN.
 template <class C>
 COPUS_INLINE Vector<C> exponential(Vector<C> x) {
   using S = Simd<C>;
@@ -159,7 +159,7 @@ COPUS_INLINE Vector<C> exponential(Vector<C> x) {
   return x < S::exp_low ? splat<C>(0) : result;
 }
 
-// Computes tanh(x): below 5/8 by the rational function in x^2 of the Cephes library (Moshier 1989), above by e^(2|x|).
+// Computes tanh(x): for |x| < 5/8 by the Cephes library's rational function in x^2 (Moshier 1989), else by e^(2|x|).
 template <class C>
 COPUS_INLINE Vector<C> hyperbolic_tangent(Vector<C> x) {
   const Vector<C> magnitude = x < 0 ? -x : x, square = x * x;
@@ -173,7 +173,7 @@ COPUS_INLINE Vector<C> hyperbolic_tangent(Vector<C> x) {
   return magnitude < static_cast<C>(0.625) ? x + x * square * (numerator / denominator) : x < 0 ? -large : large;
 }
 
-// A soft-cap: cap tanh(x / cap). 0: there is none.
+// A soft-cap: cap tanh(x / cap). 0: no cap.
 template <class C>
 struct SoftCap {
   C cap, inverse;

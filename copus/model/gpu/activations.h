@@ -1,6 +1,6 @@
-// Rotary embedding and activations. Every element is read and written once, so the bytes are those of the floor. Rotary
-// takes 4 bytes a rotated pair of bfloat16, and the angles, of which a thread reads 8 bytes a pair for eight heads;
-// they are few and come from the caches.
+// Rotary embedding and activations. Every element is read and written once, so they move the minimum of bytes. Rotary
+// moves 4 bytes per rotated pair of bfloat16. A thread also reads the angles, 8 bytes per pair for eight heads; there
+// are few of them, and they come from the caches.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -11,7 +11,7 @@ namespace copus::gpu {
 inline constexpr int rotary_threads = 256;
 inline constexpr int rotary_heads = 8;  // number of heads that one thread rotates by the same angles
 
-// Rotates in threads that take V neighbouring pairs of some heads of a row. Blocks cover rows, and heads along y.
+// Rotates. Each thread takes V neighbouring pairs of some heads of a row. Blocks cover rows, and heads along y.
 template <class S, int V>
 COPUS_KERNEL(rotary_threads)
 rotary_kernel(const Rotary a) {
@@ -87,7 +87,7 @@ struct GeluTanhCurve {
   }
 };
 
-// Exact GELU: x Phi(x), with the distribution function of the normal distribution.
+// Exact GELU: x Phi(x), where Phi is the normal distribution function.
 struct Gelu {
   static COPUS_DEVICE float share(float x) { return 0.5F * erfcf(x * -0.70710678F); }
   static COPUS_DEVICE float value(float x) { return x * share(x); }
@@ -97,7 +97,7 @@ struct Gelu {
   }
 };
 
-// A block takes a row.
+// One block per row.
 template <class S, int V, class Function, bool is_gated>
 COPUS_KERNEL(activation_threads)
 activation_forward_kernel(const ActivationForward a) {

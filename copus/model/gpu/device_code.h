@@ -1,6 +1,6 @@
-// The vocabulary of device code: the few words that nvcc, hipcc and the emulator of tests spell differently. Kernels
-// take one struct by value. A block has a multiple of 64 threads, so that its warps are whole on every device, and each
-// of its threads takes part in every synchronisation and shuffle.
+// The words of device code that nvcc, hipcc and the tests' emulator spell differently. Kernels take one struct by
+// value. A block has a multiple of 64 threads, so that its warps are whole on every device. Every thread of a block
+// takes part in every synchronisation and shuffle.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ COPUS_DEVICE void atomic_add(int64_t* to, int64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
 
-// Returns the value of the thread of this warp whose position differs by these bits.
+// Returns the value of the thread whose position in the warp differs by these bits.
 template <class T>
 COPUS_DEVICE T shuffle_xor(T value, int bits) {
 #if defined(__HIPCC__)
@@ -48,7 +48,7 @@ COPUS_DEVICE T shuffle_xor(T value, int bits) {
 COPUS_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
 COPUS_DEVICE uint32_t float_to_bits(float value) { return __float_as_uint(value); }
 COPUS_DEVICE uint64_t double_to_bits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
-// Does nothing here: the device itself stops at an access that is not aligned.
+// Does nothing here, because the device itself stops at a misaligned access.
 COPUS_DEVICE void check_alignment(const void* /*to*/, size_t /*bytes*/) {}
 
 #endif
@@ -78,7 +78,7 @@ COPUS_DEVICE S round_to(float value) {
   }
 }
 
-// Elements that are read or written in one access: 16 bytes, or one element where memory is not aligned to them.
+// Elements read or written in one access: 16 bytes, or one element if memory is not aligned to 16 bytes.
 template <class S, int V>
 struct alignas(sizeof(S) * V) Pack {
   S values[V];

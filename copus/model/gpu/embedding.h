@@ -1,9 +1,9 @@
-// The embedding of a part of the vocabulary, and its gradient. Sorting brings rows with equal tokens together, so that
-// each row of the gradient has one writer at a time and a fixed order, whatever the vocabulary's size.
+// The embedding of a part of the vocabulary, and its gradient. Sorting makes rows with equal tokens adjacent, so that
+// each row of the gradient has one writer at a time and a fixed order, for any size of the vocabulary.
 //
-// Bytes: the forward pass moves 2 n s a row, as the floor. The gradient reads the output gradient once (n s a row),
-// reads and writes its rows once for each distinct token (8 n), and moves two partial sums (each written and read, 4 n)
-// where the rows of a token cross from one tile to the next.
+// Bytes: forward moves 2 n s per row of n elements of s bytes, the minimum. The gradient reads the output gradient once
+// (n s per row), and reads and writes its rows once per distinct token (8 n). Where the rows of a token cross from one
+// tile to the next, it also writes and reads two partial sums (4 n each).
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -13,7 +13,7 @@ namespace copus::gpu {
 
 inline constexpr int embedding_threads = 256;
 
-// Looks up embeddings; a block takes a row.
+// Looks up embeddings. One block per row.
 template <class S, int V>
 COPUS_KERNEL(embedding_threads)
 embedding_part_kernel(const EmbeddingPart a) {
@@ -29,8 +29,8 @@ embedding_part_kernel(const EmbeddingPart a) {
   }
 }
 
-// Returns a row's sort key, from its token's place in the part and its own number, so that no two keys are equal.
-// Tokens that are not in the part come last.
+// Returns a row's sort key, from its token's index in the part and the row's number, so no two keys are equal. Tokens
+// outside the part come last.
 inline constexpr int key_row_bits = 32;
 COPUS_DEVICE int64_t row_key(const EmbeddingGradient& a, int64_t row) {
   const int64_t index = a.tokens[row] - a.first_token;
@@ -39,7 +39,7 @@ COPUS_DEVICE int64_t row_key(const EmbeddingGradient& a, int64_t row) {
 COPUS_DEVICE int64_t key_token(int64_t key) { return key >> key_row_bits; }
 COPUS_DEVICE int64_t key_row(int64_t key) { return key & 0xFFFFFFFF; }
 
-// Sorts tiles of keys, a block each: Batcher's bitonic network (1968).
+// Sorts tiles of keys, one block per tile, by Batcher's bitonic network (1968).
 static COPUS_KERNEL(embedding_sort_tile / 2) sort_embedding_tiles_kernel(const EmbeddingGradient a) {
   constexpr int tile = embedding_sort_tile;
   COPUS_SHARED(int64_t, keys, tile);
@@ -67,7 +67,7 @@ static COPUS_KERNEL(embedding_sort_tile / 2) sort_embedding_tiles_kernel(const E
 
 inline constexpr int merge_lanes = 8;  // number of threads that share the search for one key's place
 
-// Puts each key at its final place: the number of keys that precede it, summed over the tiles.
+// Puts each key at its final index: the number of smaller keys, summed over the tiles.
 static COPUS_KERNEL(embedding_threads) merge_embedding_tiles_kernel(const EmbeddingGradient a) {
   const int64_t i = (block_index() * block_threads() + thread_index()) / merge_lanes;
   const int lane = thread_index() % merge_lanes;
@@ -94,14 +94,14 @@ COPUS_DEVICE int64_t embedding_tiles(const EmbeddingGradient& a) {
   return (a.rows + embedding_tile - 1) / embedding_tile;
 }
 
-// Returns where a tile leaves the sum of rows whose token it shares with a neighbouring tile: first_sum for the tile
-// before (where the token does not continue in the one after), last_sum for the tile after.
+// Return where a tile writes its sums of rows whose token continues in a neighbouring tile. first_sum: the token began
+// in the previous tile, and does not continue in the next. last_sum: it continues in the next tile.
 COPUS_DEVICE float* first_sum(const EmbeddingGradient& a, int64_t tile) { return a.partial_sums + tile * a.width; }
 COPUS_DEVICE float* last_sum(const EmbeddingGradient& a, int64_t tile) {
   return a.partial_sums + (embedding_tiles(a) + tile) * a.width;
 }
 
-// Sums a tile of sorted rows in each block, which takes some of their columns: columns go along y.
+// Each block sums some columns of a tile of sorted rows. Columns go along y.
 template <class S, int V>
 COPUS_KERNEL(embedding_threads)
 sum_embedding_tiles_kernel(const EmbeddingGradient a) {
@@ -157,7 +157,7 @@ sum_embedding_tiles_kernel(const EmbeddingGradient a) {
   }
 }
 
-// Adds the sums that tiles share: the block of the tile in which a token's rows begin adds up their sums.
+// Adds the sums shared between tiles. The block of the tile in which a token's rows begin adds them.
 static COPUS_KERNEL(embedding_threads) join_embedding_tiles_kernel(const EmbeddingGradient a) {
   const int64_t tile = block_index(), tiles = embedding_tiles(a);
   const auto token_at = [&a](int64_t i) { return i >= 0 && i < a.rows ? key_token(a.sorted_keys[i]) : -1; };

@@ -22,8 +22,8 @@ struct Fiber {
   std::unique_ptr<char[]> stack;
   State state;
   Position position;
-  // Values of the two latest exchanges, so that a fast thread does not overwrite one that a slow thread still has to
-  // read.
+  // Values of the two latest exchanges, so that a fast thread does not overwrite a value that a slow thread still has
+  // to read.
   uint64_t exchanged[2];
   int bits[2];
   int exchanges;
@@ -74,11 +74,11 @@ class Block {
     makecontext(&fiber.context, enter, 0);
   }
 
-  // Runs as a fiber, which executes one thread of one block after the other.
+  // The body of a fiber, which executes one thread of one block after another.
   static void enter();
 
-  // Lets every ready thread run, then releases the threads that have waited for each other. Returns false at the
-  // block's end.
+  // Runs every ready thread, then releases the threads that have waited for each other. Returns false when the block
+  // has finished.
   bool step() {
     for (int i = 0; i < threads_; ++i) {
       current_ = device().last_thread_first ? threads_ - 1 - i : i;
@@ -108,7 +108,7 @@ class Block {
     return true;
   }
 
-  // Drops the block's remaining threads, which never run again; nothing on their stacks has to be destroyed.
+  // Abandons the block's remaining threads. They never run again, and their stacks hold nothing to destroy.
   [[noreturn]] void abandon() {
     fibers_.clear();
     std::rethrow_exception(failure_);

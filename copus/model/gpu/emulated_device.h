@@ -1,8 +1,8 @@
-// An emulated GPU for tests, for device code that g++ compiles, over host memory. The blocks of a launch run one after
-// the other; in a block every thread is a fiber of its own, which gives way where it waits for the others. The emulator
-// detects what a GPU would ignore silently or end the process for: threads that wait for others which have ended or
-// wait elsewhere, indices beyond shared memory, and reads of shared memory that no thread has written, which holds
-// NaNs.
+// An emulated GPU over host memory, for tests of device code that g++ compiles. The blocks of a launch run one after
+// another. Each thread of a block is a fiber, which yields when it waits for the others. The emulator detects faults
+// that a GPU would ignore or that would kill the process: threads that wait for others that have finished or wait
+// elsewhere, and indices beyond shared memory. Shared memory that no thread has written holds NaNs, which reveals reads
+// of it.
 #pragma once
 
 #include <bit>
@@ -25,11 +25,10 @@ namespace copus::gpu {
 
 namespace emulated {
 
-// Settings that tests choose. The initial warp size is the one that COPUS_EMULATED_WARP names; with warps of 64, the
-// initial order is the reverse one.
+// Settings for tests. The initial warp size is COPUS_EMULATED_WARP. With warps of 64 the initial order is reversed.
 struct Device {
   int warp_size = 32;
-  // The order in which ready threads go on: correct results do not depend on it.
+  // The order in which ready threads resume. Correct results do not depend on it.
   bool last_thread_first = false;
   int64_t launches = 0;  // launches so far
 };
@@ -44,7 +43,7 @@ const Position& position();
 
 void run(int64_t blocks, int64_t blocks_y, int threads, const std::function<void()>& kernel);
 void wait_for_block();
-// Hands 8 bytes to the other thread and returns its own.
+// Gives 8 bytes to the thread at the position that differs by `bits`, and returns that thread's 8 bytes.
 uint64_t exchange(uint64_t value, int bits);
 void* shared_memory(const void* place, size_t bytes);
 

@@ -1,4 +1,4 @@
-// Tests the emulated GPU: its threads meet where device code makes them meet, and it detects the faults that it should.
+// Tests the emulated GPU: threads wait for each other as device code demands, and the emulator detects faults.
 #include "copus/model/gpu/emulated_device.h"
 
 #include <gmock/gmock.h>

@@ -1,11 +1,11 @@
-// The GPU kernels behind model/kernels.h, as plain functions on raw pointers to the device's memory: each enqueues its
-// work on `stream` (a cudaStream_t or hipStream_t) and returns. kernels.cu defines them, for CUDA, for HIP, and over
-// host memory for tests (emulated_device.h).
+// The GPU kernels behind model/kernels.h, as plain functions on raw pointers to device memory. Each enqueues its work
+// on `stream` (a cudaStream_t or hipStream_t) and returns. kernels.cu defines them, for CUDA, for HIP, and over host
+// memory for tests (emulated_device.h).
 //
-// Every result is the same however blocks and threads are scheduled: work is cut at fixed places, and only integers are
-// added atomically. Activations and weights are stored as `storage` says; arithmetic is in float32. Matrices are dense
-// and row-major. Pointers need only their elements' alignment; where rows begin at multiples of 16 bytes, memory is
-// read and written 16 bytes at a time.
+// No result depends on how blocks and threads are scheduled: work is split at fixed places, and only integers are added
+// atomically. `storage` is the type of activations and weights in memory; arithmetic is in float32. Matrices are dense
+// and row-major. Pointers need only the alignment of their elements. If rows begin at multiples of 16 bytes, kernels
+// access memory 16 bytes at a time.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace copus::gpu {
 
-// The value of description/model_description.h, which device code does not include.
+// The value in description/model_description.h, which device code does not include.
 inline constexpr int64_t ignored_target = -100;
 
 enum class Storage { float32, bfloat16 };
@@ -22,10 +22,9 @@ enum class Storage { float32, bfloat16 };
 // The widest rows that the norms accept, since they keep rows in registers.
 inline constexpr int64_t widest_norm = 8192;
 
-// Computes sum = residual + delta (delta may be null: then sum is not written and residual is the input);
-// normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon)  (RMSNorm, Zhang & Sennrich 2019); with a bias
-// normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2) + epsilon)  (LayerNorm, Ba et al.
-// 2016).
+// Computes sum = residual + delta. With a null delta, sum is not written and residual is the input. Then RMSNorm (Zhang
+// & Sennrich 2019): normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon). With a bias LayerNorm (Ba et
+// al. 2016): normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2) + epsilon).
 struct NormForward {
   Storage storage;
   int64_t rows, width;
@@ -34,13 +33,13 @@ struct NormForward {
   const void* delta;     // [rows, width] or null
   const void* weight;    // [width]
   const void* bias;      // [width]; null: RMSNorm
-  void* sum;             // [rows, width]; only where delta is given
+  void* sum;             // [rows, width]; only with delta
   void* normed;          // [rows, width]
   float* statistics;     // rstd [rows]; of LayerNorm mean and rstd [rows, 2]
 };
 void norm_forward(const NormForward& arguments, void* stream);
 
-// The number of rows whose contributions to a norm weight's gradient form one partial sum.
+// The number of rows in one partial sum of a norm weight's gradient.
 inline constexpr int64_t norm_rows_per_partial_sum = 16;
 
 // Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient.
@@ -58,7 +57,7 @@ struct NormBackward {
 };
 void norm_backward(const NormBackward& arguments, void* stream);
 
-// Computes out[range, column] (+)= the sum of the column over the rows of the range.
+// Computes out[range, column] (+)= the sum of the column over the range's rows.
 struct ColumnSums {
   Storage storage;
   int64_t rows, width, rows_per_range;
@@ -71,8 +70,7 @@ void column_sums(const ColumnSums& arguments, void* stream);
 // The largest head_dim that the norms of heads accept, since they keep a head's sums in shared memory.
 inline constexpr int64_t widest_normed_head = 256;
 
-// Normalises each query head and each key head of a row by itself, as an RMSNorm does a row, and copies the value
-// heads.
+// Normalises each query head and each key head of a row separately, by RMSNorm, and copies the value heads.
 struct HeadNormForward {
   Storage storage;
   int64_t rows, heads, kv_heads, head_dim;
@@ -84,10 +82,10 @@ struct HeadNormForward {
 };
 void head_norm_forward(const HeadNormForward& arguments, void* stream);
 
-// The largest number of partial sums that a block writes: one for each of its warps.
+// The largest number of partial sums of a block: one per warp.
 inline constexpr int64_t head_norm_warps = 8;
 
-// Works in place: the gradient of `normed` becomes that of `qkv`; values have the same in both.
+// Works in place: turns the gradient of `normed` into the gradient of `qkv`, and leaves the values' gradient as it is.
 struct HeadNormBackward {
   Storage storage;
   int64_t rows, heads, kv_heads, head_dim;
@@ -104,8 +102,8 @@ void head_norm_backward(const HeadNormBackward& arguments, void* stream);
 
 inline constexpr int64_t widest_rotary_head = 512;
 
-// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or by
-// its negative (the backward of the rotation). head_dim is even and at most widest_rotary_head.
+// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or
+// backward by its negative. head_dim is even and at most widest_rotary_head.
 struct Rotary {
   Storage storage;
   int64_t rows, angles, heads, head_dim, row_stride;
@@ -118,19 +116,18 @@ void rotary(const Rotary& arguments, void* stream);
 
 enum class ActivationFunction { silu, gelu_tanh, gelu };
 
-// Computes activation = function(gate) * up, gate and up side by side in one row, or function(input) where it is not
-// gated.
+// Computes activation = function(gate) * up, gate and up side by side in one row. Without a gate: function(input).
 struct ActivationForward {
   Storage storage;
   ActivationFunction function;
   bool is_gated;
   int64_t rows, width;
-  const void* input;  // [rows, 2 * width], or [rows, width] where it is not gated
+  const void* input;  // [rows, 2 * width]; without a gate [rows, width]
   void* activation;   // [rows, width]
 };
 void activation_forward(const ActivationForward& arguments, void* stream);
 
-// Works in place: the input becomes its gradient, activation_gradient becomes the activation.
+// Works in place: input becomes its gradient, activation_gradient becomes the activation.
 struct ActivationBackward {
   Storage storage;
   ActivationFunction function;
@@ -141,7 +138,7 @@ struct ActivationBackward {
 };
 void activation_backward(const ActivationBackward& arguments, void* stream);
 
-// Copies each token's row of a part of the embedding table that begins at token `first_token`; zeros for other tokens.
+// Copies each token's row of a part of the embedding table that begins at token `first_token`. Other tokens get zeros.
 struct EmbeddingPart {
   Storage storage;
   int64_t first_token, vocab, rows, width;
@@ -155,8 +152,8 @@ void embedding_part(const EmbeddingPart& arguments, void* stream);
 inline constexpr int64_t embedding_tile = 32;
 inline constexpr int64_t embedding_sort_tile = 1024;
 
-// Adds gradient[tokens[r] - first_token] += output_gradient[r], rows with equal tokens in a fixed order; other tokens
-// are left out. The rows are sorted by token first, so that every row of the gradient is read and written once.
+// Adds gradient[tokens[r] - first_token] += output_gradient[r], rows with equal tokens in a fixed order. Tokens outside
+// the part add nothing. Rows are first sorted by token, so that every row of the gradient is read and written once.
 struct EmbeddingGradient {
   Storage storage;
   int64_t first_token, vocab, rows, width;
@@ -170,27 +167,27 @@ struct EmbeddingGradient {
 };
 void add_embedding_gradient(const EmbeddingGradient& arguments, void* stream);
 
-// Computes the softmax statistics of each row over some of its columns, those of the tokens from `first_token` on.
+// Computes the softmax statistics of each row over its local columns, which begin at token `first_token`.
 struct SoftmaxStatistics {
   Storage storage;
   int64_t first_token, vocab, rows;
-  float softcap;           // of the logits, before all else; 0: none
+  float softcap;           // of the logits, before anything else; 0: none
   const void* logits;      // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
-  double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not here)
+  double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not local)
 };
 void softmax_statistics(const SoftmaxStatistics& arguments, void* stream);
 
 // Computes the softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
 struct CrossEntropy {
   Storage storage;
-  int64_t first_token, vocab, rows;  // range of the columns that are here
-  float softcap;                     // of the logits, before all else; 0: none
+  int64_t first_token, vocab, rows;  // range of the local columns
+  float softcap;                     // of the logits, before anything else; 0: none
   bool gradient;
   float loss_scale;
   void* logits;            // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
-  // Statistics of every part into which the columns of a row are cut; null where one part has the whole row.
+  // The statistics of all parts of the columns; null if one part has the whole row.
   const double* statistics;  // [parts, rows, 3]
   int64_t parts;
   double* losses;    // [rows], scratch memory
@@ -198,8 +195,7 @@ struct CrossEntropy {
 };
 void cross_entropy(const CrossEntropy& arguments, void* stream);
 
-// Updates flat float32 state by AdamW (Loshchilov & Hutter 2019). Values that the formula needs of the step, in
-// float32:
+// Updates flat float32 state by AdamW (Loshchilov & Hutter 2019). The formula's values for this step, in float32:
 struct AdamW {
   int64_t count;
   AdamWState<float*> state;
@@ -212,7 +208,7 @@ struct AdamW {
 };
 void adamw(const AdamW& arguments, void* stream);
 
-// Updates flat float32 state by Signum (Bernstein et al. 2018). Values that the formula needs of the step, in float32:
+// Updates flat float32 state by Signum (Bernstein et al. 2018). The formula's values for this step, in float32:
 struct Signum {
   int64_t count;
   float *master, *momentum;
@@ -227,11 +223,10 @@ void signum(const Signum& arguments, void* stream);
 // Rounds to = from to nearest, ties to even.
 void round_to_bfloat16(const float* from, void* to, int64_t count, void* stream);
 
-// The number of elements whose squares are summed in float64 before they are added exactly; blocks begin at multiples
-// of it.
+// The number of elements whose squares are summed in float64 before the exact sum. Blocks begin at multiples of it.
 inline constexpr int64_t squared_norm_block = 64;
 
-// Adds the squares of values[begin .. end) to `words`, which are those of an ExactSum (base/exact_sum.h).
+// Adds the squares of values[begin .. end) to `words`, the words of an ExactSum (base/exact_sum.h).
 struct SquaredNorm {
   const float* values;
   int64_t begin, end;

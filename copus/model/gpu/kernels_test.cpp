@@ -1,5 +1,5 @@
-// Tests the GPU's kernels over the emulated device, with sizes that kernels_test.cpp lacks and memory that is not
-// aligned. The reference is the generic kernel in float64.
+// Tests the GPU's kernels over the emulated device, with sizes that kernels_test.cpp lacks and with misaligned memory.
+// The reference is the generic kernel in float64.
 #include "copus/model/gpu/kernels.h"
 
 #include <ATen/Context.h>
@@ -40,7 +40,7 @@ struct Case {
 class GpuKernels : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override { at::manual_seed(20261122); }
-  // Checks that kernels of the GPU ran, since every test is about them.
+  // Every test is about kernels of the GPU, so checks that some ran.
   void TearDown() override {
     if (IsSkipped()) return;
     EXPECT_GT(gpu::emulated::device().launches, launches_);
@@ -50,7 +50,7 @@ class GpuKernels : public testing::TestWithParam<Case> {
   static at::Tensor random(at::IntArrayRef shape) {
     return at::randn(shape, at::kFloat).to(GetParam().dtype).to(at::kDouble);
   }
-  // Copies values to contiguous memory in the dtype, beginning at a multiple of 16 bytes, or one element after it.
+  // Copies values in the dtype to contiguous memory that begins at a multiple of 16 bytes, or one element after it.
   static at::Tensor place(const at::Tensor& values, at::ScalarType dtype) {
     const int64_t offset = GetParam().aligned ? 0 : 1;
     const at::Tensor placed = at::empty({values.numel() + offset}, dtype).narrow(0, offset, values.numel());
@@ -66,7 +66,7 @@ class GpuKernels : public testing::TestWithParam<Case> {
   const int64_t launches_ = gpu::emulated::device().launches;
 };
 
-// The widths give one thread, ragged warps, every number of packs a thread, and rows too wide for the registers.
+// The widths cover one thread, partial warps, every number of packs per thread, and rows too wide for the registers.
 TEST_P(GpuKernels, Norm) {
   for (const auto& [rows, width] :
        {std::pair{1, 3}, {3, 24}, {65, 72}, {17, 104}, {3, 1001}, {2, 2048}, {2, 4096}, {2, 8192}, {2, 8200}}) {
@@ -102,7 +102,7 @@ TEST_P(GpuKernels, ColumnSumsOfManyRows) {
   }
 }
 
-// Heads have the usual sizes; there are more of them than a thread rotates.
+// Heads have the usual sizes, and there are more heads than a thread rotates.
 TEST_P(GpuKernels, Rotary) {
   for (const int64_t head_dim : {2, 10, 64, 80, 128, 512}) {
     const kernels::AttentionShape shape{2, 5, 7, 3, head_dim};
@@ -133,8 +133,8 @@ TEST_P(GpuKernels, Activations) {
   }
 }
 
-// Tokens are few or many, in one tile of the sort or in several. They are different, or Zipf's, or equal, so that their
-// rows lie in one tile of sums, in two, or in many.
+// There are few or many tokens, in one sort tile or several. They are distinct, Zipf-distributed or equal, so that the
+// rows of a token are in one tile of sums, in two or in many.
 TEST_P(GpuKernels, EmbeddingGradient) {
   const int64_t vocab = 1009;
   for (const auto& [rows, width] : {std::pair{1, 8}, {3, 5}, {65, 24}, {1100, 8}, {70, 2100}}) {
@@ -219,8 +219,8 @@ TEST_P(GpuKernels, Signum) {
   }
 }
 
-// Float64 holds the sums of these squares exactly, so that every order gives the CPU's words. They span the whole range
-// of exponents.
+// Float64 holds the sums of these squares exactly, so any order must give the CPU's words. The squares span the whole
+// range of exponents.
 TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {
   const int64_t count = 9001;
   const at::Tensor integers = at::randint(-2000, 2000, {count}, at::kFloat);
@@ -239,8 +239,8 @@ TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {
   }
 }
 
-// Tiles outnumber blocks, as in every large model: a thread goes from its part of one tile to that of another, whose
-// squares may be too much larger or smaller for the words that it holds.
+// There are more tiles than blocks, as in every large model. A thread proceeds from its part of one tile to that of
+// another, whose squares may be too large or too small for its words.
 TEST_P(GpuKernels, SquaredNormOfSeveralTilesABlock) {
   const int64_t blocks_of_values = 7 * gpu::squared_norm_threads, count = blocks_of_values * 64 - 5;
   const at::Tensor exponents = at::randint(-55, 51, {blocks_of_values}, at::kDouble).repeat_interleave(64);

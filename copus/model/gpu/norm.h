@@ -1,8 +1,8 @@
-// RMSNorm and LayerNorm with the residual's addition, forward and backward. A block takes whole rows and keeps them in
+// RMSNorm and LayerNorm with the addition of the residual, forward and backward. A block processes whole rows in
 // registers, so that every operand passes through memory once. Each thread holds up to K packs of V elements of a row.
 //
-// Bytes per row of n elements of s bytes, which are those of the floor: forward 4 n s, backward 4 n s, and n / 2 more
-// for partial sums of the weight's gradient (each 4 n bytes written and read again, one for 16 rows).
+// Bytes per row of n elements of s bytes: forward 4 n s, backward 4 n s, which is the minimum. Backward moves n / 2
+// more for partial sums of the weight's gradient: for every 16 rows one sum of 4 n bytes, written and read again.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -111,8 +111,8 @@ norm_backward_kernel(const NormBackward a) {
     const S* const input = static_cast<const S*>(a.input) + row * a.width;
     const S* const residual_gradient = static_cast<const S*>(a.residual_gradient) + row * a.width;
     const bool has_residual = a.residual_gradient != nullptr;
-    // The residual's gradient is loaded with the other operands, so that the reduction does not delay it, where there
-    // are enough registers.
+    // Loads the residual's gradient with the other operands, if there are enough registers, so that the reduction does
+    // not delay it.
     constexpr bool upstream_early = K <= 8;
     Pack<S, V> dy[K], x[K], upstream[K];
     COPUS_UNROLL
@@ -165,7 +165,7 @@ norm_backward_kernel(const NormBackward a) {
   }
 }
 
-// Norms of heads: each warp takes one head at a time, which is short enough to be read again from the cache. Bytes per
+// Norms of heads. Each warp takes one head at a time, which is short enough to be read again from the cache. Bytes per
 // head of n elements of s bytes: forward 2 n s, backward 3 n s, and n more for partial sums of the weights' gradients.
 inline constexpr int head_norm_threads = static_cast<int>(head_norm_warps) * smallest_warp;
 
@@ -174,7 +174,7 @@ COPUS_DEVICE float sum_over_warp(float value) {
   return value;
 }
 
-// Calls f(column) for the first column of each pack of a head that this thread of a warp takes.
+// Calls f(column) for the first column of each pack of a head that this thread of its warp takes.
 template <int V, class F>
 COPUS_DEVICE void for_packs_of_head(int64_t head_dim, F f) {
   const int lane = thread_index() % warp_size();
@@ -199,7 +199,7 @@ COPUS_KERNEL(head_norm_threads)
 head_norm_forward_kernel(const HeadNormForward a) {
   const int warp = thread_index() / warp_size(), warps = block_threads() / warp_size();
   const int64_t all = a.heads + 2 * a.kv_heads;
-  // All warps take as many turns, so that all threads meet in every sum.
+  // All warps take the same number of turns, so that all threads take part in every sum.
   for (int64_t first = 0; first < all; first += warps) {
     const int64_t head = first + warp;
     const bool is_there = head < all, is_value = head >= a.heads + a.kv_heads;
@@ -226,7 +226,7 @@ head_norm_forward_kernel(const HeadNormForward a) {
 template <class S, int V>
 COPUS_KERNEL(head_norm_threads)
 head_norm_backward_kernel(const HeadNormBackward a) {
-  // Each thread adds to columns of its own.
+  // Each thread adds to its own columns.
   COPUS_SHARED(float, weight_gradients, head_norm_warps * 2 * widest_normed_head);
   const int warp = thread_index() / warp_size(), warps = block_threads() / warp_size();
   const int64_t of_queries = warp * 2 * a.head_dim, of_keys = of_queries + a.head_dim;
@@ -277,7 +277,7 @@ head_norm_backward_kernel(const HeadNormBackward a) {
       });
     }
   }
-  // A device with wide warps has fewer of them, and leaves the other sums zero.
+  // A device with wide warps has fewer warps per block, so the other sums are zero.
   for (int sum = warp; sum < head_norm_warps; sum += warps) {
     const int64_t to = (block_index() * head_norm_warps + sum) * a.head_dim;
     for_packs_of_head<V>(a.head_dim, [&](int64_t column) {
@@ -291,9 +291,9 @@ head_norm_backward_kernel(const HeadNormBackward a) {
 }
 
 inline constexpr int column_sum_lanes = 32;     // number of rows of a range that a block reads side by side
-inline constexpr int column_sum_threads = 256;  // gives a block 8 packs of columns: whole sectors of memory
+inline constexpr int column_sum_threads = 256;  // gives a block 8 packs of columns: whole memory sectors
 
-// Sums each lane's rows in ascending order, then the lanes in order. One block takes 8 V columns of a range.
+// Sums each lane's rows in ascending order, then the lanes in order. One block processes 8 V columns of a range.
 template <class S, int V>
 COPUS_KERNEL(column_sum_threads)
 column_sums_kernel(const ColumnSums a) {

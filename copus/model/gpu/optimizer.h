@@ -1,5 +1,5 @@
-// Kernels over flat ranges of parameters: optimizers, rounding, and squared norms. Bytes per element, which are those
-// of the floor: AdamW 28 (four reads, three writes), Signum 20 (three reads, two writes), rounding 6, a squared norm 4.
+// Kernels over flat ranges of parameters: optimizers, rounding, and squared norms. Bytes per element, all at the
+// minimum: AdamW 28 (four reads, three writes), Signum 20 (three reads, two writes), rounding 6, a squared norm 4.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -73,8 +73,8 @@ round_kernel(const Rounding a) {
 
 inline constexpr int not_numbers = 71, positive_infinities = 69;  // counts that follow the digits of an ExactSum
 
-// A sum of nonnegative doubles, as neighbouring words of an ExactSum. A term has three digits; the sum accepts terms at
-// the digits of the first one, and those that are up to 2^32 times larger or smaller.
+// A sum of nonnegative doubles, as neighbouring words of an ExactSum. A term covers three words. The sum accepts terms
+// that are up to 2^32 times larger or smaller than the first one.
 struct WordSum {
   static constexpr int size = 5;
   int first;  // index of the first word, -1: no terms yet
@@ -89,7 +89,7 @@ COPUS_DEVICE void flush(const WordSum& sum, int64_t* words) {
   }
 }
 
-// Adds `value` to the words as ExactSum::add(double) does. A value that does not fit into `sum` goes to `words`.
+// Adds `value` exactly, like ExactSum::add(double): to `sum`, or if it does not fit there to `words`.
 COPUS_DEVICE void add_exactly(double value, WordSum& sum, int64_t* words) {
   const uint64_t bits = double_to_bits(value);
   const uint64_t fraction = bits & ((uint64_t{1} << 52) - 1);
@@ -118,7 +118,7 @@ inline constexpr int squared_norm_threads = 64;
 inline constexpr int64_t squared_norm_tile = squared_norm_threads * squared_norm_block;
 
 // Sums the squares of at most 64 values in the order of the CPU's widest vectors (cpu/elementwise.h with AVX-512): in
-// sixteen lanes, then the upper eight added to the lower, then these in turn.
+// sixteen lanes, then the upper eight lanes are added to the lower eight, and so on.
 COPUS_DEVICE double sum_squares(const float* values, int count) {
   constexpr int lanes = 8;
   double low[lanes], high[lanes];
@@ -139,9 +139,8 @@ COPUS_DEVICE double sum_squares(const float* values, int count) {
   return sum;
 }
 
-// Adds squared norms. A block brings tiles of 64 x 64 values into shared memory, reading it in order, and each of its
-// threads sums the squares of 64 neighbours. At the end the threads add their words up before one of them adds
-// atomically.
+// Adds squared norms. A block reads tiles of 64 x 64 values in order into shared memory. Each thread sums the squares
+// of 64 neighbours. At the end the threads add up their words, and one thread adds the result atomically.
 template <int V>
 COPUS_KERNEL(squared_norm_threads)
 squared_norm_kernel(const SquaredNorm a) {
@@ -151,7 +150,7 @@ squared_norm_kernel(const SquaredNorm a) {
   WordSum sum{-1, {}};
   for (int64_t tile = a.begin / squared_norm_tile + block_index(); tile < end_tile; tile += grid_blocks()) {
     const int64_t first = tile * squared_norm_tile;
-    synchronize_block();  // the tile before this one may still be in use
+    synchronize_block();  // the previous tile may still be in use
     constexpr int ahead = 8;
     for (int begin = 0; begin < squared_norm_tile; begin += ahead * squared_norm_threads * V) {
       Pack<float, V> packs[ahead];
@@ -179,7 +178,7 @@ squared_norm_kernel(const SquaredNorm a) {
     const int to = static_cast<int>(a.end < offset + block ? a.end - offset : block);
     if (from < to) add_exactly(sum_squares(&values[thread_index() * row + from], to - from), sum, a.words);
   }
-  // Each iteration adds up the threads' sums that begin at the same word, the highest first.
+  // Each iteration adds up the threads' sums that begin at the same word, highest words first.
   for (;;) {
     const int first = reduce_block(sum.first, [](int x, int y) { return x > y ? x : y; });
     if (first < 0) return;

@@ -1,5 +1,5 @@
-// The same decoder for tests, written plainly in differentiable ATen operators, whose gradients autograd computes. It
-// is written from the equations, not from decoder.cpp, and independent of the kernels.
+// A decoder for tests, written from the equations in plain differentiable ATen operators, so that autograd computes its
+// gradients. It is independent of decoder.cpp and of the kernels.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -15,10 +15,10 @@ namespace copus::reference {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon);
 
-// Rotates x [batch, heads, sequence, head_dim]; cosine, sine [sequence, r / 2]: the first r elements rotate.
+// Rotates the first r elements of each head of x [batch, heads, sequence, head_dim]. cosine, sine: [sequence, r / 2].
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine);
 
-// Attends; query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim]. A query sees the
+// Attends. query [batch, heads, sequence, head_dim]; key, value [batch, kv_heads, sequence, head_dim]. A query sees the
 // last `window` positions up to its own; 0: all.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window = 0,
                      double multiplier = 0, double softcap = 0);

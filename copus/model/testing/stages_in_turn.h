@@ -1,4 +1,4 @@
-// Parts of a whole model, for tests, and the pipeline stages of one tensor-parallel rank run one after the other.
+// For tests: parts of a whole model, and the pipeline stages of one tensor-parallel rank run one after another.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -15,7 +15,7 @@
 
 namespace copus {
 
-// Sets random weights everywhere, also where training starts from ones and zeros. Draws from ATen's generator.
+// Sets all weights to random values, also those that training starts at one or zero. Draws from ATen's generator.
 inline void randomize(ParameterStore& store) {
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.tied_copy) continue;
@@ -40,7 +40,7 @@ inline at::Tensor cut(at::Tensor whole, const Box& box) {
   return whole;
 }
 
-// Returns the parameter of the whole model, or its copy beside a tied head, that `parameter` is a part of.
+// Returns the whole model's parameter of which `parameter` is a part, or its tied copy.
 inline const Parameter& same_parameter(const ParameterStore& whole, const Parameter& parameter) {
   return *std::ranges::find_if(whole.parameters(), [&](const Parameter& other) {
     return other.tied_copy == parameter.tied_copy && other.info.name == parameter.info.name;
@@ -49,7 +49,7 @@ inline const Parameter& same_parameter(const ParameterStore& whole, const Parame
 
 class StagesInTurn {
  public:
-  // Makes a copy of `whole`, cut by `strategy`. Refers to the group behind `tensor_parallel`.
+  // Makes a copy of `whole`, split by `strategy`. Refers to the group behind `tensor_parallel`.
   StagesInTurn(const ParameterStore& whole, const ParallelStrategy& strategy, const TensorParallel& tensor_parallel) {
     for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
       const Placement placement =

@@ -1,4 +1,4 @@
-// The device that tests compute on, which is the CPU unless COPUS_TEST_DEVICE names another.
+// The device on which tests compute: the CPU, unless COPUS_TEST_DEVICE names another.
 #pragma once
 
 #include <ATen/Context.h>
@@ -18,7 +18,7 @@ inline at::Device test_device() {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
-  // The device gets the index that its tensors report: 0 where none is named.
+  // Adds the index that the device's tensors report: 0 if none is named.
   return device.is_cpu() || device.has_index() ? device : at::Device(device.type(), 0);
 }
 
