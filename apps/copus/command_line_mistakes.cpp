@@ -13,11 +13,11 @@ namespace copus {
 
 namespace {
 
-// The command that was asked for, as far as it was understood.
+// The given command, as far as it was understood.
 struct CommandLine {
   CLI::App* command;
-  std::string words;                 // that lead to it: "copus bench step"
-  std::vector<std::string> unknown;  // words that mean nothing there, in their order
+  std::string words;                 // that lead to the command: "copus bench step"
+  std::vector<std::string> unknown;  // words without a meaning there, in their order
 
   std::string help() const { return concat(" (see '", words, " --help')"); }
   bool has_settings() const { return command->get_option_no_throw("--set") != nullptr; }
@@ -56,7 +56,7 @@ std::vector<std::string> names_of_options(const CLI::App& command) {
   return names;
 }
 
-// The names of what is given without an option, as the help writes them: "RUN_DIR", "COMMAND".
+// The names of arguments that are not options, as the help writes them: "RUN_DIR", "COMMAND".
 std::vector<std::string> names_of_arguments(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : visible_options(command)) {
@@ -69,7 +69,7 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Returns the name of an argument that somebody has taken for an option: "RUN_DIR" for "--run-dir".
+// Returns the argument that a user wrote as an option: "RUN_DIR" for "--run-dir".
 std::optional<std::string> argument_meant(const CLI::App& command, const std::string& option) {
   std::string name = option.substr(option.find_first_not_of('-'));
   for (char& letter : name) {
@@ -79,14 +79,14 @@ std::optional<std::string> argument_meant(const CLI::App& command, const std::st
   return contains(names, name) ? std::optional(name) : std::nullopt;
 }
 
-// What an option is called that a command has for a setting: "--global-batch" for "train.global_batch".
+// Returns the option of a command that corresponds to a setting: "--global-batch" for "train.global_batch".
 std::string option_of_setting(const std::string& setting) {
   std::string key = setting.substr(setting.find('.') + 1);
   std::replace(key.begin(), key.end(), '_', '-');
   return "--" + key;
 }
 
-// Lists the options where nothing is similar to what was given.
+// Lists the options, for the case that none is similar to the given one.
 std::string options_of(const CLI::App& command) {
   std::vector<std::string> names = names_of_options(command);
   std::erase(names, "--help");
@@ -122,7 +122,7 @@ std::string hint_at_option(const CommandLine& line, const std::string& option) {
                 options_of(*line.command));
 }
 
-// Tells whether a word was meant as an option, and no number.
+// Returns whether a word was meant as an option and is not a number.
 bool is_option(const std::string& word) {
   const size_t name = word.find_first_not_of('-');
   if (name == 0 || name == std::string::npos || word[name] == '=') return false;
@@ -143,7 +143,7 @@ std::string unknown_command(const CommandLine& line) {
   return concat(begin, "the commands are ", join(names, ", "), line.help());
 }
 
-// The options that are needed and were not given, in the order of the help.
+// Returns the required options that were not given, in the order of the help.
 std::vector<std::string> missing_options(const CLI::App& command) {
   std::vector<std::string> missing;
   for (const CLI::Option* option : visible_options(command)) {
@@ -152,7 +152,7 @@ std::vector<std::string> missing_options(const CLI::App& command) {
   return missing;
 }
 
-// Says how a setting is written whose parts were given as words of their own: "optimizer.lr = 1e-3".
+// Shows how to write a setting that was given as several words: "optimizer.lr = 1e-3".
 std::optional<std::string> setting_in_pieces(const CommandLine& line) {
   const CLI::Option* const settings = line.command->get_option_no_throw("--set");
   if (settings == nullptr || settings->count() == 0) return std::nullopt;
@@ -163,7 +163,7 @@ std::optional<std::string> setting_in_pieces(const CommandLine& line) {
                 value);
 }
 
-// Says of words that no option or argument takes what to write in their place.
+// Says what to write instead of words that no option or argument accepts.
 std::string unexpected_words(const CommandLine& line) {
   std::string text = concat(line.words, ": not expected: ", join(line.unknown, " "));
   const std::vector<std::string> missing = missing_options(*line.command);
@@ -189,7 +189,7 @@ std::string unexpected_words(const CommandLine& line) {
   return concat(text, options_of(*line.command), line.help());
 }
 
-// The option that the parser's message begins with.
+// Returns the option that begins the parser's message.
 const CLI::Option* option_named_by(const CommandLine& line, const std::string& message) {
   for (const CLI::Option* option : visible_options(*line.command)) {
     const std::string name = option->get_name();
@@ -200,7 +200,7 @@ const CLI::Option* option_named_by(const CommandLine& line, const std::string& m
 
 bool is_lower_case(char letter) { return std::islower(static_cast<unsigned char>(letter)) != 0; }
 
-// What the help says of the option, to go on a sentence with.
+// Returns the help text of the option, as the continuation of a sentence.
 std::string meaning_of(const CLI::Option& option) {
   std::string meaning = option.get_description();
   const bool is_word = meaning.size() > 1 && is_lower_case(meaning[1]);
@@ -210,7 +210,7 @@ std::string meaning_of(const CLI::Option& option) {
   return meaning;
 }
 
-// Says what is missing or given too often, in place of the parser's own words.
+// Says what is missing or given too often, instead of using the parser's words.
 std::string in_our_words(const CLI::ParseError& error, const CommandLine& line) {
   std::string text = error.what();
   const CLI::Option* const option = option_named_by(line, text);

@@ -1,4 +1,5 @@
-// What is said of a command line that is not understood: which word, what was expected there, and whose help says more.
+// Messages for a command line that cannot be understood: which word is wrong, what was expected, and which help
+// explains it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,18 +7,18 @@
 
 namespace copus {
 
-// Says what is wrong with a command line that cannot be parsed. What is misspelt is told before what is missing, since
-// the one is often the cause of the other.
+// Says what is wrong with a command line that cannot be parsed. Misspelt words come before missing ones, because a
+// misspelt word often causes the missing one.
 std::string explain(const CLI::ParseError& error, CLI::App& program);
 
-// Throws UserError where an option or an argument of the command that was given is empty, as the value of a shell
-// variable that is not set. A prompt may be.
+// Throws UserError if an option or an argument of the given command is empty, like the value of an unset shell
+// variable. A prompt may be empty.
 void refuse_empty_values(const CLI::App& program);
 
-// Says which commands there are to give.
+// Lists the available commands.
 std::string no_command(CLI::App& program);
 
-// Adds to the message of a command's mistake where its options are explained, if it speaks of one.
+// Adds to the message about a command's mistake where its options are explained, if the message mentions an option.
 std::string with_help(const std::string& message, CLI::App& program);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// Tells a user whose limits leave the program no room to start. libtorch sets up its globals before main; without stack
-// or memory for that, a signal would end the process.
+// Reports limits that leave the program no room to start. libtorch initialises its globals before main. Without enough
+// stack or memory for that, a signal would end the process.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr int mistake_at_start = 2;
 constexpr rlim_t stack_needed = rlim_t{128} << 10;
 
-// Uses no library beyond system calls: nothing is set up yet.
+// Uses only system calls, because no library is initialised yet.
 void say(std::string_view text) {
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -37,7 +37,7 @@ void say_number(rlim_t number) {
   ::_exit(mistake_at_start);
 }
 
-// Runs before the initialisers of libraries. The program itself says later what a terminated thread comes to.
+// Runs before the initialisers of libraries, including those of sanitizers.
 __attribute__((no_sanitize("address", "thread", "undefined"))) void before_libraries() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < stack_needed) {

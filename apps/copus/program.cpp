@@ -42,23 +42,23 @@ int complain(const char* kind, std::string_view message, int exit_code) {
   return exit_code;
 }
 
-// Tells the user of what ends the program, and returns its exit code.
+// Reports the exception that ends the program, and returns the exit code.
 int tell(const std::exception_ptr& end) {
   try {
     std::rethrow_exception(end);
   } catch (const UserError& error) {
     return complain("error", error.what(), users_mistake);
   } catch (const RankFailure& failure) {
-    if (failure.report().announced) return our_bug;  // the job has announced its failure once
+    if (failure.report().announced) return our_bug;  // the job has already reported its failure
     return complain("error", failure.what(), our_bug);
   } catch (const RanksFailed& failed) {
     return failed.exit_code();
   } catch (const std::bad_alloc&) {
     return complain("error", lack_of_memory_message(), users_mistake);
   } catch (const std::filesystem::filesystem_error& error) {
-    return complain("error", error.what(), users_mistake);  // no permission, a name too long, a disk that is gone
+    return complain("error", error.what(), users_mistake);  // no permission, a name too long, a lost disk
   } catch (const std::system_error& error) {
-    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;  // of all that throws this
+    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;  // only threads cause this error
     if (is_thread) return complain("error", lack_of_threads_message(), users_mistake);
     return complain("internal error", error.what(), our_bug);
   } catch (const std::exception& error) {
@@ -68,14 +68,14 @@ int tell(const std::exception_ptr& end) {
   }
 }
 
-// The exit code of a command that has ended with `exit_code`: it fails where a disk has not taken its output. Readers
-// that have gone, as behind `| head`, have all that they want.
+// The exit code of a command that has ended with `exit_code`. It is a failure if the disk did not accept the output. A
+// closed pipe, as with `| head`, is not a failure, because its reader has all that it wants.
 int exit_code_with_output(int exit_code) {
   std::cout.flush();
   if (std::cout && std::ferror(stdout) == 0) return exit_code;
   struct stat status{};
   if (::fstat(STDOUT_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))) return exit_code;
-  // Streams do not keep the reason; another attempt meets it again.
+  // Streams do not keep the reason, so another write finds it.
   std::cout.clear();
   std::clearerr(stdout);
   errno = 0;
@@ -85,8 +85,8 @@ int exit_code_with_output(int exit_code) {
   return exit_code == 0 ? users_mistake : exit_code;
 }
 
-// An exception that leaves a thread other than the first ends the process. Where the user can do something about it,
-// this says what, and leaves no dump.
+// An exception that leaves a thread other than the first ends the process. If the user can fix the cause, this says
+// how, without a core dump.
 [[noreturn]] void end_of_a_thread() {
   const std::exception_ptr end = std::current_exception();
   const int exit_code = end ? tell(end) : our_bug;

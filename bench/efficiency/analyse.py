@@ -29,8 +29,8 @@ UPDATES = [2.5 * i for i in range(33)]  # k, 0 .. 80
 
 
 def ln_efficiency(point: dict, c: float, updates: float) -> float:
-    """ln SE(B) with 1 / B_c = 1 / (c phi) + k / n, relative to the reference batch; n: samples that the trunk has
-    read."""
+    """ln SE(B) relative to the reference batch, with 1 / B_c = 1 / (c phi) + k / n. n is the number of samples that the
+    trunk has read."""
     critical = 1 / (1 / (c * point["phi"]) + updates / point["consumed"])
     return -math.log((critical + point["batch"]) / (critical + point["reference"]))
 

@@ -109,8 +109,7 @@ class Experiment:
         return best
 
     def whole_runs(self) -> float:
-        """Makes whole runs in every batch at the rates around its best; returns the best rate of the reference
-        batch."""
+        """Runs every batch at rates around its best one. Returns the best rate of the reference batch."""
         power = self.best_power(REFERENCE, 2)
         rate = LOWEST_RATE * 2**power
         for rung in (0.25, 0.5, 0.75, 1.5):

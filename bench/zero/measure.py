@@ -127,8 +127,9 @@ def shared_memory(folder: pathlib.Path, cluster: pathlib.Path) -> list[dict]:
 
 
 def modelled_seconds(cell: str, micro_batches: int) -> float:
-    """Modelled seconds of a rank's communication in a step on the links between the nodes, one operation after the
-    other: rings of four ranks, in which the slowest link counts (copus/performance/link_cost.h)."""
+    """Modelled seconds of a rank's communication per step over the links between nodes, one operation after another.
+    The operations are rings of four ranks, and the slowest link determines their time
+    (copus/performance/link_cost.h)."""
     ranks, latency, rate = 4, 20e-6, 1.25e9
     stage = int(re.search(r"zero=(\d)", cell).group(1))
     one_way = [(ranks - 1) * (latency + 4 * elements / ranks / rate) for elements in bucket_elements()]

@@ -20,8 +20,8 @@ constexpr int64_t eighth = 8;
 
 constexpr int64_t needed_repetitions = 2;
 
-// The samples of a branch. Branches of smaller batches have half the samples of those of the largest batch: they still
-// have at least as many updates, and a calibration is short of time.
+// The samples of a branch. Branches of smaller batches have half the samples of those of the largest batch. They still
+// have at least as many updates, and this keeps the calibration short.
 int64_t samples_at(int64_t multiple, int64_t reference_batch) {
   return fewest_updates * std::max(multiple, multiples.back() / 2) * reference_batch;
 }

@@ -25,8 +25,8 @@ Processor processor_of(const RunConfig& config);
 // The training system of the predicted job (predicted_job), whose precision must not be automatic.
 TrainingSystem training_system_of(const RunConfig& config);
 
-// The training system of the processes that train, even if a modelled clock stands for another job. An automatic
-// precision counts as fp32.
+// The training system of the processes that really train. On a modelled clock this is not the system of the modelled
+// job. An automatic precision counts as fp32.
 TrainingSystem executed_system_of(const RunConfig& config);
 
 // Predicts the memory of the predicted job (predicted_job).

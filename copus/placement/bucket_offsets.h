@@ -35,8 +35,8 @@ struct BucketOffsets {
   int64_t size = 0;
   // The elements that this rank updates: all, with ZeRO its share, and none if the bucket has only a gradient.
   int64_t shard_begin = 0, shard_end = 0;
-  // The elements of compute weights and gradients that this rank keeps between steps: all, but only its share of
-  // gradients from ZeRO-2 on, and of weights with ZeRO-3.
+  // The elements that this rank keeps between steps: of gradients all, or its share from ZeRO-2 on; of compute weights
+  // all, or its share with ZeRO-3.
   Stretch kept_weights, kept_gradients;
   // A tied copy of the head on the same rank as its embedding has only a gradient.
   bool gradient_only = false;

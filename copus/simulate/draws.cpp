@@ -9,7 +9,7 @@ namespace copus {
 
 Draws::Draws(uint64_t seed, std::string_view name) : key_(stream_key(seed, name)) {}
 
-// Normal deviates are made of the blocks with counter_high = 0, these of others.
+// normal() uses the blocks with counter_high = 0, so these numbers use other blocks.
 double Draws::uniform() {
   const auto block = philox(key_, 1, uniforms_++);
   return static_cast<double>(((uint64_t{block[0]} << 32) | block[1]) >> 11) * 0x1p-53;

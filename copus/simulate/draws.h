@@ -19,7 +19,7 @@ class Draws {
   // Draws a standard normal deviate.
   double normal();
   // Draws from the chi-squared distribution with `degrees` >= 30 degrees of freedom, by the cube of a normal deviate
-  // (Wilson and Hilferty 1931), whose mean is off by less than 1e-5 of it there.
+  // (Wilson and Hilferty 1931). The relative error of its mean is below 1e-5.
   double chi_squared(double degrees);
 
  private:

@@ -9,7 +9,7 @@ namespace copus {
 
 namespace {
 
-// The small batches of a step: `groups` of them, disjoint parts of the global batch.
+// The small batches of a step: `groups` disjoint parts of the global batch.
 struct SmallBatches {
   double groups, samples;
 };
@@ -18,7 +18,7 @@ std::optional<SmallBatches> small_batches_of(const RunConfig& config, const Conf
                                              int64_t step) {
   const int64_t ranks = configuration.strategy.data_parallel;
   if (ranks > 1) {
-    // Ranks that reduce each micro-batch by itself measure their first one.
+    // Ranks that reduce each micro-batch separately measure their first one.
     const int64_t samples =
         configuration.strategy.cuts_gradients() ? configuration.micro_batch : configuration.global_batch / ranks;
     return SmallBatches{static_cast<double>(ranks), static_cast<double>(samples)};
@@ -29,7 +29,7 @@ std::optional<SmallBatches> small_batches_of(const RunConfig& config, const Conf
   return SmallBatches{1, static_cast<double>(std::max<int64_t>(1, batch / 8))};
 }
 
-// The error of a gradient, or the mean of several, split into its part along G, and the rest.
+// The error of a gradient, or of the mean of several: its component along G, and the rest.
 struct GaussianError {
   double along, squared_across;
 };
@@ -37,9 +37,9 @@ struct GaussianError {
 }  // namespace
 
 // With Sigma = S / D in each of D dimensions, the errors e_i of n small batches' gradients are normal with variance S /
-// (b D) in each dimension. Their mean e, the scatter around it and the error r of the rest of the batch are
-// independent, and the whole batch's error is w e + (1 - w) r, w = n b / B. So two numbers along G, the lengths across
-// it, and r's part along e say all that the norms depend on:
+// (b D) in each dimension. Their mean e, the scatter around e, and the error r of the rest of the batch are
+// independent. The error of the whole batch is w e + (1 - w) r, with w = n b / B. The norms therefore depend only on
+// the components of e and r along G, the lengths of their other parts, and the component of r along e:
 //   A = |G|^2 + 2 G e + |e|^2 + scatter      C = |G|^2 + 2 G (w e + (1 - w) r) + |w e + (1 - w) r|^2
 std::optional<NormObservation> draw_norms(const RunConfig& config, const Configuration& configuration, int64_t step,
                                           const GradientNoise& truth, const NormSpread& spread, Draws& draws) {

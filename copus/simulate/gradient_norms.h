@@ -1,5 +1,5 @@
-// Squared norms of gradients as the steps of a training would show them, drawn from the distribution that noise with an
-// effective number of dimensions gives them, without any gradient.
+// Squared norms of gradients as a run would measure them, without any gradient: drawn from the distribution of the
+// norms for noise with an effective number of dimensions.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,17 @@
 
 namespace copus {
 
-// How widely the norms of a training spread.
+// The spread of a run's norms.
 struct NormSpread {
-  double dimensions = 1000;      // tr(Sigma)^2 / tr(Sigma^2), at least 32: few make every norm noisier
-  double step_deviation = 0;     // standard deviation of the logarithm of a factor that a step's norms share
-  double spike_probability = 0;  // that a step's norms are `spike_factor` times as large
+  double dimensions = 1000;      // tr(Sigma)^2 / tr(Sigma^2), at least 32; fewer make norms noisier
+  double step_deviation = 0;     // standard deviation of the logarithm of a factor common to a step's norms
+  double spike_probability = 0;  // of a step whose norms are `spike_factor` times as large
   double spike_factor = 1;
 };
 
-// Draws the norms of a step in `configuration` at a noise scale and |G|^2: of the same small batches that a run
-// measures (train's plan_probe): every data-parallel rank's share; on one rank the first micro-batch, or an eighth of
-// the step, every noise_scale.split_interval-th step, where the step is one micro-batch. Empty where the step shows
-// nothing.
+// Draws the norms of a step in `configuration`, given the noise scale and |G|^2. The small batches are those that a run
+// measures (plan_probe in train): every data-parallel rank's share, or on one rank the first micro-batch. If a step is
+// one micro-batch, an eighth of the step, every noise_scale.split_interval-th step. Empty if the step measures nothing.
 std::optional<NormObservation> draw_norms(const RunConfig& config, const Configuration& configuration, int64_t step,
                                           const GradientNoise& truth, const NormSpread& spread, Draws& draws);
 

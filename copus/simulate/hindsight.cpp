@@ -12,7 +12,7 @@ namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
 
-// A strategy with its fastest configuration for each batch.
+// A strategy, with its fastest configuration for each batch.
 struct StrategyOption {
   struct Batch {
     Configuration configuration;
@@ -34,13 +34,13 @@ std::vector<StrategyOption> options_of(const TrueSeconds& seconds) {
   return options;
 }
 
-// The way of a strategy through one piece.
+// How a strategy passes through one piece.
 struct PieceOption {
   double seconds_per_progress = never;
   const Configuration* configuration = nullptr;
 };
 
-// Finds the batch of each strategy that makes most progress a second within the piece.
+// Finds each strategy's batch with the most progress per second within the piece.
 std::vector<PieceOption> best_in_piece(const Truth& truth, size_t piece, const std::vector<StrategyOption>& options) {
   std::map<int64_t, double> worths;
   std::vector<PieceOption> best(options.size());
@@ -55,7 +55,7 @@ std::vector<PieceOption> best_in_piece(const Truth& truth, size_t piece, const s
   return best;
 }
 
-// The least seconds to the beginning of a piece, by the strategy that it is gone through with.
+// The least seconds to the beginning of a piece, by the strategy used in the piece.
 class ClairvoyantSearch {
  public:
   ClairvoyantSearch(const Truth& truth, const TrueSeconds& seconds, double pause)
@@ -73,7 +73,7 @@ class ClairvoyantSearch {
  private:
   size_t piece() const { return ways_.size() - 1; }
 
-  // Goes on to where the run ends if that is within this piece; `last` is then its strategy there.
+  // Continues to the end of the run if it is within this piece; `last` is then the strategy at the end.
   bool ends_here(const ScenarioEnd& end, ClairvoyantRun& run, size_t& last) {
     ways_.push_back(best_in_piece(truth_, ways_.size(), options_));
     const double begin = truth_.pieces()[piece()].begin, border = truth_.end_of(piece());
@@ -125,7 +125,7 @@ class ClairvoyantSearch {
   double pause_;
   std::vector<double> entering_;                // seconds at the beginning of the latest piece, by option
   std::vector<std::vector<PieceOption>> ways_;  // by piece and option
-  std::vector<std::vector<size_t>> came_from_;  // the option before a border, by border and option behind it
+  std::vector<std::vector<size_t>> came_from_;  // the option before a border, by border and by the option after it
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The best that could have been done, by who knows the truth: the fastest single configuration, and the fastest
-// sequence of configurations with the pauses between them.
+// The best possible results in hindsight, knowing the truth: the fastest single configuration, and the fastest sequence
+// of configurations including the pauses between them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace copus {
 
-// Seconds of the steps of every configuration that there is.
+// Seconds per step of every configuration.
 using TrueSeconds = std::map<Configuration, double>;
 
 // How a run ends: at a progress, or after so many seconds.
@@ -20,14 +20,14 @@ struct ScenarioEnd {
   double value = 0;
 };
 
-// A run from 0 to its end. Steps count by the share of them that was needed.
+// A run from 0 to its end in one configuration. Of the last step only the needed fraction counts.
 struct StraightRun {
   Configuration configuration;
   double seconds = 0;
   double progress = 0;
 };
 
-// Returns the run that never changes its configuration and ends first, or gets furthest; of equal ones the first.
+// Returns the run in one configuration that ends first, or gets furthest; the first of equals.
 StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const ScenarioEnd& end);
 
 // Returns the seconds from the beginning to `progress` in one configuration with steps of `step_seconds`.
@@ -37,14 +37,14 @@ double static_seconds(const Truth& truth, const Configuration& configuration, do
 struct ClairvoyantRun {
   double seconds = 0;
   double progress = 0;
-  std::vector<Configuration> by_piece;  // with the batch and micro-batch that are fastest there
+  std::vector<Configuration> by_piece;  // with the fastest batch and micro-batch there
   int64_t relayouts = 0;
 };
 
-// Returns the run that ends first, or gets furthest, over all sequences of configurations from any first one, where a
-// change of strategy takes `pause_seconds` and a change of batch or micro-batch nothing. Within a piece of the truth a
-// run's seconds are linear in where it changes, so that to change at the borders of pieces alone is no restriction, and
-// dynamic programming over them finds the optimum: no run over the same truth is faster.
+// Returns the run that ends first, or gets furthest, over all sequences of configurations. A change of strategy takes
+// `pause_seconds`; a change of batch or micro-batch takes nothing. Within a piece of the truth a run's seconds are
+// linear in the point of change, so changing only at borders of pieces loses nothing. Dynamic programming over the
+// pieces therefore finds the optimum: no run over the same truth is faster.
 ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds,
                            const ScenarioEnd& end);
 

@@ -11,13 +11,13 @@ namespace copus {
 
 namespace {
 
-// Shares of the residual's variance, by a fit to published runs: what each degree, each micro-batch and the other
-// options have in common, and what is left to a strategy with its micro-batch.
+// Shares of the residual's variance, fitted to published runs: common to each degree, to each micro-batch and to the
+// other options; the rest belongs to a strategy with its micro-batch.
 constexpr double share_of_data = 0.20, share_of_tensor = 0.04, share_of_pipeline = 0.05, share_of_micro_batch = 0.20,
                  share_of_options = 0.04, share_of_its_own = 0.47;
 
-// The logarithm of a stalled pipeline's factor: the least one, and the mean of what lies beyond, which is exponential
-// up to the greatest.
+// The logarithm of a stalled pipeline's factor: its minimum, the mean excess over the minimum (exponential), and its
+// maximum.
 constexpr double least_stall = 0.3, mean_beyond = 1.5, greatest_stall = 3.5;
 
 class Residuals {

@@ -1,5 +1,5 @@
-// A job that simulated runs train, and how long its steps take: as predicted from what is believed of the cluster, and
-// in truth, which is another cluster with configurations of their own.
+// A job for simulated runs, and its step times: as predicted from the described cluster, and the true ones, which
+// differ by the cluster and by configuration.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +14,36 @@
 
 namespace copus {
 
-// What scenarios have in common: a model on a cluster, with candidates. The same table serves all of them.
+// A model on a cluster with candidates. All scenarios of the job share the table.
 struct SimulatedJob {
   std::string name;
-  RunConfig config;                    // with the candidates in [adapt]; its batch and layout are those of one of them
-  std::vector<int64_t> first_batches;  // those that scenarios may begin with, of adapt.global_batches
+  RunConfig config;                    // with the candidates in [adapt]; starts in one of their batches and layouts
+  std::vector<int64_t> first_batches;  // of scenarios, among adapt.global_batches
   std::shared_ptr<const PerformanceTable> believed;  // of all candidates
 };
 
-// Makes a job of a configuration whose adapt.global_batches and other lists name its candidates, with every option that
-// one of them may have (none but adapt.micro_batches is empty), and whose cluster's speed is known. Throws UserError
-// where a first batch has no configuration that fits.
+// Makes a job of a configuration whose adapt.global_batches and other lists name the candidates. Every option that a
+// candidate may have must be listed (only adapt.micro_batches may be empty), and the cluster's speed must be described.
+// Throws UserError if no configuration with one of the first batches fits.
 SimulatedJob make_simulated_job(const std::string& name, const RunConfig& config,
                                 const std::vector<int64_t>& first_batches);
 
-// Returns the cell of the fastest configuration at this batch, as the plan would begin.
+// Returns the fastest configuration's cell at this batch, with which a planned run would begin.
 const TableCell& fastest_believed(const PerformanceTable& believed, int64_t global_batch);
 
-// How wrong the belief is: standard deviations of logarithms, and a tail.
+// The errors of predictions: standard deviations of logarithms, and a tail.
 struct StepTimeError {
-  double compute = 0.4;    // of one factor on computing, as a cluster file of another machine of the kind has it
-  double links = 0.5;      // of a factor each on tensor-parallel and on data-parallel communication
-  double bubble = 0.3;     // by which the bubble's factor deviates from that of computing
-  double residual = 0.05;  // of what single configurations deviate beyond these, all its parts together
-  double stalled = 0.1;    // share of the pipelines that something stalls which the prediction does not know of
+  double compute = 0.4;    // of a factor on computing, as between machines of one kind
+  double links = 0.5;      // of one factor on tensor-parallel and one on data-parallel communication
+  double bubble = 0.3;     // of the bubble's factor relative to that of computing
+  double residual = 0.05;  // of single configurations beyond these, all parts together
+  double stalled = 0.1;    // share of pipelines that stall for reasons the prediction ignores
 };
 
-// Draws the true seconds of every cell. The residual is a product of factors that each degree d, t and p, each size of
-// micro-batch and the strategy's other options have for themselves, and one of the strategy with its micro-batch,
-// whatever the global batch. Its composition, and the tail of stalled pipelines (p > 1), are those of published runs
-// (docs/decisions/simulate.md).
+// Draws the true seconds of every cell. The residual is a product of factors: one for each degree d, t and p, one for
+// each size of micro-batch, one for the strategy's other options, and one for the strategy with its micro-batch. It is
+// the same for all global batches. The shares of these factors, and the tail of stalled pipelines (p > 1), are fitted
+// to published runs (docs/decisions/simulate.md).
 std::map<Configuration, double> draw_true_seconds(const PerformanceTable& believed, const StepTimeError& error,
                                                   uint64_t seed);
 

@@ -20,13 +20,12 @@ namespace copus {
 
 namespace {
 
-constexpr double tokens_per_parameter = 20;  // about what Hoffmann et al. 2022 train a model of any size with
-// Pieces of the truth, each longer than the one before by the same factor; the first is as long as no law says
-// anything.
+constexpr double tokens_per_parameter = 20;  // about the ratio that Hoffmann et al. 2022 recommend for any size
+// Pieces of the truth, whose lengths grow by a constant factor. No law says anything about the first piece.
 constexpr int64_t pieces_to_the_end = 512;
 constexpr double first_tokens = 1e6;
 
-// The noise of steps: the middle of what scenarios draw.
+// The noise of steps: medium values of those that scenarios draw.
 constexpr NormSpread middling_norms{
     .dimensions = 1000, .step_deviation = 0.1, .spike_probability = 0.002, .spike_factor = 17};
 constexpr double middling_step_deviation = 0.025;
@@ -88,7 +87,7 @@ void check_losses(const std::vector<double>& losses, const PublishedLoss& law, d
   }
 }
 
-// Refuses what would decide nothing here, and be shown as a run that chose to stay.
+// Refuses settings with which a policy would never decide: the run would look as if it had chosen to stay.
 void check_decides(const AdaptConfig& adapt) {
   if (adapt.advise) {
     throw UserError("adapt.advise is true, so no policy would move anything in a simulated run: leave it out");
@@ -100,7 +99,7 @@ void check_decides(const AdaptConfig& adapt) {
   }
 }
 
-// Some policies begin in a layout of their own, which what is believed of the devices has chosen.
+// Some policies begin in a layout of their own, chosen by predictions. The true devices may not have room for it.
 void check_can_begin(const RunConfig& config, const SimulatedWorld& world) {
   const Configuration first = starting_configuration(config);
   if (world.seconds.contains(first)) return;

@@ -1,5 +1,5 @@
 // Published laws in absolute units: how the loss of a model falls with the tokens that it has read, and how the
-// critical batch grows meanwhile. Others have fitted them to their own runs; no policy assumes any of them.
+// critical batch grows meanwhile. Their authors fitted them to their own runs. No policy assumes any of them.
 #pragma once
 
 #include "copus/base/named_values.h"
@@ -17,11 +17,11 @@ inline constexpr auto named_values<PublishedLaw> = std::to_array<NamedValue<Publ
     {{PublishedLaw::kaplan, "kaplan"}, {PublishedLaw::bergsma, "bergsma"}, {PublishedLaw::olmo, "olmo"}});
 
 // Returns the critical batch, in tokens, of a model that has read so many tokens and has this loss, in nats per token.
-// Bergsma's law was fitted to whole runs of D tokens each; here it is read along one run.
+// Bergsma's law was fitted to whole runs of D tokens each; here it is applied along one run.
 double published_critical_batch(PublishedLaw law, double tokens, double loss);
 
 // The loss of a model in nats per token: 1.69 + 406.4 / N^0.34 + 410.7 / D^0.28 after D tokens (Hoffmann et al. 2022,
-// arXiv 2203.15556), and at most that of guessing among the vocabulary.
+// arXiv 2203.15556), at most the loss of guessing uniformly among the vocabulary.
 struct PublishedLoss {
   double parameters = 1;  // N
   double vocabulary = 1;

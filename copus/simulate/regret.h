@@ -1,5 +1,5 @@
-// What a rule of decision has lost and gained over many scenarios, against the best single configuration of hindsight
-// and against the clairvoyant.
+// The losses and gains of a decision rule over many scenarios, compared with the best single configuration in hindsight
+// and with the clairvoyant.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace copus {
 
-// One rule in one scenario. Times are in units of the best static run's. Where the end is in seconds, a run's time is
-// that of the best static run over the seconds in which the static run would have got as far: both kinds of ends say
-// how much longer one has to wait for the same progress.
+// One rule in one scenario. Times are relative to the best static run. If the scenario ends after some seconds, the
+// time is the run's seconds divided by the seconds in which the best static run makes the same progress. So both kinds
+// of ends measure the time to the same progress.
 struct RegretOutcome {
   int64_t scenario = 0;
   std::string job, worth, growth;  // names of its families

@@ -17,11 +17,11 @@ namespace {
 // The number of the first scenario by the prior.
 constexpr int64_t first_by_prior = 1'000'000;
 
-// Pieces of the truth up to the share 1 of a run; they are short where a run begins, since most changes there.
+// Pieces of the truth up to the share 1 of a run. They are short at the beginning, where most changes.
 constexpr int64_t pieces_of_a_run = 256;
-// Share of the run below which a critical batch by progress is constant: it would begin at nothing.
+// Share of the run below which a critical batch by progress is constant; otherwise it would begin at 0.
 constexpr double earliest_share = 1e-4;
-// Share of the run up to which the truth goes on: a run of so many seconds may get further than the best static one.
+// Share of the run up to which the truth extends. A run that ends by seconds may get further than the best static run.
 constexpr double furthest_share = 2.5;
 
 // The numbers of a truth, before its scale in samples is known.
@@ -74,8 +74,8 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
   return draw;
 }
 
-// The truth at a share of the run. The measured curves are a factor of 3 in progress apart; the second one stands for
-// the end of the run.
+// The truth at a share of the run. The two measured curves are a factor of 3 in progress apart; the second one is taken
+// for the end of the run.
 TruthPiece piece_at(const TruthDraw& draw, double share) {
   TruthPiece piece;
   const double end_noise = draw.critical_batch / draw.calibration;
@@ -125,7 +125,8 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   config.train.max_steps = config.train.max_tokens = 0;
   config.train.max_seconds = 0;
   config.adapt.objective = Objective::time;
-  // The controller adds options of its first configuration to those that are listed; the truth knows those of the job.
+  // The controller would add options of its first configuration to the listed ones, but the truth covers only the
+  // job's.
   const SearchSpace space = search_space_of(config);
   const AdaptConfig& listed = config.adapt;
   COPUS_CHECK(space.recomputes.size() == listed.recomputes.size() &&
@@ -137,8 +138,8 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   return config;
 }
 
-// Sets the limit that the run itself knows of. A run to a progress is not told when it will be there: its limit is
-// twice the samples that it would take in its first batch, as a user would give it who stops it by its loss.
+// Sets the limit that the run itself knows. A run to a given progress does not know when it will reach it. Its limit is
+// twice the samples that it needs in its first batch, as a user would set it who stops the run by its loss.
 void set_limit(RunConfig& config, const Truth& truth, const ScenarioEnd& end) {
   if (end.kind == ScenarioEnd::Kind::seconds) {
     config.train.max_seconds = end.value;
@@ -189,7 +190,7 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
   const TruthDraw draw =
       draw_truth(group_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
 
-  // The length is such that the run in its first batch has so many steps.
+  // The run in its first batch has this many steps.
   const double whole_steps = draws.log_uniform(2000, 20000);
   const double samples_per_progress = truth_of(draw, 1).samples_to(1, first_batch);
   const double whole_length = whole_steps * static_cast<double>(first_batch) / samples_per_progress;
@@ -199,8 +200,8 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
   const StepTimeError error{.residual = draws.log_uniform(0.025, 0.085)};
   const TrueSeconds seconds = draw_true_seconds(*job.believed, error, seed);
   const TableCell& first = fastest_believed(*job.believed, first_batch);
-  // Measured pauses are from a tenth of a step (in memory, on one machine) to some steps (the 30 to 56 s of arXiv
-  // 2604.26687 beside steps of seconds).
+  // Measured pauses are between a tenth of a step (in memory, on one machine) and some steps (30 to 56 s in arXiv
+  // 2604.26687, with steps of seconds).
   const double pause = draws.log_uniform(0.1, 20) * first.parts.total();
 
   ScenarioEnd end{ScenarioEnd::Kind::progress, length};

@@ -1,5 +1,5 @@
-// Scenarios: what is true in one simulated run, drawn from the scenario's number alone. Rules are chosen by the
-// scenarios of one group, and judged by those of the others.
+// Scenarios: the truth of one simulated run, drawn from the scenario's number alone. One group of scenarios serves to
+// choose rules, the others to judge them.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,15 @@ inline constexpr auto named_values<ScenarioGroup> =
                                               {ScenarioGroup::held_back, "held-back"},
                                               {ScenarioGroup::by_prior, "by-prior"}});
 
-// What is true of a sample's worth.
+// The law of a sample's worth.
 enum class WorthFamily {
   hyperbola,   // with a critical batch of 0.5 to 8 times the noise scale
-  root,        // likewise, in the root form
+  root,        // the same, in the root form
   measured,    // the measured curves
-  kaplan,      // a hyperbola whose critical batch grows as Kaplan et al. 2020 have it
-  olmo,        // a hyperbola whose critical batch grows as measured for OLMo, far above a noise scale of its own growth
-  step_bound,  // a hyperbola whose early part is limited by the number of updates, whatever the noise scale
-  progress,    // a hyperbola whose critical batch is a power of the run's progress, whatever the noise scale
+  kaplan,      // a hyperbola whose critical batch grows as in Kaplan et al. 2020
+  olmo,        // a hyperbola whose critical batch grows as measured for OLMo, far above the noise scale
+  step_bound,  // a hyperbola whose early part is limited by the number of updates
+  progress,    // a hyperbola whose critical batch is a power of the run's progress
 };
 template <>
 inline constexpr auto named_values<WorthFamily> =
@@ -46,15 +46,16 @@ inline constexpr auto named_values<WorthFamily> =
                                             {WorthFamily::step_bound, "step-bound"},
                                             {WorthFamily::progress, "progress"}});
 
-// Even numbers are the chosen group, odd ones the held-back group, both below a million; from a million on all numbers
-// are drawn by the prior.
+// Below a million, even numbers are the chosen group and odd ones the held-back group. From a million on, numbers are
+// drawn by the prior.
 ScenarioGroup group_of(int64_t number);
 // Returns the number of a group's scenario `index`, from 0.
 int64_t number_in(ScenarioGroup group, int64_t index);
-// Returns the families that a group draws from; one that is there k times is k times as likely. The chosen group lacks
-// the root form, OLMo's growth and the jump at a decay, so that a rule that is fitted to its families rather than to
-// adapting loses on those. The root form and OLMo's growth are near families that it has (the measured curves, Kaplan's
-// growth), as the truth of a user's run will be. The chosen and the held-back group lack the law by progress.
+// Returns the families from which a group draws; a family listed k times is k times as likely. The chosen group lacks
+// the root form, OLMo's growth and the jump at a decay, so a rule that is fitted to its families instead of adapting
+// loses in the other groups. The root form and OLMo's growth are close to families of the chosen group (the measured
+// curves, Kaplan's growth), as the truth of a user's run will be. The chosen and the held-back group lack the law by
+// progress.
 std::vector<WorthFamily> worth_families(ScenarioGroup group);
 std::vector<GrowthFamily> growth_families(ScenarioGroup group);
 
@@ -70,13 +71,13 @@ struct Scenario : SimulatedWorld {
   ClairvoyantRun clairvoyant;
 };
 
-// Makes a scenario; the same number and jobs give the same. With `steps` the run ends where it would be after so many
-// steps in its first batch, and the truth is that of the whole run.
+// Makes a scenario from its number and the jobs alone. With `steps` the run ends after as many steps in its first
+// batch, and the truth is that of the whole run.
 Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs,
                        std::optional<int64_t> steps = std::nullopt);
 
-// Returns what branches of an earlier run of the same job in the scenario's first batch would have shown at 1, 4 and 16
-// % of its progress: the true critical batches, with a standard error of 0.3 in their logarithms.
+// Returns what branches of an earlier run of the same job, in the scenario's first batch, would have measured at 1, 4
+// and 16 % of its progress: the true critical batches, with a standard error of 0.3 in their logarithms.
 std::vector<MeasuredCriticalBatch> measured_critical_batches(const Scenario& scenario);
 
 // Describes a scenario in one line: "12: 8b-64 kaplan power c=2.3 ...".

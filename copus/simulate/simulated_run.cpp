@@ -15,7 +15,7 @@ namespace copus {
 
 namespace {
 
-// Steps that something outside has slowed down.
+// The probability that something outside the run slows a step down.
 constexpr double slow_step_probability = 0.005;
 constexpr double slow_step_factor = 2;
 
@@ -50,13 +50,13 @@ class SimulatedTraining {
   }
 
  private:
-  // Trains one step, or the part of it that is left; tells whether the run has ended.
+  // Trains one step, or the remaining part of it; returns whether the run has ended.
   bool step() {
     const auto batch = static_cast<double>(current_.global_batch);
     double samples = batch;
     const bool ends_by_time = world_.end.kind == ScenarioEnd::Kind::seconds;
     if (ends_by_time) samples *= std::min(1.0, (world_.end.value - run_.seconds) / step_seconds_);
-    // The part of the step that a change of the batch has stalled makes no progress, but takes its time.
+    // The part of a step that a change of the batch has stalled takes time without progress.
     const double stalled = std::min(samples, stalled_steps_ * batch);
     stalled_steps_ -= stalled / batch;
     run_.seconds += step_seconds_ * stalled / batch;
@@ -69,7 +69,7 @@ class SimulatedTraining {
     return ends_by_time ? samples < batch : walk_.progress() >= target_;
   }
 
-  // Notes when the step that has just been walked was at each milestone that it has passed.
+  // Records when the run passed each milestone within the latest step.
   void note_arrivals(const TruthWalk& before, double samples) {
     const std::vector<double>& milestones = world_.milestones;
     while (run_.arrivals.size() < milestones.size() && milestones[run_.arrivals.size()] <= walk_.progress()) {
@@ -80,7 +80,7 @@ class SimulatedTraining {
     }
   }
 
-  // Makes the observation of the step that was trained, as the trainer and its log would.
+  // Makes the observation of the latest step, as the trainer and its log would.
   Observation observation(const TruthPiece& truth) {
     Observation seen;
     seen.step = run_.steps;
@@ -100,13 +100,13 @@ class SimulatedTraining {
     return seen;
   }
 
-  // The noise scale is that at the learning rate that this step had.
+  // The noise scale is that at this step's learning rate.
   void add_noise(const TruthPiece& truth, Observation& seen) {
     double rate = controller_.rate_factor();
     if (world_.noise_follows_schedule) rate = seen.learning_rate / config_.optimizer.lr;
     double noise = truth.noise_scale * std::pow(rate, -world_.rate_feedback);
     if (world_.noise_drift > 0) {
-      constexpr double memory = 0.999;  // of a step before
+      constexpr double memory = 0.999;  // the weight of the step before
       drift_ = memory * drift_ + std::sqrt(1 - memory * memory) * draws_.normal();
       noise *= std::exp(world_.noise_drift * drift_);
     }
@@ -129,7 +129,7 @@ class SimulatedTraining {
     }
   }
 
-  // Estimates as a run's log does: by the tokens that are left at the pace so far, or by the seconds.
+  // Estimates as a run's log does: from the remaining tokens at the pace so far, or from the remaining seconds.
   double seconds_left() const {
     const TrainConfig& limits = config_.train;
     if (limits.max_seconds > 0) return std::max(0.0, limits.max_seconds - observed_seconds_);
@@ -137,7 +137,7 @@ class SimulatedTraining {
     return std::max(0.0, (static_cast<double>(limit_in_tokens(limits)) - tokens) * observed_seconds_ / tokens);
   }
 
-  // Carries the switch out; tells whether the run has ended in its pause.
+  // Carries out the switch; returns whether the run has ended during its pause.
   bool carry_out(const SwitchIntent& intent) {
     const Configuration& target = intent.configuration;
     SwitchReport report;
@@ -187,7 +187,7 @@ class SimulatedTraining {
   TruthWalk walk_;
   Draws draws_;
   double drift_;   // a standard normal deviate with memory
-  double target_;  // progress; infinite where seconds end the run
+  double target_;  // progress; infinite if seconds end the run
   Configuration current_;
   double step_seconds_ = 0;
   std::optional<SwitchIntent> intent_;

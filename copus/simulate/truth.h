@@ -1,5 +1,5 @@
-// The truth about one simulated training: noise scale and worth of samples along its progress, in pieces within which
-// they are constant, so that a run and the best in hindsight are exact over the same truth.
+// The truth about one simulated training: noise scale and worth of samples along its progress. Both are constant within
+// pieces, so that the seconds of a run and of the best in hindsight are exact over the same truth.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace copus {
 struct TruthPiece {
   double begin = 0;             // progress, in samples of a batch of B -> 0
   double noise_scale = 1;       // phi in samples, at the learning rate of the reference batch
-  double critical_batch = 1;    // that of the worth, in samples
-  double maturity = 0;          // as worth_of takes it
+  double critical_batch = 1;    // for worth_of, in samples
+  double maturity = 0;          // for worth_of
   double squared_gradient = 1;  // |G|^2
 };
 
-// What the larger learning rate of a larger batch really brings: a sample's worth is multiplied by the rate's factor to
-// the power 2 alpha, as Goodput has it (statistics/efficiency.h). The factor is that of `rule`, capped at the true
-// critical batch, whatever rate a policy would take beyond it.
+// The true gain from the larger learning rate of a larger batch: a sample's worth is multiplied by the rate's factor to
+// the power 2 alpha, as in Goodput (statistics/efficiency.h). The factor follows `rule`, capped at the true critical
+// batch, whatever rate a policy chooses beyond it.
 struct RateGain {
   double alpha = 0;
   RateRule rule = {};
@@ -29,16 +29,16 @@ struct RateGain {
 
 class Truth {
  public:
-  // Takes pieces that begin one after the other, the first at 0; the last one goes on for ever.
+  // Takes consecutive pieces, the first at 0; the last one has no end.
   Truth(WorthShape shape, std::vector<TruthPiece> pieces, const RateGain& gain = {});
 
   const std::vector<TruthPiece>& pieces() const { return pieces_; }
   // Returns the end of a piece; infinite for the last one.
   double end_of(size_t piece) const;
-  // Returns the worth of a sample in this batch within a piece, with what the learning rate brings.
+  // Returns the worth of a sample in this batch within a piece, including the gain from the learning rate.
   double worth(int64_t batch, size_t piece) const;
 
-  // Returns the samples that a batch needs from the beginning to this progress.
+  // Returns the samples that a batch needs from the beginning to reach this progress.
   double samples_to(double progress, int64_t batch) const;
 
  private:
@@ -47,17 +47,17 @@ class Truth {
   RateGain gain_;
 };
 
-// The way of a training through the truth.
+// The path of a training through the truth.
 class TruthWalk {
  public:
   explicit TruthWalk(const Truth& truth) : truth_(&truth) {}
 
   double progress() const { return progress_; }
-  // Returns the piece that it is in.
+  // Returns the current piece.
   const TruthPiece& piece() const { return truth_->pieces()[piece_]; }
 
-  // Takes so many samples in this batch and returns how many of them it needed to get to `target`; all of them where it
-  // did not get there.
+  // Advances by these samples in this batch. Returns the number of samples needed to reach `target`, or all of them if
+  // it was not reached.
   double advance(double samples, int64_t batch, double target);
 
  private:

@@ -11,11 +11,11 @@ namespace copus {
 
 namespace {
 
-// Efficiencies of larger batches, measured by branching 75 short runs off a model of 0.87 million parameters that
-// learns bytes of English, at 4096 and at 12288 samples: the held-out loss of a branch, as samples of batch 8 that
-// reach the same loss, with the learning rate by the square-root rule; scatter of one branch 3 to 5 %. The noise scale
-// was 22.7 and 35. Efficiencies are relative to a batch of 8, which itself was worth 1 / (1 + 8 / (4.7 phi)) by the fit
-// to them.
+// Efficiencies of larger batches, measured by 75 short branches of a run: a model of 0.87 million parameters that
+// learns bytes of English, at 4096 and at 12288 samples. An efficiency is the number of samples in batches of 8 that
+// reach the branch's held-out loss, with the learning rate by the square-root rule. The scatter of one branch is 3 to
+// 5 %. The noise scale was 22.7 and 35. Efficiencies are relative to a batch of 8, whose own worth by the fit is 1 / (1
+// + 8 / (4.7 phi)).
 struct MeasuredStage {
   double noise_scale;
   std::array<double, 5> efficiency;
@@ -25,8 +25,8 @@ constexpr MeasuredStage measured_stages[] = {{22.7, {1, .912, .787, .648, .495}}
 
 double hyperbola(double ratio) { return 1 / (1 + ratio); }
 
-// The worth at `ratio` = B / phi: linear between the logarithms of the points, on with the last slope beyond them, and
-// before them by the hyperbola that the first point lies on.
+// The worth at `ratio` = B / phi. Between the points it is linear in their logarithms, beyond the last point it keeps
+// the last slope, and before the first point it follows the hyperbola through that point.
 double measured_at(const MeasuredStage& stage, double ratio) {
   const double batch = ratio * stage.noise_scale;
   if (batch <= measured_batches.front()) return hyperbola(ratio / measured_calibration);
@@ -38,10 +38,10 @@ double measured_at(const MeasuredStage& stage, double ratio) {
   return first * std::exp(std::lerp(std::log(stage.efficiency[i - 1]), std::log(stage.efficiency[i]), share));
 }
 
-constexpr double earliest_share = 0.01;  // where the power laws begin, so that they do not begin at nothing
+constexpr double earliest_share = 0.01;  // where the power laws begin, because they would begin at 0
 constexpr double least_saturated = 0.03;
-constexpr double fall_share = 0.04;  // after which the excess of the beginning has fallen to 1/e
-constexpr double decay_share = 0.8;  // where the learning rate begins to decay
+constexpr double fall_share = 0.04;  // the initial excess falls to 1/e within this share
+constexpr double decay_share = 0.8;  // the learning rate begins to decay here
 
 }  // namespace
 

@@ -6,9 +6,9 @@
 
 namespace copus {
 
-// Leaves the sum of all gradients in the main gradients, which must be zero before. If the job's data-parallel ranks
-// would read norms of their gradients, it computes their shares one after the other, each with a prefix of its own if
-// they would read one. How the samples of a share are split into micro-batches affects only rounding.
+// Leaves the sum of all gradients in the main gradients, which must be zero before. If the modelled job would measure
+// norms of its data-parallel ranks' gradients, this computes the ranks' shares one after another. Each share has its
+// own prefix if the ranks would measure prefixes. How a share is split into micro-batches affects only rounding.
 Trainer::StepGradients Trainer::compute_modelled_gradients(const ProbePlan& plan, double loss_scale) {
   StepGradients gradients;
   std::vector<at::Tensor> sums;  // by bucket: sums over all shares before the latest
