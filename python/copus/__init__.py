@@ -1,6 +1,6 @@
 """Copus for other trainers: how large a batch still pays, measured in a job that another program trains.
 
-The adviser needs PyTorch, which is imported when it is first named; the rest of the package does without.
+The adviser needs PyTorch, which is imported at its first use. The rest of the package does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the adviser advises."""
+"""The adviser's advice."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """Another batch, what it would bring, and why. The same on all ranks, but for the reason, which rank 0 has.
+    """Another batch, its expected gain, and the reason. The same on all ranks, except that only rank 0 has the reason.
 
-    Batches and noise scales are in sequences. Gains are relative: 0.1 is a tenth more progress by the second.
+    Batches and noise scales are in sequences. Gains are relative: 0.1 means a tenth more progress per second.
     """
 
     batch: int  # sequences of a step, over all ranks

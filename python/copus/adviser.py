@@ -1,4 +1,4 @@
-"""The adviser: two calls in a PyTorch training loop, which tell how large a batch still pays.
+"""The adviser: two calls in a PyTorch training loop, which report how large a batch still pays.
 
     adviser = copus.Adviser(batch=512, sequence_length=2048)
     # after the first micro-batch's backward:
@@ -6,12 +6,12 @@
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     advice = adviser.step(norm, samples=512, seconds=dt, lr=lr)
 
-Every rank of the job makes both calls. The steps' norms reach the other ranks while the next step trains, and what rank
-0 makes of them with the step after that, so advice comes two steps after the one that it rests on; three where the
-gradients are on an accelerator. In a single process on the processor it comes at once, on an accelerator a step later.
+Every rank of the job makes both calls. A step's norms reach the other ranks while the next step trains, and rank 0's
+conclusions reach them during the step after that. So advice comes two steps after the measured step, or three if the
+gradients are on an accelerator. In a single process it comes at once on the CPU, and one step later on an accelerator.
 
-Mistakes in the constructor and in the first of each call are a UserError. Later ones, and failures of the adviser's
-own, end the measuring and never the job (health.py).
+Mistakes in the constructor, and in the first of each call, raise UserError. Later mistakes, and failures of the adviser
+itself, end the measuring but never the job (health.py).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LOGGER = logging.getLogger("copus.adviser")
 
 
 class _Pending(NamedTuple):
-    """A step whose numbers are on their way from the device."""
+    """A step whose numbers are still being copied from the device."""
 
     host: dict[str, float]
     on_device: tuple[str, ...]
@@ -73,7 +73,7 @@ class _Pending(NamedTuple):
 
 
 def _never_ends_a_job(method: Callable) -> Callable:
-    """A failure within is no one's but the adviser's: measuring stops there, unless it is strict."""
+    """A failure inside the adviser ends only the measuring, unless the adviser is strict."""
 
     @functools.wraps(method)
     def guarded(self: Adviser, *given: Any, **named: Any) -> Any:
@@ -95,23 +95,23 @@ class Adviser:
     Args:
         batch: sequences of a step, over all ranks.
         sequence_length: tokens of a sequence.
-        reference_batch: the batch that your learning rate was tuned for; by default `batch`.
-        batches: the batches to choose among; by default doublings and halves that the micro-batch divides.
-        max_steps, max_tokens: how long the job trains, if known; a change that cannot pay any more is not advised then,
-            and decisions come after a sixteenth of the job at the latest.
+        reference_batch: the batch for which your learning rate was tuned; by default `batch`.
+        batches: the batches to choose from; by default doublings and halvings that the micro-batch divides.
+        max_steps, max_tokens: how long the job trains, if known. The adviser then advises no change that can no longer
+            pay, and decides at the latest after a sixteenth of the job.
         data_parallel: ranks that read different samples; by default found from the parameters' meshes.
-        pipeline_parallel: stages that the ranks hold the model in; each calls with its own stage's parameters.
-        weighted_by_samples: the loss weighs every sample (or token) of a step alike, as a sum over the step divided by
-            their number does, so that micro-batches and ranks of different sizes can be measured.
-        directory: for run.jsonl and decisions.jsonl, which `copus report` and `copus replay` read; rank 0 alone writes.
-            By default a new folder, which is printed, as one beside a folder that has another job's log; None writes
-            nothing.
+        pipeline_parallel: number of pipeline stages; each rank passes its own stage's parameters.
+        weighted_by_samples: the loss weights every sample (or token) of a step equally, as a sum over the step divided
+            by their number does. Micro-batches and ranks of different sizes can then be measured.
+        directory: for run.jsonl and decisions.jsonl, which `copus report` and `copus replay` read; only rank 0 writes.
+            By default a new folder, which is printed. If the folder has another job's log, a new one next to it. None
+            writes nothing.
         settings: any of Copus' [noise_scale], [adapt] and [optimizer], such as {"adapt.interval_samples": 512}.
-        timeout_seconds: how long to wait for another rank's numbers before the ranks that are missing are named.
-        strict: raises what would otherwise be a warning after which measuring stops.
+        timeout_seconds: how long to wait for another rank's numbers before the missing ranks are reported.
+        strict: raises an exception instead of a warning that ends the measuring.
 
-    Raises copus.UserError for arguments that cannot be right, here and in the first of each call. What is wrong later
-    ends the measuring and not the job: an AdviserWarning says it once, `unmeasured` keeps it, noise_scale() is None.
+    Raises copus.UserError for invalid arguments, here and in the first of each call. Later mistakes end the measuring
+    and not the job: an AdviserWarning reports them once, `unmeasured` keeps the reason, and noise_scale() is None.
     """
 
     def __init__(
@@ -180,11 +180,11 @@ class Adviser:
         """Reads the gradient that the first micro-batch of a step has left in p.grad. Call it after its backward.
 
         Args:
-            parameters: model.parameters(), of DDP's or FSDP2's model too; those without a gradient count as zero.
+            parameters: model.parameters(), also of a DDP or FSDP2 model; parameters without a gradient count as zero.
             samples: sequences of this rank's micro-batch.
-            loss_scale: what the loss was multiplied by beside the accumulation, such as GradScaler's get_scale().
+            loss_scale: factor on the loss apart from the accumulation, such as GradScaler's get_scale().
 
-        p.grad has to be zero or None before the step's first backward, and unclipped. Steps may be left out.
+        p.grad must be zero or None before the step's first backward, and unclipped. Steps may be skipped.
         """
         if self._health.is_stopped:
             return
@@ -217,13 +217,12 @@ class Adviser:
     def watch(
         self, model: torch.nn.Module, *, loss_scale: Callable[[], float] | None = None, micro_batches: int = 1
     ) -> None:
-        """Reads each rank's own gradient where it is reduced, which serves steps of a single micro-batch.
+        """Reads each rank's own gradient when it is reduced, for steps of a single micro-batch.
 
-        Call it once, before the first backward. It serves DDP, whose communication hook stays yours, and FSDP2, of
-        which it replaces the reduce-scatter. first_micro_batch may be called beside it; the smaller batch of the two
-        counts.
-        `loss_scale`: with a gradient scaler, its get_scale. `micro_batches`: of a rank in a step whose gradients are
-        reduced each by itself; under no_sync it is 1.
+        Call it once, before the first backward. It supports DDP, whose communication hook stays yours, and FSDP2, whose
+        reduce-scatter it replaces. first_micro_batch may be called too; the smaller batch of the two counts.
+        `loss_scale`: with a gradient scaler, its get_scale. `micro_batches`: per rank and step, if the gradients of
+        each are reduced separately; under no_sync it is 1.
         """
         if self._ranks() == 1:
             raise UserError(
@@ -270,18 +269,18 @@ class Adviser:
         loss: Tensor | float | None = None,
         loss_tokens: Tensor | int | None = None,
     ) -> Advice | None:
-        """Tells of a finished step; returns advice where another batch pays, else None. The same on all ranks.
+        """Reports a finished step. Returns advice if another batch pays, otherwise None. The same on all ranks.
 
         Args:
-            norm: 2-norm of the whole gradient before clipping, as clip_grad_norm_ returns it (for FSDP2 a DTensor, as
-                it is); with a gradient scaler after unscale_. Not finite: the step counts as skipped.
-            samples: sequences of the step, over all ranks and micro-batches. Ranks that have different numbers of them
-                may each give its own, times the data-parallel ranks: the step has their mean.
-            seconds: that the step took.
+            norm: 2-norm of the whole gradient before clipping, as clip_grad_norm_ returns it (for FSDP2 a DTensor,
+                unchanged); with a gradient scaler after unscale_. If not finite, the step counts as skipped.
+            samples: sequences of the step, over all ranks and micro-batches. Ranks with different numbers may each pass
+                their own, times the number of data-parallel ranks: the step counts their mean.
+            seconds: the duration of the step.
             lr, loss, loss_tokens: for the log; the loss as the loop has it, in nats per token. A tensor is read a step
                 later, so that nothing waits for the device.
 
-        Advice that is not followed is given again when the adviser has decided anew.
+        Advice that is not followed is repeated at the adviser's next decision.
         """
         if self._health.is_stopped:
             self._receive_last_advice()
@@ -312,7 +311,7 @@ class Adviser:
     def noise_scale(self) -> tuple[float | None, float, float | None] | None:
         """The noise scale in sequences and the ends of its 95 % interval, on rank 0.
 
-        None while too little is known, or where `unmeasured` says why it cannot be trusted.
+        None while too little is known, and while `unmeasured` gives a reason not to trust it.
         """
         if self._core is None or self._health.reason is not None:
             return None
@@ -321,16 +320,16 @@ class Adviser:
 
     @property
     def unmeasured(self) -> str | None:
-        """Why the noise scale is not known; None where nothing is wrong. On rank 0 for all ranks."""
+        """Why the noise scale is unknown, on rank 0 for all ranks; None if nothing is wrong."""
         return self._health.reason
 
     @property
     def directory(self) -> pathlib.Path | None:
-        """Where the logs are, once the first step has been measured."""
+        """The folder of the logs, once the first step has been measured."""
         return self._logs
 
     def state_dict(self) -> dict[str, Any]:
-        """What a restarted process goes on from; save rank 0's with your checkpoint."""
+        """The state from which a restarted process continues; save rank 0's with your checkpoint."""
         core = None
         try:
             self._finish()
@@ -350,7 +349,7 @@ class Adviser:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state, in its directory if none was given here: lines of later steps are cut there."""
+        """Continues from a state, in its directory if none was given here; lines of later steps are cut there."""
         if self._steps:
             raise UserError("Adviser.load_state_dict: steps have been taken already; call it before the first one")
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
@@ -367,7 +366,7 @@ class Adviser:
         self._loaded = {"directory": None, "core": None, **state}
 
     def close(self) -> None:
-        """Writes what is known of the last steps. Without it, the last one or two are missing in the logs."""
+        """Writes what is known of the last steps. Without it the logs lack the last one or two steps."""
         state = self.state_dict()
         if self._core is not None:
             try:
@@ -379,11 +378,11 @@ class Adviser:
             self._core, self._loaded = None, state
 
     def leave_out(self) -> None:
-        """Leaves the step that is under way unmeasured, for an integration that sees its micro-batches differ."""
+        """Skips the current step, for an integration that sees micro-batches of different sizes."""
         self._left_out = True
 
     def forget_step(self) -> None:
-        """Begins the step that is under way anew, for an integration that does not tell of it. On all ranks alike."""
+        """Starts the current step anew, for an integration that does not report it. Call it on all ranks."""
         self._first, self._left_out, self._mistake = None, False, None
         if self._passes is not None:
             self._passes.begin()
@@ -391,7 +390,7 @@ class Adviser:
             self._watch.forget()
 
     def stop(self, reason: str) -> None:
-        """Ends the measuring, with one warning; what is called later does nothing. Raises where it is strict."""
+        """Ends the measuring with one warning; later calls do nothing. Raises if the adviser is strict."""
         if self._strict:
             raise UserError(reason)
         self._stop(reason)
@@ -408,7 +407,7 @@ class Adviser:
         return torch.distributed.get_rank() if self._ranks() > 1 else 0
 
     def _look_at(self, parameters: list[Tensor]) -> None:
-        """Notices when other parameters are trained than before."""
+        """Notices a change of the trained parameters."""
         identity = tuple(map(id, parameters))
         self._parameters = parameters  # which also keeps their ids from being those of others
         if identity == self._identity:
@@ -423,7 +422,7 @@ class Adviser:
         if self._passes is not None:
             self._passes.remove()
             self._passes = None
-        # Once on an accelerator, always a step late: ranks must not differ by what they happen to tell of a step.
+        # Once true, it stays true: all ranks must report a step with the same delay.
         self._lags |= any(parameter.device.type != "cpu" for parameter in parameters)
 
     def _read_step(self, norm: Any, samples: Any, seconds: Any) -> dict[str, Any]:
@@ -444,7 +443,7 @@ class Adviser:
         }  # fmt: skip
 
     def _refuse(self, error: UserError, call: str) -> None:
-        """A mistake in a call. Raises in the first, and in the first step; later the step under way is not measured."""
+        """A mistake in a call. Raises in the first call and the first step; later the current step is not measured."""
         if self._strict or call not in self._accepted or self._steps == 0:
             raise error
         step = self._steps + (call != "step")
@@ -452,7 +451,7 @@ class Adviser:
         self._object(f"{call}: {type(error).__name__}: {_without_numbers(error)}", f"since step {step}: {error}")
 
     def _object(self, key: str, reason: str) -> None:
-        """From here on the noise scale is not known, until steps are sound again."""
+        """Makes the noise scale unknown until steps are sound again."""
         was_sound = self._health.reason is None
         is_news = self._health.found(key, reason)
         if is_news or was_sound:
@@ -471,7 +470,7 @@ class Adviser:
                 _LOGGER.debug("not logged", exc_info=True)
 
     def _stop(self, reason: str) -> None:
-        """Ends the measuring, on the other ranks too."""
+        """Ends the measuring, also on the other ranks."""
         if self._health.is_stopped:
             return
         reason = f"since step {max(1, self._steps)}: {reason}"
@@ -490,7 +489,7 @@ class Adviser:
         return advice
 
     def _receive_last_advice(self) -> None:
-        """What the other ranks know in this step is known here too: none of them may change its batch alone."""
+        """Makes the decision of this step known on every rank: no rank may change its batch alone."""
         exchange, self._exchange = self._exchange, None
         if exchange is None or not exchange.is_connected or not self._sent:
             return
@@ -521,7 +520,7 @@ class Adviser:
             self._news = None
 
     def _known(self) -> Iterator[_Pending]:
-        """The steps whose numbers are known; on an accelerator the latest step's are still being computed."""
+        """The steps with known numbers; on an accelerator the latest step is still being computed."""
         self._lags |= self._pending[-1].copied is not None
         computing = 1 if self._lags else 0
         while len(self._pending) > computing:
@@ -534,7 +533,7 @@ class Adviser:
             self._complete([Row.of(numbers) for numbers in rows], lr, loss_tokens)
 
     def _finish(self) -> None:
-        """Completes the steps whose numbers are known without the other ranks doing anything."""
+        """Completes the steps with known numbers without any help of the other ranks."""
         if self._health.is_stopped:
             return
         if self._exchange is not None:
@@ -556,7 +555,7 @@ class Adviser:
             self._advice = self._as_advice(dict(zip(_ADVICE_NUMBERS, told)))
 
     def _complete(self, rows: list[Row], lr: float | None, loss_tokens: int | None) -> None:
-        """Puts what all ranks have told of a step together; rank 0 goes on with it."""
+        """Combines what all ranks have reported about a step; rank 0 continues with it."""
         self._take_news(rows[0])
         conditions = [row.condition for row in rows]
         if STOPPED in conditions:
@@ -609,7 +608,7 @@ class Adviser:
             self._note(problem)
         elif small is not None:
             self._health.sound()
-        # A step whose micro-batches differ, such as the last of an epoch, is no change of the job's batch.
+        # A step whose micro-batches differ, such as the last of an epoch, does not mean that the job's batch changed.
         if self._core is None or (problem is not None and problem.key in ("uneven", "left out")):
             return
         trusted = (small or (None, None)) if not objection else (None, None)
@@ -640,12 +639,12 @@ class Adviser:
             self._object(problem.key, f"since step {max(1, self._steps - STEPS + 1)}: {problem.reason}")
 
     def _begin(self, samples: int, row: Row, small: Small) -> None:
-        """Makes the core, when the first measured step has shown what a micro-batch is."""
+        """Makes the core, once the first measured step has shown the size of a micro-batch."""
         told_by_watch = math.isnan(row.small_samples)
         micro_batch = max(1, int(small.batch if told_by_watch else row.small_samples))
         batch, replicas = self._settings["batch"], self._layout.replicas
         if samples % (micro_batch * replicas):
-            # Ranks or micro-batches that differ: a step is taken for one micro-batch, or each sample where steps vary.
+            # If ranks or micro-batches differ, a step counts as one micro-batch, or each sample if steps vary.
             self._factor = max(1, round(row.passes / row.passes_before)) if row.passes_before >= 1 else 1
             micro_batch, replicas = (1, 1) if self.weighted_by_samples else (samples, 1)
         if batch % (micro_batch * replicas):
@@ -681,7 +680,7 @@ class Adviser:
 def _open_core(
     settings: Mapping[str, object], folder: str | None, kept_folder: str | None, state: str | None
 ) -> tuple[_core.Adviser, pathlib.Path | None]:
-    """Makes a core that goes on from a state, and its logs. What does not fit or cannot be written is left away."""
+    """Makes a core that continues from a state, and its logs. Drops what does not fit or cannot be written."""
     wanted = kept_folder if folder == DEFAULT_FOLDER and kept_folder else folder
     attempts: list[tuple[Callable[[], str | None], str | None]] = []
     if state is not None:
@@ -710,7 +709,7 @@ def _existing(folder: str) -> str:
 
 
 def _pending(values: dict[str, Any], lr: float | None, loss_tokens: int | None) -> _Pending:
-    """Begins to bring what is on an accelerator to the processor, without waiting."""
+    """Starts to copy from an accelerator to the CPU, without waiting."""
     host: dict[str, float] = {}
     on_device: dict[str, Tensor] = {}
     for name, value in values.items():
@@ -731,7 +730,7 @@ def _pending(values: dict[str, Any], lr: float | None, loss_tokens: int | None) 
 
 
 def _at_least_zero(value: Tensor | float | None) -> float | None:
-    """A number for the log that the processor has; one on a device is not waited for."""
+    """A number for the log if it is on the CPU; does not wait for a number on a device."""
     if value is None or (isinstance(value, Tensor) and value.device.type != "cpu"):
         return None
     found = float(value)
@@ -750,5 +749,5 @@ def _in_words(error: Exception) -> str:
 
 
 def _without_numbers(error: Exception) -> str:
-    """By which the same mistake in another step is recognised."""
+    """The text without numbers, by which the same mistake in another step is recognised."""
     return "".join(each for each in str(error) if not each.isdigit())[:60]

@@ -1,4 +1,4 @@
-"""Reads what the adviser's calls are given, whatever it is. A mistake is a UserError: what was given, what is expected."""
+"""Checks the arguments of the adviser's calls. A UserError says what was given and what is expected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = {"samples": 1 << 24, "batch": 1 << 24, "batches": 1 << 24}
 
 
 def whole(name: str, value: Any, call: str = "Adviser") -> int:
-    """A whole number above 0, and of samples no more than Copus counts in a batch."""
+    """A whole number above 0; for samples at most what Copus counts in a batch."""
     try:
         found = 0 if isinstance(value, bool) else operator.index(value)
     except (TypeError, RuntimeError, ValueError):
@@ -39,7 +39,7 @@ def whole(name: str, value: Any, call: str = "Adviser") -> int:
 
 
 def above_zero(name: str, value: Any, call: str, what: str) -> float:
-    """A finite number above 0, which is on the processor or worth waiting for."""
+    """A finite number above 0, which is on the CPU or worth waiting for."""
     found = _float(value)
     if found is None or not (math.isfinite(found) and found > 0):
         raise UserError(f"{call}({name}={shown(value)}): expected {what}, above 0")
@@ -47,7 +47,7 @@ def above_zero(name: str, value: Any, call: str, what: str) -> float:
 
 
 def batches(values: Any) -> list[int]:
-    """The batches to choose among; empty where none are given."""
+    """The batches to choose from; empty if none are given."""
     if values is None:
         return []
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
@@ -99,7 +99,7 @@ def norm(value: Any) -> Tensor | float:
 
 
 def optional_number(value: Any) -> Tensor | float | None:
-    """A number for the log. None where it is no single number: nothing is measured by it."""
+    """A number for the log; None if it is not a single number, since nothing is measured with it."""
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
         if DTensor is not None and isinstance(value, DTensor):
             return None
@@ -108,7 +108,7 @@ def optional_number(value: Any) -> Tensor | float | None:
 
 
 def trained(parameters: Any) -> list[Tensor]:
-    """Returns the parameters that require a gradient, each once, in their order."""
+    """Returns the parameters that require a gradient, without duplicates, in their order."""
     if isinstance(parameters, Tensor):
         parameters = [parameters]
     if isinstance(parameters, torch.nn.Module):

@@ -8,7 +8,7 @@ _PARAMETERS = 2  # that are listened to: a part of a model may have no gradient 
 
 
 class BackwardPasses:
-    """Counts passes by hooks behind the accumulation of single parameters' gradients, which PyTorch does not save."""
+    """Counts passes by hooks after the accumulation of single parameters' gradients, which PyTorch does not save."""
 
     def __init__(self, parameters: list[Tensor]):
         with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
@@ -27,7 +27,7 @@ class BackwardPasses:
 
     @property
     def count(self) -> int:
-        """Since the last `begin`; 0 also where the hooks are not called, as with compiled autograd."""
+        """Passes since the last `begin`; 0 also if hooks are not called, as with compiled autograd."""
         counted = max(self._counts, default=0)
         return counted + self._missed if counted else 0
 

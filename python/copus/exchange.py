@@ -1,4 +1,4 @@
-"""One small message of every rank to every rank in each step, which nobody waits for before the next step."""
+"""One small message of every rank to every rank per step. Nobody waits for it before the next step."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RanksMissing(UserError):
 
 
 class Exchange:
-    """Gathers a row of numbers from every rank, on the processor, over Gloo connections of its own.
+    """Gathers a row of numbers from every rank, on the CPU, over separate Gloo connections.
 
-    So it stands in no one's way: neither the device's streams nor the trainer's collectives wait for it. `send` returns
-    at once; `receive` returns the rows that were sent before, oldest first, and waits for the others at most `seconds`.
-    Every rank has to send the same number of rows, all of the same length.
+    So neither the device's streams nor the trainer's collectives wait for it. `send` returns at once. `receive` returns
+    the rows that were sent before, oldest first, and waits at most `seconds` for the other ranks. Every rank must send
+    the same number of rows, all of the same length.
     """
 
     def __init__(self, seconds: float):
@@ -36,7 +36,7 @@ class Exchange:
         self._sent: collections.deque[tuple[torch.distributed.Work, torch.Tensor, torch.Tensor]] = collections.deque()
         self._group = None
         self._met = 0
-        # Kept, since rows may be received after the job's process group is gone.
+        # Kept because rows may be received after the job's process group is destroyed.
         self.ranks, self.rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
 
     @property
@@ -44,7 +44,7 @@ class Exchange:
         return self._group is not None
 
     def connect(self) -> None:
-        """Connects the ranks; each has to call it, within the deadline. Raises RanksMissing."""
+        """Connects the ranks; each must call it within the deadline. Raises RanksMissing."""
         if self.is_connected:
             return
         self._name = f"copus/adviser/{next(_meetings)}"
@@ -60,16 +60,16 @@ class Exchange:
         )
 
     def send(self, row: list[float]) -> None:
-        # Whatever the program's default device is.
+        # On the CPU, whatever the program's default device is.
         mine = torch.tensor(row, dtype=torch.float64, device="cpu")
         rows = torch.empty(self.ranks * len(row), dtype=torch.float64, device="cpu")
         work = _all_gather(rows, mine, group=self._group, async_op=True)
         self._sent.append((work, rows, mine))
 
     def receive(self, seconds: float | None = None) -> list[list[list[float]]]:
-        """The rows of every rank, of each step that was sent. Raises RanksMissing.
+        """The rows of every rank, for each step that was sent. Raises RanksMissing.
 
-        With `seconds`, the rows that have come by then: a rank that is late keeps nobody.
+        With `seconds` it returns the rows that have arrived by then and does not wait for late ranks.
         """
         received = []
         deadline = time.monotonic() + (self.seconds if seconds is None else seconds)
@@ -94,7 +94,7 @@ class Exchange:
         return received
 
     def _missing(self, meeting: str, seconds: float) -> list[int]:
-        """The ranks that do not come to a meeting in time."""
+        """The ranks that do not reach a meeting in time."""
         self._store.set(f"{self._name}/{meeting}/{self.rank}", "here")
         keys = [f"{self._name}/{meeting}/{rank}" for rank in range(self.ranks)]
         deadline = time.monotonic() + seconds

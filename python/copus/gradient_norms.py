@@ -1,9 +1,8 @@
-"""The share of this rank in the squared norm of a gradient, whatever parallelism holds the parameters.
+"""This rank's share in the squared norm of a gradient, for any parallelism of the parameters.
 
-The shares of all ranks add up to the mean, over the copies of the gradient that the job holds, of its squared norm;
-every number of the model counts once. A copy is a whole gradient: data parallelism holds one on each rank, FSDP2 one on
-all of them, tensor parallelism one on the ranks of each replica. Where the copies are equal, since they were
-reduced already, the mean is the squared norm itself.
+A copy is a whole gradient. Data parallelism has one copy on each rank, FSDP2 one over all ranks, tensor parallelism one
+over the ranks of each replica. The shares of all ranks add up to the mean squared norm of the copies; every number of
+the model counts once. If the copies are already reduced and so equal, the mean is the squared norm itself.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ except ImportError:  # PyTorch without its distributed package
 
 from copus._core import UserError
 
-# Names of the dimensions of a mesh along which ranks read different samples. What other dimensions do is taken for
-# model parallelism, but only where all have names.
+# Names of mesh dimensions along which ranks read different samples. Other dimensions count as model parallelism,
+# provided that all dimensions have names.
 DATA_PARALLEL_NAMES = frozenset(
     "dp data data_parallel ddp fsdp dp_shard dp_replicate dp_shard_cp shard replicate hsdp batch replica".split()
 )
@@ -41,7 +40,7 @@ class Layout:
 
     @property
     def copies(self) -> int:
-        """Gradients in the job. Those of local gradients differ, those that were reduced are equal."""
+        """Copies of the gradient in the job. Local ones differ, reduced ones are equal."""
         return self.replicas // self.shards
 
     @property
@@ -52,9 +51,9 @@ class Layout:
 def find_layout(
     parameters: list[Tensor], ranks: int, data_parallel: int | None = None, pipeline_stages: int = 1
 ) -> Layout:
-    """Finds out how many replicas of the model `ranks` ranks hold, by the parameters' meshes.
+    """Finds how many replicas of the model `ranks` ranks hold, from the parameters' meshes.
 
-    Where that cannot be told, `data_parallel` has to be given.
+    If the meshes do not tell, `data_parallel` must be given.
     """
     sharded_by_fsdp = _data_parallelism_of_fsdp()
     model_parallel, shards = 1, 1
@@ -83,9 +82,9 @@ def find_layout(
 
 
 def _data_parallelism_of_fsdp() -> dict[int, tuple[int, int]]:
-    """Of each parameter that fully_shard manages, by its id: its data-parallel ranks, and how many shards these hold.
+    """For each parameter that fully_shard manages, by id: its data-parallel ranks, and how many shards they hold.
 
-    PyTorch marks neither the parameters nor their meshes; its register of the modules is its own and may go.
+    PyTorch marks neither the parameters nor their meshes. Its register of the modules is private and may disappear.
     """
     try:
         from torch.distributed._composable_state import _module_state_mapping
@@ -101,7 +100,7 @@ def _data_parallelism_of_fsdp() -> dict[int, tuple[int, int]]:
 
 
 def fsdp_groups(state: object) -> list:
-    """The parameter groups of a module's FSDP2 state; PyTorch before 2.13 may know a single one."""
+    """The parameter groups of a module's FSDP2 state; before PyTorch 2.13 there may be only one."""
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:
         groups = [getattr(state, "_fsdp_param_group", None)]
@@ -109,7 +108,7 @@ def fsdp_groups(state: object) -> list:
 
 
 def _model_parallelism(mesh: "torch.distributed.DeviceMesh") -> int:
-    """How many ranks of a mesh hold one replica among them."""
+    """How many ranks of a mesh together hold one replica."""
     names = mesh.mesh_dim_names
     if names is None:
         if mesh.ndim == 1:
@@ -127,11 +126,11 @@ def _model_parallelism(mesh: "torch.distributed.DeviceMesh") -> int:
 
 
 def squared_norm_share(parameters: list[Tensor], layout: Layout) -> Tensor | None:
-    """Returns this rank's share, a float64 scalar on the gradients' device; None where no parameter has a gradient.
+    """Returns this rank's share, a float64 scalar on the gradients' device; None if no parameter has a gradient.
 
     A parameter without a gradient counts as zero. Norms of single tensors are accumulated in float32, their squares in
-    float64. Nothing waits for the device. Gradients that are partial sums over a mesh (those of sequence-parallel
-    weights) are summed first, by a collective of the ranks of that mesh: call it on all of them.
+    float64. It does not wait for the device. Gradients that are partial sums over a mesh (those of sequence-parallel
+    weights) are first summed by a collective of the mesh's ranks, so call it on all of them.
     """
     gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
     if not gradients:
@@ -147,12 +146,12 @@ def squared_norm_share(parameters: list[Tensor], layout: Layout) -> Tensor | Non
 
 
 def _are_plain(gradients: list[Tensor]) -> bool:
-    """Whether each is whole and dense, as is the rule: there is nothing to look at one by one then."""
+    """Whether each is whole and dense, as usual: none then needs to be examined separately."""
     return {type(each) for each in gradients} == {Tensor} and {each.layout for each in gradients} == {torch.strided}
 
 
 def _local_part(gradient: Tensor, layout: Layout) -> tuple[Tensor, float]:
-    """This rank's part of a gradient, and what its squares count for, so that every number counts once."""
+    """This rank's part of a gradient, and the weight of its squares with which every number counts once."""
     if DTensor is not None and isinstance(gradient, DTensor):
         if any(placement.is_partial() for placement in gradient.placements):
             gradient = gradient.redistribute(
@@ -172,9 +171,9 @@ def _local_part(gradient: Tensor, layout: Layout) -> tuple[Tensor, float]:
 
 
 def weight_of_part(parts: int, layout: Layout) -> float:
-    """The weight of a rank's squares, where a copy of the tensor is cut into `parts`: one over the number of copies.
+    """The weight of a rank's squares if a copy of the tensor is split into `parts`: one over the number of copies.
 
-    With a pipeline a tensor is on the ranks of one stage alone.
+    With a pipeline, a tensor is only on the ranks of one stage.
     """
     return parts * layout.pipeline_stages / layout.ranks
 
@@ -182,14 +181,14 @@ def weight_of_part(parts: int, layout: Layout) -> float:
 def squared_norm(tensors: list[Tensor]) -> Tensor:
     """The sum of all squares: a float64 scalar on the device of the first tensor, without waiting for it.
 
-    Each tensor's norm is taken as clip_grad_norm_ takes it. On processors float32 loses up to 0.2 % of it in tensors of
-    tens of millions of numbers: the same for both norms, so that their ratio keeps little of it.
+    Each tensor's norm is computed as in clip_grad_norm_. On CPUs float32 loses up to 0.2 % of it in tensors of tens of
+    millions of numbers. Both norms lose the same, so their ratio is hardly affected.
     """
     kinds = {(tensor.dtype, tensor.device) for tensor in tensors}
     if len(kinds) == 1:
         dtype = torch.float32 if tensors[0].dtype in _NARROW else None
         norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=dtype))
-        # Gradients of backward(create_graph=True) have a graph, which nobody differentiates through here.
+        # Gradients of backward(create_graph=True) have a graph, which is not needed here.
         return torch.linalg.vector_norm(norms, dtype=torch.float64).square().detach()
     device = tensors[0].device
     ordered = dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors)  # alike in every run
@@ -198,9 +197,9 @@ def squared_norm(tensors: list[Tensor]) -> Tensor:
 
 
 def norm_and_share(norm: Tensor | float, layout: Layout) -> tuple[Tensor | float | None, Tensor | float | None]:
-    """Returns the norm where it is that of the whole gradient, else None and this rank's share of its square.
+    """Returns the norm if it is that of the whole gradient, otherwise None and this rank's share of its square.
 
-    FSDP2's clip_grad_norm_ returns a DTensor of partial norms; its parts are taken as they are, without a collective.
+    FSDP2's clip_grad_norm_ returns a DTensor of partial norms. Its parts are used directly, without a collective.
     """
     if DTensor is None or not isinstance(norm, DTensor):
         return norm, None

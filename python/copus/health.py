@@ -1,4 +1,5 @@
-"""What keeps the adviser from measuring: said once, kept until steps are sound again, and never the end of a job."""
+"""Reasons why the adviser cannot measure: each is reported once, holds until steps are sound again, and never ends the
+job."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ _LOGGER = logging.getLogger("copus.adviser")
 
 
 class AdviserWarning(UserWarning):
-    """Something that keeps the adviser from measuring, or its numbers from being right. Each is said once."""
+    """Something prevents the adviser from measuring, or makes its numbers wrong. Each reason is reported once."""
 
 
 def say(message: str) -> None:
-    """Through `warnings` and `logging`. Where warnings are errors the log alone has it: nothing ends here."""
+    """Reports through `warnings` and `logging`. If warnings are errors, only through the log, so that nothing ends
+    here."""
     _LOGGER.warning(message)
     try:
         warnings.warn(message, AdviserWarning, stacklevel=2)
@@ -24,11 +26,11 @@ def say(message: str) -> None:
 
 
 class Health:
-    """Whether what is measured can be trusted. `reason` says why not, None while it can.
+    """Whether the measurements can be trusted. `reason` says why not; None if they can.
 
-    A reason that was `found` holds until STEPS steps in a row were sound. One that was `noted` for single steps, which
-    may happen in a sound job (a last step of an epoch that is short), is found when most of STEPS steps have it. After
-    `stop` nothing is sound any more.
+    A `found` reason holds until STEPS sound steps in a row. A reason `noted` for single steps can occur in a sound job,
+    for example for the short last step of an epoch. It counts as found if most of the last STEPS steps have it. After
+    `stop` no step is sound any more.
     """
 
     def __init__(self) -> None:
@@ -39,7 +41,7 @@ class Health:
         self._sound_steps = 0
 
     def found(self, key: str, reason: str) -> bool:
-        """Returns whether it is news, and so has to be said."""
+        """Returns whether the reason is new and must be reported."""
         self._sound_steps = 0
         if not self.is_stopped:
             self.reason = reason
@@ -48,13 +50,13 @@ class Health:
         return is_news
 
     def noted(self, key: str) -> bool:
-        """Returns whether most of the latest steps have it."""
+        """Returns whether most of the latest steps have the reason."""
         self._sound_steps = 0
         self._noted.append(key)
         return 2 * self._noted.count(key) > STEPS
 
     def sound(self) -> None:
-        """A step was measured, and nothing is wrong with it."""
+        """Records that a step was measured and nothing is wrong with it."""
         self._noted.append(None)
         self._sound_steps += 1
         if self._sound_steps >= STEPS and not self.is_stopped:

@@ -1,15 +1,15 @@
-"""Notices norms that cannot be what they should be, before advice is built on them.
+"""Detects impossible norms before any advice is based on them.
 
-With true gradient G, noise S of a sample and gradients of b and B = r b samples of a step, theory has |G|^2 + S/b for the
-expected squared norm s of the small batch, and |G|^2 + S/B for that of the large one, L. So neither E[s - L] nor
-E[r L - s] is negative, whatever G and S are. The first holds for E[s/L - 1] too: the small batch is one of r that might as
-well be another, and the mean of their squared norms is at least L in every single step.
+Let G be the true gradient, S the noise of a sample, and b and B = r b the samples of the two gradients of a step. By
+theory the small batch has the expected squared norm E[s] = |G|^2 + S/b, the large one E[L] = |G|^2 + S/B. So neither
+E[s - L] nor E[r L - s] is negative, for any G and S. The first also holds for E[s/L - 1]: the small batch is one of r
+equivalent ones, and in every single step the mean of their squared norms is at least L.
 
-Evidence is pooled. Blocks of 16 steps are tested by Student's t and then joined two by two, to blocks of 32, 64 and so on:
-a slight mistake, or one in much noise, is found later, not never. Blocks of 16 x 2^k steps are tested at a probability of
-1.6e-6 x 2^k / 28, which makes one false alarm in 100 jobs of 100,000 steps, where means are at the limit and normally
-distributed. Large factors, such as a loss scale that was not told, are counted instead: noise of a single dimension, which
-spreads most, has s > 10 r L in 15 % of the steps. What this notices and when: bench/adviser/README.md.
+Evidence is pooled. Blocks of 16 steps are tested by Student's t, then joined in pairs to blocks of 32, 64 and so on, so
+that a slight mistake, or one in much noise, is found later. Blocks of 16 x 2^k steps are tested at a probability of
+1.6e-6 x 2^k / 28. That gives one false alarm in 100 jobs of 100,000 steps if means are at the limit and normally
+distributed. Large factors, such as an unreported loss scale, are counted instead: even noise of a single dimension,
+which spreads most, has s > 10 r L in only 15 % of the steps. bench/adviser/README.md says what is detected and when.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ DEFAULT_FOLDER = "runs/adviser-{time}"
 
 
 def folder_for(wanted: str | None) -> str | None:
-    """Makes `wanted`, or where that holds logs of a job already a numbered one beside it, and returns it.
+    """Makes `wanted`, or a numbered folder next to it if `wanted` already has a job's logs, and returns it.
 
-    Raises OSError where no folder can be made.
+    Raises OSError if no folder can be made.
     """
     if wanted is None:
         return None
@@ -26,7 +26,8 @@ def folder_for(wanted: str | None) -> str | None:
             folder.mkdir()
             return str(folder)
         except FileExistsError:
-            # A folder that was given may be there, such as the trainer's own; a default one is somebody else's.
+            # A folder that the user named may exist, such as the trainer's own. An existing default folder belongs to
+            # another job.
             if not is_new and folder.is_dir() and not (folder / "run.jsonl").exists():
                 return str(folder)
             if not folder.is_dir():

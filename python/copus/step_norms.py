@@ -1,4 +1,4 @@
-"""What a step's calls on all ranks say together: its samples, and the squared norm of gradients of fewer of them."""
+"""Combines a step's calls on all ranks: its samples, and the squared norm of the gradients of fewer samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOUND, MISTAKEN, STOPPED = 0.0, 1.0, 2.0  # a rank's condition
 
 
 class Row(NamedTuple):
-    """What a rank tells the others of a step. NaN: it has nothing to tell."""
+    """A rank's report about a step. NaN: it has nothing to report."""
 
     condition: float = SOUND
     samples: float = UNKNOWN  # of all ranks, as this one counts them
@@ -41,14 +41,14 @@ class Row(NamedTuple):
 
 
 class Small(NamedTuple):
-    """The mean squared norm of gradients of so few sequences, every factor undone."""
+    """The mean squared norm of gradients of this many sequences, without any other factor."""
 
     batch: float
     squared_norm: float
 
 
 class Problem(NamedTuple):
-    """Why a step is not measured. One that `can_happen` in single steps of a sound job is said if most steps have it."""
+    """Why a step is not measured. A problem that `can_happen` in a sound job is reported if most steps have it."""
 
     key: str
     reason: str
@@ -63,9 +63,9 @@ class StepNorms(NamedTuple):
 
 
 def put_together(rows: list[Row], layout: Layout, is_weighted: bool, watched_micro_batches: int) -> StepNorms:
-    """Puts the rows of all ranks together.
+    """Combines the rows of all ranks.
 
-    `is_weighted`: the loss weighs every sample of the step alike, whatever the micro-batch or rank that it is in.
+    `is_weighted`: the loss weights every sample of the step equally, whatever micro-batch or rank it is in.
     """
     samples = round(sum(row.samples for row in rows) / len(rows))
     if math.isnan(rows[0].norm_share):
@@ -147,7 +147,7 @@ def _first_micro_batch(
             return None, _uneven("the ranks differ in their samples")
         told = samples / layout.replicas / sizes[0]
         for row in rows if layout.pipeline_stages == 1 else ():
-            # Where they can be counted, the backward passes say how many micro-batches there were.
+            # If backward passes can be counted, they give the number of micro-batches.
             if row.passes >= 1 and row.passes_before >= 1 and not same(row.passes / row.passes_before, told, 1e-9):
                 return None, _uneven(
                     f"step is told of {samples} samples and first_micro_batch of {sizes[0]:.9g} on each of "
@@ -214,7 +214,7 @@ def _nothing_smaller() -> Problem:
 
 
 def _come_in_equal_groups(shares: list[float], copies: int) -> bool:
-    """Whether the copies of a gradient are equal: every share comes as often as there are copies."""
+    """Whether the copies of a gradient are equal: then every share occurs as often as there are copies."""
     ordered = sorted(shares)
     groups = (ordered[begin : begin + copies] for begin in range(0, len(ordered), copies))
     return all(group[-1] - group[0] <= 1e-7 * abs(group[-1]) for group in groups)

@@ -1,12 +1,12 @@
-"""Hands the steps of a run to an experiment tracker, while it runs or afterwards.
+"""Sends the steps of a run to an experiment tracker, during the run or afterwards.
 
     python -m copus.track runs/first --to wandb
 
-It follows run.jsonl until the run is done, or has had no process for a minute: a run that was killed or stopped counts
-as failed, until it goes on and is tracked again. Ctrl-C ends it before. Every number of a step goes by its name in
-run.jsonl. Where and as whom is for the trackers' own variables: WANDB_PROJECT, WANDB_MODE,
-MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. For Prometheus the newest step stands in a file for the textfile collector
-of node_exporter (--textfile), which is replaced whole.
+It follows run.jsonl until the run is complete. If the run has had no process for a minute, because it was killed or
+stopped, it counts as failed until it is resumed and tracked again. Ctrl-C ends the tracking earlier. Every number of a
+step keeps its name from run.jsonl. The trackers' own variables choose destination and account: WANDB_PROJECT,
+WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. For Prometheus the newest step is in a file for the textfile
+collector of node_exporter (--textfile), which is replaced as a whole.
 """
 
 import argparse
@@ -27,11 +27,11 @@ Numbers = dict[str, float]
 
 
 class Mistake(Exception):
-    """A mistake of the user."""
+    """A user's mistake."""
 
 
 class Abandoned(Exception):
-    """A run is not done and has no process."""
+    """A run is not complete and has no process."""
 
 
 class Tracker(Protocol):
@@ -40,7 +40,7 @@ class Tracker(Protocol):
 
 
 class WandbTracker:
-    """A run of W&B whose id follows from the folder, so that tracking can begin again and go on in the same one."""
+    """A run of W&B. Its id follows from the folder, so that interrupted tracking continues in the same run."""
 
     def __init__(self, run: Path, config: dict[str, Any], _: Path):
         import wandb
@@ -75,7 +75,7 @@ class MlflowTracker:
 
 
 class PrometheusTracker:
-    """Gauges of the newest step, by the name of the run's folder."""
+    """Gauges of the newest step, with the name of the run's folder."""
 
     def __init__(self, run: Path, _: dict[str, Any], textfile: Path):
         import prometheus_client
@@ -90,21 +90,21 @@ class PrometheusTracker:
         self._client.write_to_textfile(str(self._textfile), registry)
 
     def finish(self, has_failed: bool) -> None:
-        """What was written last stays."""
+        """Nothing to do: the last values stay."""
 
 
 TRACKERS = {"wandb": WandbTracker, "mlflow": MlflowTracker, "prometheus": PrometheusTracker}
 
 
 class Log:
-    """The whole lines of run.jsonl, as they come. A resumed run cuts the log and writes later steps again."""
+    """The whole lines of run.jsonl as they are written. A resumed run cuts the log and writes later steps again."""
 
     def __init__(self, path: Path):
         self._path, self._offset, self._last_line = path, 0, b""
         self.newest = 0  # the step of the last line
 
     def new_steps(self) -> list[dict[str, Any]]:
-        """The steps since the last call, from the log's start where it was cut. None where there is no log."""
+        """The steps since the last call, or from the log's start if it was cut. None if there is no log."""
         try:
             return self._read()
         except ValueError:  # it may have been cut while it was read
@@ -138,7 +138,7 @@ class Log:
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether some process holds a lock on a file; None where the file system knows no locks."""
+    """Whether some process holds a lock on a file; None if the file system has no locks."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -152,14 +152,14 @@ def is_locked(path: Path) -> bool | None:
 
 
 def has_writer(run: Path) -> bool | None:
-    """Whether a process is training the run, as far as locks tell."""
+    """Whether a process is training the run, as far as locks show."""
     locks = [is_locked(run / "checkpoints" / ".lock"), is_locked(run / "run.jsonl")]
     return True if True in locks else None if None in locks else False
 
 
 def follow(run: Path) -> Iterator[tuple[int, Numbers]]:
-    """Yields the steps of a run, each once: a resumed run repeats what it does again bit by bit. Raises Abandoned where
-    the run has no process for a while and is not done."""
+    """Yields the steps of a run, each once, because a resumed run repeats steps bitwise. Raises Abandoned if the run
+    has had no process for a while and is not complete."""
     log, summary, last, last_sign = Log(run / "run.jsonl"), run / "summary.json", 0, time.monotonic()
     while True:
         writer = has_writer(run)  # before the log is read, which is whole when nobody writes

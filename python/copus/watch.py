@@ -1,8 +1,8 @@
-"""Reads each rank's own gradients where they are reduced, for jobs whose steps have a single micro-batch.
+"""Reads each rank's own gradients when they are reduced, for jobs whose steps have a single micro-batch.
 
-Behind the reduction local gradients are gone; before it every rank holds the gradient of its own samples. Under DDP
-they are in p.grad until the backward pass ends; FSDP2 hands its buffers to a reduce-scatter of one's own. Neither changes
-what is reduced, or how.
+After the reduction local gradients are gone; before it every rank holds the gradient of its own samples. With DDP they
+are in p.grad until the backward pass ends. FSDP2 passes its buffers to a reduce-scatter that can be replaced. Neither
+method changes what is reduced, or how.
 """
 
 import math
@@ -17,14 +17,14 @@ from copus.gradient_norms import Layout, fsdp_groups, squared_norm, weight_of_pa
 
 
 class Reading(NamedTuple):
-    """This rank's share of the squared norm of local gradients, of the first of `passes` reductions in the step."""
+    """This rank's share of the squared norm of local gradients, for the first of `passes` reductions in the step."""
 
     share: Tensor
     passes: int
 
 
 class Watch:
-    """What was reduced since the step before. `take` returns it and begins anew."""
+    """What has been reduced since the previous step. `take` returns it and starts anew."""
 
     def __init__(self, layout: Layout, loss_scale: Callable[[], float] | None, micro_batches: int):
         self.layout, self.loss_scale, self.micro_batches = layout, loss_scale, micro_batches
@@ -35,7 +35,7 @@ class Watch:
         self.is_known = True
 
     def reduced(self, source: Any, share: Callable[[], Tensor | None] | None) -> None:
-        """`source` (a model, or a module's group) is being reduced; `share`: how to read it, None where that fails."""
+        """`source` (a model, or a module's group) is being reduced. `share`: how to read it, None if that fails."""
         try:
             passes = self._passes.get(source, 0)
             self._passes[source] = passes + 1
@@ -55,7 +55,7 @@ class Watch:
         self._shares, self._passes, self.is_known = [], {}, True
 
     def take(self) -> Reading | None:
-        """None where nothing was reduced, or not all of it could be read."""
+        """Returns None if nothing was reduced, or not all of it could be read."""
         shares, passes, is_known = self._shares, set(self._passes.values()), self.is_known
         self.forget()
         error, self.error = self.error, None
@@ -69,9 +69,9 @@ class Watch:
 class _DdpReader:
     """Reads the gradients that a backward pass has left in p.grad, before DDP writes the reduced ones there.
 
-    DDP does that behind the last of them, in a callback at the end of the pass; a callback that is queued before its own
-    comes first. With gradient_as_bucket_view p.grad is what it reduces, and the first pass of a static graph queues its
-    callback at the beginning: there each gradient is read as it is accumulated.
+    DDP does that after the last gradient, in a callback at the end of the pass; a callback that is queued earlier runs
+    first. With gradient_as_bucket_view, p.grad itself is reduced, and the first pass of a static graph queues its
+    callback at the beginning. In these cases each gradient is read when it is accumulated.
     """
 
     def __init__(self, model: torch.nn.parallel.DistributedDataParallel, watch: Watch):
@@ -120,7 +120,7 @@ def refuse_sparse_gradients(model: torch.nn.Module) -> None:
 
 
 def watch_fsdp(model: torch.nn.Module, watch: Watch) -> None:
-    """Gives every group of parameters of fully_shard a reduce-scatter that reads what it sends."""
+    """Gives every parameter group of fully_shard a reduce-scatter that reads what it sends."""
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
@@ -132,7 +132,7 @@ def watch_fsdp(model: torch.nn.Module, watch: Watch) -> None:
             return self.inner.allocate(*arguments, **named)
 
         def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False):
-            # A sum, rather than a mean, has been divided before, by what only FSDP2 knows.
+            # For a sum instead of a mean, FSDP2 has already divided the gradient by a number that only FSDP2 knows.
             is_mean = op == torch.distributed.ReduceOp.AVG
             share = _share_of_columns(input_tensor, group.size(), self.columns) if is_mean else None
             watch.reduced(self, share)
@@ -148,9 +148,9 @@ def watch_fsdp(model: torch.nn.Module, watch: Watch) -> None:
 
 
 def _columns(parameter: Tensor, mesh_info: Any) -> int:
-    """What each rank gets of a parameter, with the padding that makes all parts equal."""
+    """Each rank's columns of a parameter, including the padding that makes all parts equal."""
     shape = list(parameter.to_local().shape)
-    # A rank's own part may be shorter: the length of the longest follows from the whole one.
+    # This rank's part may be shorter than others; the longest one follows from the whole parameter.
     dimension = next(p.dim for p in parameter.placements if hasattr(p, "dim"))
     length = parameter.shape[dimension]
     for index, placement in enumerate(parameter.placements):
@@ -161,7 +161,7 @@ def _columns(parameter: Tensor, mesh_info: Any) -> int:
 
 
 def _weight(parameter: Tensor, mesh_info: Any, watch: Watch) -> float:
-    """Along the data-parallel dimensions, which come first, each rank still holds a gradient of its own."""
+    """The weight along the data-parallel dimensions, which come first: each rank still has its own gradient."""
     parts = 1
     for dimension, placement in enumerate(parameter.placements):
         if dimension >= mesh_info.mesh.ndim and not placement.is_replicate():
@@ -170,7 +170,7 @@ def _weight(parameter: Tensor, mesh_info: Any, watch: Watch) -> float:
 
 
 def _share_of_columns(buffer: Tensor, ranks: int, columns: list[tuple[int, float]]) -> Callable[[], Tensor] | None:
-    """How to read a buffer of [ranks, columns]; None where parameters without gradients leave its columns unknown."""
+    """How to read a buffer of [ranks, columns]; None if parameters without gradients make its columns unknown."""
     if len({weight for _, weight in columns}) == 1:
         return lambda: columns[0][1] * squared_norm([buffer])
     if sum(size for size, _ in columns) * ranks != buffer.numel():

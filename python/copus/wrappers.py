@@ -1,4 +1,4 @@
-"""Wrappers of models whose gradients the adviser cannot read where it looks for them. They are refused by name."""
+"""Refuses, by name, model wrappers whose gradients the adviser cannot find in the usual place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from copus._core import UserError
 _USE_FSDP2 = "use torch.distributed.fsdp.fully_shard (FSDP2) instead, or train without the adviser"
 _WITHOUT = "use DDP or fully_shard (FSDP2) instead, or train without the adviser"
 
-# What a wrapper leaves on parameters: attributes, whose sense they are, and what to do.
+# Marks that wrappers leave on parameters: the attribute, its meaning, and what to do.
 _MARKS_OF_PARAMETERS = (
     (("_fsdp_flattened", "_is_flat_param"), "FullyShardedDataParallel (FSDP1)", "holds gradients as flat shards",
      _USE_FSDP2),
@@ -39,7 +39,7 @@ _CLASSES = {
 def refuse_wrapped(parameters: Iterable[Tensor]) -> None:
     for parameter in parameters:
         for marks, name, what, instead in _MARKS_OF_PARAMETERS:
-            # False is what PyTorch itself sets where a mark does not hold.
+            # False is PyTorch's own value for a mark that does not hold.
             if any(getattr(parameter, mark, False) is not False for mark in marks):
                 raise UserError(f"the parameters are of {name}, which {what}: not supported; {instead}")
         if type(parameter).__name__ == "FlatParameter":
@@ -57,7 +57,7 @@ def refuse_wrapper(model: torch.nn.Module) -> None:
 
 
 def refuse_pipeline_stages() -> None:
-    """Raises where PyTorch's pipeline stages are there, of which nobody has told."""
+    """Raises if PyTorch's pipeline stages exist and pipeline_parallel was not given."""
     stages = sys.modules.get("torch.distributed.pipelining.stage")
     base = getattr(stages, "_PipelineStageBase", None)
     if base is not None and any(isinstance(each, base) for each in gc.get_objects()):

@@ -1,9 +1,9 @@
 """A plain PyTorch loop that changes its gradient accumulation as Copus advises.
 
-A byte model of 0.1 million parameters learns the sources of Python's own standard library. Its batch is too large for
-so early in a run. Once the gradient noise scale shows it, Copus says which batch makes more progress by the second,
-with its reason and an interval, and the loop takes it: fewer micro-batches a step, and the learning rate that goes with
-them. Runs in seconds on a laptop:
+A byte model of 0.1 million parameters learns the sources of Python's standard library. Its batch is too large for the
+beginning of a run. Once the gradient noise scale shows this, Copus recommends the batch with more progress per second,
+with its reason and an interval. The loop follows: fewer micro-batches per step, and the matching learning rate. It runs
+in seconds on a laptop:
 
     python plain_pytorch.py --directory runs/example
     copus report runs/example

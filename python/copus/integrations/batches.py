@@ -1,4 +1,4 @@
-"""What integrations ask of a trainer's micro-batches, and how they keep their mistakes from ending its job."""
+"""How integrations measure a trainer's micro-batches, and how they keep their mistakes from ending its job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEPTH = 4
 
 
 def sequences_of(batch: Any, depth: int = _DEPTH) -> int | None:
-    """The sequences of a micro-batch: the first dimension of the first tensor that has one. None where there is none.
+    """The number of sequences of a micro-batch: the first dimension of the first tensor that has one, or None.
 
     A batch may be a tensor, or tensors in mappings, sequences, dataclasses and other objects' attributes.
     """
@@ -35,7 +35,7 @@ def sequences_of(batch: Any, depth: int = _DEPTH) -> int | None:
 
 
 def never_ends_training(callback: Callable) -> Callable:
-    """A callback that stops its `adviser`, rather than the training, where it fails."""
+    """A callback whose failure stops its `adviser` instead of the training."""
 
     @functools.wraps(callback)
     def guarded(self: Any, *given: Any, **named: Any) -> Any:
@@ -51,7 +51,7 @@ def never_ends_training(callback: Callable) -> Callable:
 
 
 def load_state(adviser: copus.Adviser, state: Mapping[str, Any]) -> None:
-    """Goes on from a trainer's checkpoint; from none where that is damaged."""
+    """Continues from a trainer's checkpoint; starts anew if its state is damaged."""
     from copus.health import say
 
     try:

@@ -1,9 +1,9 @@
-"""What a batch is worth to a model that another trainer trains: `copus calibrate` over two things that you bring.
+"""What a batch is worth to a model that another trainer trains: `copus calibrate` for your own training function.
 
-You bring a checkpoint and a function that goes on from it, with another batch and learning rate, and says which
-held-out loss that leads to. Branches of the reference batch over several lengths are a ladder, which turns every other
-branch's loss into the samples of the reference batch that would have done as much; from these follows c in: critical
-batch = c x noise scale. The branches are those of `copus calibrate`.
+You provide a checkpoint and a function that trains from it with another batch and learning rate and returns the
+held-out loss. Branches of the reference batch over several lengths form a ladder. It converts the loss of any other
+branch into the samples with which the reference batch reaches that loss. From these follows c in critical batch = c x
+noise scale. The branches are those of `copus calibrate`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Callable
 
 from copus import _core
 
-# A branch has as few updates as an optimizer's averages allow, or more.
+# A branch has at least as many updates as an optimizer's averages need.
 _MULTIPLES = (2, 4, 8)
 _FEWEST_UPDATES = 32
 
-# Rungs of the ladder in eighths of a branch of the largest batch: where smaller ones end too, there is a rung. The
-# highest is longer, so that the noise of a batch which is worth nearly as much as the reference does not leave the
+# Rungs of the ladder, in eighths of a branch of the largest batch. Branches of smaller batches also end at rungs. The
+# highest rung is longer, so that noise does not push a batch that is worth nearly as much as the reference off the
 # ladder.
 _RUNGS = (1, 2, 4, 8, 12)
 
@@ -43,7 +43,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A value with the ends of its 95 % interval."""
+    """A value with its 95 % interval."""
 
     value: float
     low: float
@@ -67,7 +67,7 @@ class Calibration:
 
 
 def plan_branches(reference_batch: int, repetitions: int = _MOST_REPETITIONS) -> list[Branch]:
-    """The branches in the order in which they run: whenever one stops, those that have run say as much as they can."""
+    """The branches, in an order in which any first part of them is as informative as possible."""
     largest = _samples_at(_MULTIPLES[-1], reference_batch)
     branches = []
 
@@ -92,7 +92,7 @@ def plan_branches(reference_batch: int, repetitions: int = _MOST_REPETITIONS) ->
 
 
 def samples_per_repetition(reference_batch: int) -> int:
-    """Sequences that the longest branch reads: a repetition that begins so many behind the one before shares none."""
+    """Sequences that the longest branch reads: a repetition that begins this much later shares none of them."""
     return _samples_at(_MULTIPLES[-1], reference_batch) * _RUNGS[-1] // _MULTIPLES[-1]
 
 
@@ -100,19 +100,19 @@ def calibrate(branch: Callable[[int, float, int, int], float], *, reference_batc
               consumed_samples: int, file: str | os.PathLike[str], repetitions: int = _MOST_REPETITIONS,
               seconds: float = math.inf, alpha: float = 0.0, updates: float = 0.0,
               report: Callable[[str], None] = print) -> Calibration:
-    """Runs branches and fits what they say.
+    """Runs branches and fits their results.
 
-    branch(batch, learning_rate_factor, samples, repetition) goes back to the checkpoint, weights and optimizer state,
-    trains on `samples` further sequences in batches of `batch` at the learning rate of the reference batch times the
-    factor, constant, and returns the held-out loss. All branches of a repetition read the same sequences from their
-    first on; a repetition begins `samples_per_repetition(reference_batch)` sequences behind the one before.
+    branch(batch, learning_rate_factor, samples, repetition) loads weights and optimizer state of the checkpoint, trains
+    on the next `samples` sequences in batches of `batch`, and returns the held-out loss. The learning rate is constant:
+    that of the reference batch times the factor. All branches of a repetition read the same sequences from the first
+    on. Each repetition begins `samples_per_repetition(reference_batch)` sequences after the previous one.
 
-    noise_scale and consumed_samples are those of the checkpoint, in sequences. `file` has a line for each branch that
-    ended, so that an interrupted calibration goes on by the same call. No branch begins that would end after `seconds`,
-    once the 16 are done that an interval needs. `alpha` and `updates` are the run's adapt.alpha and
+    noise_scale and consumed_samples are those of the checkpoint, in sequences. `file` has a line for each finished
+    branch, so that the same call resumes an interrupted calibration. Once the 16 branches that an interval needs are
+    done, no branch begins that would end after `seconds`. `alpha` and `updates` are the run's adapt.alpha and
     noise_scale.critical_updates.
 
-    Raises ValueError where `file` is of another calibration, or where nothing can be fitted.
+    Raises ValueError if `file` belongs to another calibration, or if nothing can be fitted.
     """
     if reference_batch < 1 or not noise_scale > 0 or repetitions < _NEEDED_REPETITIONS:
         raise ValueError(f"reference_batch is {reference_batch}, noise_scale {noise_scale} and repetitions "
@@ -157,12 +157,13 @@ def calibrate(branch: Callable[[int, float, int, int], float], *, reference_batc
 
 
 def _samples_at(multiple: int, reference_batch: int) -> int:
-    """Branches of smaller batches are half as long as the largest's: they have as many updates, and time is scarce."""
+    """Branches of smaller batches are half as long as the largest's: they have at least as many updates, and take less
+    time."""
     return _FEWEST_UPDATES * max(multiple, _MULTIPLES[-1] // 2) * reference_batch
 
 
 def _read(path: pathlib.Path, planned: list[Branch]) -> dict[Branch, float]:
-    """The branches that have ended. A last line without a line end was cut by whatever ended its writer: it goes."""
+    """The finished branches. Drops a last line without a line end, whose writer was interrupted."""
     if not path.exists():
         return {}
     text = path.read_bytes()

@@ -1,13 +1,14 @@
-"""Advice for Hugging Face's Trainer, which keeps its batch while it trains: it is told what to take next time.
+"""Advice for Hugging Face's Trainer. Trainer keeps its batch during a run; the advice is for your next run.
 
     trainer = Trainer(model=model, args=args, train_dataset=dataset)
     trainer.add_callback(AdviserCallback(trainer, sequence_length=2048, directory="runs/a"))
     trainer.train()
 
-Trainer clips gradients before any callback sees them, and tells callbacks of their norm at logging steps alone. So the
-norm before clipping is taken where Trainer has it from: its call of accelerator.clip_grad_norm_, which it makes in
-every step, also where max_grad_norm is 0. What a micro-batch has is counted in its calls of training_step: neither its
-arguments nor a checkpoint say what the data loader gives. The first one's gradient is read when its backward has ended.
+Trainer clips gradients before any callback sees them, and reports their norm to callbacks only at logging steps. So the
+callback takes the norm before clipping from Trainer's call of accelerator.clip_grad_norm_, which Trainer makes in every
+step, even if max_grad_norm is 0. It counts the sequences of a micro-batch in Trainer's calls of training_step, because
+neither Trainer's arguments nor a checkpoint say what the data loader returns. It reads the first micro-batch's gradient
+after its backward.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _STATE_FILE = "copus_adviser.json"
 
 
 class AdviserCallback(TrainerCallback):
-    """Feeds a copus.Adviser with Trainer's steps, and prints what it advises.
+    """Feeds a copus.Adviser with Trainer's steps, and prints its advice.
 
-    `advice` holds what it has advised so far, `noise_scale` what it has measured at the end. Options are those of
-    copus.Adviser but for the batch, which is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x
-    data-parallel ranks. A step at the end of an epoch with fewer micro-batches is left out. Copus needs gradients of two
-    sizes in each step; with one micro-batch a step, it has them where DDP or FSDP2 reduces gradients of several ranks,
-    and says so on a single one. Its state is in Trainer's checkpoints. `count`: tells the sequences of a micro-batch,
-    where they are not the first dimension of its first tensor.
+    `advice` holds all advice so far, `noise_scale` the measured value at the end. Options are those of copus.Adviser
+    except the batch, which is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x data-parallel
+    ranks. A step with fewer micro-batches at the end of an epoch is skipped. Copus needs gradients of two sizes in each
+    step. With one micro-batch per step it gets them if DDP or FSDP2 reduces gradients of several ranks; on a single
+    rank it reports that it cannot measure. Its state is in Trainer's checkpoints. `count` returns the sequences of a
+    micro-batch, if they are not the first dimension of its first tensor.
     """
 
     def __init__(
@@ -101,11 +102,11 @@ class AdviserCallback(TrainerCallback):
 
     @never_ends_training
     def _look_at_inputs(self, inputs: Any, num_items_in_batch: Any = None, **_: Any) -> None:
-        """Sees what Trainer computes a gradient of."""
+        """Sees the inputs for which Trainer computes a gradient."""
         if self.adviser is None:
             return
         self._sizes.append(self._count(inputs))
-        # Then Trainer divides the loss by the step's tokens, which all ranks count together if they are told to.
+        # Trainer then divides the loss by the step's tokens, which all ranks count together if configured so.
         args = self._trainer.args
         is_of_all_ranks = args.world_size == 1 or getattr(args, "average_tokens_across_devices", False)
         self.adviser.weighted_by_samples = num_items_in_batch is not None and is_of_all_ranks
@@ -147,7 +148,7 @@ class AdviserCallback(TrainerCallback):
         if is_new and state.is_world_process_zero:
             print(f"copus: step {state.global_step}: {advice}", flush=True)
 
-    # What Trainer does between steps is no part of a step; loading data is.
+    # Trainer's work between steps is not part of a step, but loading data is.
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._restart_clock()
 
@@ -185,5 +186,5 @@ class AdviserCallback(TrainerCallback):
 
 
 def _batch_of_a_rank(trainer: Trainer) -> int:
-    """What get_total_train_batch_size multiplies: auto_find_batch_size changes it while the arguments stay."""
+    """The factors of get_total_train_batch_size: auto_find_batch_size changes it, while the arguments stay."""
     return getattr(trainer, "_train_batch_size", None) or trainer.args.train_batch_size

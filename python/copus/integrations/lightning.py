@@ -1,9 +1,10 @@
-"""Advice for Lightning's Trainer, which keeps its batch while it trains: it is told what to take next time.
+"""Advice for Lightning's Trainer. Trainer keeps its batch during a run; the advice is for your next run.
 
     trainer = lightning.Trainer(accumulate_grad_batches=8, callbacks=[AdviserCallback(sequence_length=2048)])
 
-Lightning calls on_after_backward behind each micro-batch and on_before_optimizer_step before it clips. It keeps no
-norm, so that is measured there. Automatic optimization alone: with a manual one nobody knows where a step begins.
+Lightning calls on_after_backward after each micro-batch and on_before_optimizer_step before it clips. It keeps no norm,
+so the callback computes the norm there. Only automatic optimization is supported: with manual optimization nobody knows
+where a step begins.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from copus.wrappers import refuse_wrapper
 
 
 class AdviserCallback(Callback):
-    """Feeds a copus.Adviser with the trainer's steps, and prints what it advises.
+    """Feeds a copus.Adviser with the trainer's steps, and prints its advice.
 
-    `advice` holds what it has advised so far, `noise_scale` what it has measured at the end. Options are those of
-    copus.Adviser but for the batch, which is Lightning's: sequences of a micro-batch (the first dimension of its first
-    tensor, or what `count` says of it) x accumulate_grad_batches x data-parallel ranks. Left out are steps at the end of
-    an epoch with fewer sequences, and those in which training_step returns None for a micro-batch. Copus needs gradients
-    of two sizes in each step; with one micro-batch a step, it has them where DDP reduces gradients of several ranks, and
-    says so on a single one. Its state is in the checkpoints.
+    `advice` holds all advice so far, `noise_scale` the measured value at the end. Options are those of copus.Adviser
+    except the batch, which is Lightning's: sequences of a micro-batch (the first dimension of its first tensor, or the
+    result of `count`) x accumulate_grad_batches x data-parallel ranks. Skipped are steps with fewer sequences at the
+    end of an epoch, and steps in which training_step returns None for a micro-batch. Copus needs gradients of two sizes
+    in each step. With one micro-batch per step it gets them if DDP reduces gradients of several ranks; on a single rank
+    it reports that it cannot measure. Its state is in the checkpoints.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class AdviserCallback(Callback):
         if is_new and trainer.is_global_zero:
             print(f"copus: step {trainer.global_step}: {advice}", flush=True)
 
-    # What the trainer does between steps is no part of a step; loading data is.
+    # The trainer's work between steps is not part of a step, but loading data is.
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin_step()
 
@@ -165,5 +166,5 @@ def _loss_scale(trainer: Trainer) -> float:
 
 
 def _replicas(trainer: Trainer) -> int:
-    """Data-parallel ranks: those that the trainer deals different sequences to."""
+    """Data-parallel ranks: those that get different sequences from the trainer."""
     return getattr(trainer.strategy, "distributed_sampler_kwargs", {}).get("num_replicas", 1)

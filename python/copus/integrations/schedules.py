@@ -1,11 +1,11 @@
-"""Schedules of batches for trainers that can follow one but cannot decide: Megatron-LM, OLMo-core, Levanter.
+"""Batch schedules for trainers that can follow one but cannot decide: Megatron-LM, OLMo-core, Levanter.
 
-A schedule comes from a run directory, as what was trained or what was advised, or from a list of advice:
+A schedule comes from a run directory (its actual batches, or the advised ones) or from a list of advice:
 
     schedule = BatchSchedule.trained("runs/a")
     print(schedule.megatron())   # 0:512 1.3M:1024, for --step-batch-size-schedule
 
-What the trainers take was read in their sources: Megatron-LM's StepBatchsizeNumMicroBatchesCalculator, OLMo-core's
+The trainers' formats come from their sources: Megatron-LM's StepBatchsizeNumMicroBatchesCalculator, OLMo-core's
 BatchSizeSchedulerCallback and Levanter's BatchSchedule.
 """
 
@@ -21,13 +21,13 @@ from typing import Any
 
 _UNITS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
-# So many digits behind the point give a threshold to the token for every suffix, with one to spare.
+# With this many decimals a threshold is exact to the token for every suffix, with one digit to spare.
 _MOST_DECIMALS = 13
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchSchedule:
-    """Batches, in sequences, each from so many consumed sequences on. The first begins at 0."""
+    """Batches, in sequences, each from a number of consumed sequences on. The first begins at 0."""
 
     pieces: tuple[tuple[int, int], ...]  # consumed sequences, batch
     sequence_length: int
@@ -50,19 +50,19 @@ class BatchSchedule:
             raise ValueError("a schedule needs at least one batch")
         object.__setattr__(self, "pieces", tuple(merged))
 
-    # Where schedules come from.
+    # Sources of schedules.
 
     @classmethod
     def trained(cls, directory: str | pathlib.Path) -> BatchSchedule:
-        """The batches that the run in this directory was trained with, by its run.jsonl.
+        """The batches with which the run in this directory was trained, from its run.jsonl.
 
-        Raises ValueError where the directory holds no step of a run.
+        Raises ValueError if the directory has no step of a run.
         """
         pieces: list[tuple[int, int]] = []
         for record in _records(pathlib.Path(directory) / "run.jsonl"):
             batch = record["global_batch"]
             if not pieces or batch != pieces[-1][1]:
-                # The samples of a part of an epoch that was too short to count are no reason to begin later than at 0.
+                # An incomplete part of an epoch was not counted; the first batch begins at 0 all the same.
                 pieces.append((record["consumed_samples"] - batch if pieces else 0, batch))
         if not pieces:
             raise ValueError(f"{directory}/run.jsonl holds no step of a run")
@@ -70,9 +70,9 @@ class BatchSchedule:
 
     @classmethod
     def advised(cls, directory: str | pathlib.Path) -> BatchSchedule:
-        """The batches that a run was advised to take, by its decisions.jsonl, whether it took them or not.
+        """The batches that a run was advised to take, from its decisions.jsonl, whether it took them or not.
 
-        Raises ValueError where the directory holds no decisions.
+        Raises ValueError if the directory has no decisions.
         """
         pieces: list[tuple[int, int]] = []
         for event in _records(pathlib.Path(directory) / "decisions.jsonl"):
@@ -88,7 +88,7 @@ class BatchSchedule:
 
     @classmethod
     def of_advice(cls, advice: Iterable[Any], batch: int, sequence_length: int) -> BatchSchedule:
-        """The schedule of a run that began with `batch` and followed each copus.Advice from the step behind it on."""
+        """The schedule of a run that began with `batch` and followed each copus.Advice from the next step on."""
         pieces, step = [(0, batch)], 0
         for given in advice:
             start, current = pieces[-1]
@@ -110,13 +110,13 @@ class BatchSchedule:
                 raise ValueError(f"\"{piece}\" is no THRESHOLD:BATCH such as 250B:1536: {error}") from None
         return cls(tuple(sorted(pieces)), sequence_length)
 
-    # Where they go to.
+    # Formats of trainers.
 
     def megatron(self) -> str:
-        """The value of Megatron-LM's --step-batch-size-schedule, which Copus' adapt.schedule reads alike.
+        """The value for Megatron-LM's --step-batch-size-schedule, which adapt.schedule of Copus reads too.
 
-        Thresholds are tokens and have a suffix, since Copus takes a plain number for sequences. Megatron-LM wants the
-        length of the run in --train-samples beside it, and no --global-batch-size that differs from its own.
+        Thresholds are tokens with a suffix, because Copus reads a plain number as sequences. Megatron-LM also needs the
+        length of the run in --train-samples, and no --global-batch-size other than its default.
         """
         return " ".join(f"{self._tokens(start)}:{batch}" for start, batch in self.pieces)
 
@@ -139,9 +139,9 @@ class BatchSchedule:
                 "starts": [start * self.sequence_length for start, _ in self.pieces]}
 
     def levanter(self) -> list[dict[str, int]]:
-        """The value of Levanter's trainer.train_batch_size: batches from steps on.
+        """The value for Levanter's trainer.train_batch_size: batches from given steps on.
 
-        A threshold that no step ends at counts from the next step on, as in Megatron-LM.
+        A threshold within a step counts from the next step on, as in Megatron-LM.
         """
         steps, step, consumed = [], 0, 0
         for index, (start, batch) in enumerate(self.pieces):
@@ -149,21 +149,21 @@ class BatchSchedule:
                 before = self.pieces[index - 1][1]
                 more = max(0, -(-(start - consumed) // before))
                 step, consumed = step + more, consumed + more * before
-            # A piece that is shorter than a step of the piece before it has no step of its own.
+            # A piece that is shorter than a step of the previous piece has no step of its own.
             if steps and steps[-1]["start"] == step:
                 steps.pop()
             steps.append({"start": step, "value": batch})
         return steps
 
     def batch_at(self, consumed_samples: int) -> int:
-        """The batch of the step that begins behind so many consumed sequences."""
+        """The batch of the step that begins after this many consumed sequences."""
         return [batch for start, batch in self.pieces if start <= consumed_samples][-1]
 
     def _tokens(self, samples: int) -> str:
-        """Writes a threshold in tokens, in the shortest way that both readers take for so many sequences.
+        """Writes a threshold in tokens, in the shortest form that both programs read as this many sequences.
 
-        Both divide by the sequence length and drop what is left, so any number of tokens within the sequence will do;
-        and both multiply in floating point, so that a number which is exact on paper may fall short by a token.
+        Both divide by the sequence length and drop the remainder, so any number of tokens within the sequence will do.
+        Both multiply in floating point, so a number that is exact on paper may come out one token too small.
         """
         if samples == 0:
             return "0"

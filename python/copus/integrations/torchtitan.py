@@ -1,13 +1,13 @@
-"""A torchtitan job that follows Copus' advice: it changes its gradient accumulation, and its learning rate with it.
+"""A torchtitan job that follows Copus' advice: it changes its gradient accumulation and learning rate.
 
     trainer = config.build()
     following = Following(trainer, directory="runs/a")
     trainer.train()
 
-torchtitan reads trainer.gradient_accumulation_steps in every step and divides losses by the tokens of the step, so that
-accumulation may change between steps. Versions that divide by the accumulation that they began with are refused. With
-an accumulation of 1 nothing can be measured, and advice to take it is not followed. The learning rate's schedule goes
-on by steps; the factor for the batch is put on it in every step and is no part of a checkpoint.
+torchtitan reads trainer.gradient_accumulation_steps in every step and divides losses by the step's tokens, so
+accumulation may change between steps. Versions that divide by the initial accumulation are refused. With an
+accumulation of 1 nothing can be measured, so advice to use it is not followed. The learning rate's schedule continues
+by steps. The factor for the batch is applied in every step and is not part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import copus
 class Following:
     """Feeds a copus.Adviser with the steps of a torchtitan Trainer, and changes its batch as advised.
 
-    `advice` holds the advice that was followed so far. Options are those of copus.Adviser but for batch and
-    sequence_length, which are the trainer's.
+    `advice` holds the advice followed so far. Options are those of copus.Adviser except batch and sequence_length,
+    which are the trainer's.
     """
 
     def __init__(self, trainer: Any, **options: Any) -> None:
@@ -77,11 +77,12 @@ class Following:
             self._train_step(data_iterator)
         finally:
             dist_utils.clip_grad_norm_ = clip
-        # A rank has its share of the loss of all tokens. In a pipeline, only some ranks have one.
+        # A rank has its share of the loss over all tokens. In a pipeline, only some ranks have a loss.
         loss = None if self._has_pipeline else torch.stack(self._losses).sum() * self._replicas
         advice = self.adviser.step(self._norm, samples=self._batch, seconds=time.perf_counter() - begin,
                                    lr=learning_rate, loss=loss)
-        # With a single micro-batch a step torchtitan shows no gradient of a part of it, and measuring would end.
+        # With a single micro-batch per step, torchtitan shows no gradient of a part of the step, and measuring would
+        # end.
         if advice is not None and advice.micro_batches > 1:
             self.advice.append(advice)
             self._trainer.gradient_accumulation_steps = advice.batch // (self._sequences * self._replicas)
