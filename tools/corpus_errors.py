@@ -4,7 +4,7 @@ RESUMES = "the same command resumes from what is done"
 
 
 class CorpusError(Exception):
-    """A mistake in what the user gave."""
+    """A mistake in the user's input."""
 
 
 class TransferError(CorpusError):
@@ -12,5 +12,5 @@ class TransferError(CorpusError):
 
 
 def printable(text):
-    """The text with control characters as escapes, since a terminal would obey those of a file."""
+    """The text with control characters as escapes, since a terminal would execute those of a file."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))

@@ -1,4 +1,4 @@
-"""Keeps what is tokenized of a corpus, one file a piece, so that an interrupted call can resume."""
+"""Keeps the tokenized parts of a corpus, one file per piece, so that an interrupted call can resume."""
 
 import fcntl
 import json
@@ -14,8 +14,8 @@ from standard_streams import tell
 
 
 class Counts(typing.NamedTuple):
-    """Of a piece, or of all: documents, their tokens, and in their texts names of special tokens, characters that the
-    tokenizer does not know, and tokens that end a document before it ends."""
+    """Counts of a piece, or of all: documents, their tokens, and within texts names of special tokens, characters
+    unknown to the tokenizer, and end-of-document tokens before the document's end."""
     documents: int = 0
     tokens: int = 0
     special: int = 0
@@ -27,7 +27,7 @@ class Counts(typing.NamedTuple):
 
 
 class Parts:
-    """The folder PREFIX.parts: what is tokenized already. A part is its Counts, its documents' lengths, their ids."""
+    """The folder PREFIX.parts of finished parts. A part has its Counts, its documents' lengths, and their ids."""
 
     HEADER = struct.Struct("<5Q")
 
@@ -36,8 +36,8 @@ class Parts:
         self.code = type_code(vocab_size)
 
     def open(self, plan):
-        """Locks the folder for this process and for children that it forks later. `plan` says what the parts are of, and
-        has to equal the plan that is there."""
+        """Locks the folder for this process and for children that it forks later. `plan` describes the input of the
+        parts, and must equal the plan of existing parts."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""How far the tokenization of a corpus is."""
+"""The progress of a corpus' tokenization."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ PROGRESS_SECONDS = 2.0
 
 
 class Progress:
-    """One line on standard error: rewritten on a terminal, repeated otherwise. Only pieces that are done count."""
+    """One line on standard error: rewritten on a terminal, repeated otherwise. Only finished pieces count."""
 
     def __init__(self, total_bytes):
         self._total = total_bytes

@@ -1,7 +1,7 @@
-"""Reads the documents of a corpus, one text after the other: text, JSONL, both compressed too, parquet, and folders of
-`datasets.save_to_disk`. A file may also be one behind a URL.
+"""Reads the documents of a corpus one by one: text, JSONL (both may be compressed), parquet, and folders of
+`datasets.save_to_disk`. A file may also be behind a URL.
 
-Everything is read as a stream. Beside its texts a reader tells how much of its files it has read, in bytes on the disk.
+Files are read as streams. Readers also report how many bytes of their files on the disk they have read.
 """
 
 import codecs
@@ -23,14 +23,14 @@ HEAD_BYTES = 4096  # of a file, by which its format is told
 
 
 class BadRecord(Exception):
-    """A record that holds no text. Its reader passes it to BadRecords and goes on where that allows it."""
+    """A record without text. Its reader passes it to BadRecords and continues if that does not raise."""
 
 
 class BadRecords:
-    """Stops at the first bad record, or skips bad records and lists them in a file, a line each: `where: reason`.
+    """Stops at the first bad record, or skips bad records and lists them in a file, one line each: `where: reason`.
 
-    Skipping stops too when more than `most_bad` of all records are bad: at the end, and before that as soon as there are
-    too many for the records read so far, of which the first 10,000 count as read.
+    Skipping stops if more than `most_bad` of all records are bad. This is checked at the end, and after each bad record
+    for the records read so far, with the first 10,000 counted as read.
     """
 
     FIRST = 10_000
@@ -81,7 +81,7 @@ def suffix_of(path):
 
 
 def identity_of(path):
-    """What tells a file that is unchanged: its name, its size (None: unknown) and when it was changed."""
+    """Shows whether a file has changed: its name, its size (None: unknown) and its time of modification."""
     if isinstance(path, RemoteFile):
         return [path.url, path.size, path.version]
     status = path.stat()
@@ -89,7 +89,7 @@ def identity_of(path):
 
 
 def notes_of(path):
-    """What a reader cannot notice of a file."""
+    """Properties of a file that its reader cannot check."""
     return path.notes() if isinstance(path, RemoteFile) else ()
 
 
@@ -108,8 +108,8 @@ def new_decompressor(path):
 
 
 def decompressed(decompressor, path, block):
-    """Yields what a block of a file becomes, in blocks that are small however much it is. A decompressor of zlib keeps
-    what it has not yet come to, one of zstandard takes all at once."""
+    """Yields the decompressed content of a block of a file, in small blocks with zlib, however large it is. zlib keeps
+    the unread rest of its input; zstandard decompresses all at once."""
     if suffix_of(path) == ".gz":
         while block and not decompressor.eof:
             yield decompressor.decompress(block, READ_BYTES)
@@ -126,7 +126,7 @@ def read_block(file, path, size):
 
 
 def read_blocks(path, on_bytes):
-    """Yields what a file holds, decompressed where its name ends in .gz or .zst, in blocks of any size."""
+    """Yields the content of a file in blocks of any size, decompressed if its name ends in .gz or .zst."""
     decompressor, suffix = None, suffix_of(path)
     has_size = size_of(path) is not None  # of an unknown size no share is read
     with path.open("rb") as file:
@@ -154,8 +154,8 @@ def read_blocks(path, on_bytes):
 
 
 def read_parts(path, mark, on_bytes, most):
-    """Yields the parts of a file that end with `mark` (b"": the file is one part) and the offset of each; in place of
-    one of more than `most` bytes None, without keeping it."""
+    """Yields the parts of a file that end with `mark` (b"": the file is one part), and the offset of each. Yields None
+    instead of a part of more than `most` bytes, which is not kept."""
     pending, offset = bytearray(), 0  # the current part so far, and where it starts
     dropped = searched = 0  # bytes of it that are not kept, and bytes in which no mark begins
     for block in read_blocks(path, on_bytes):
@@ -179,7 +179,7 @@ def too_long(most):
 
 
 def decode(path, data, offset, bad):
-    """The text of a document; an empty one in place of a bad one that is skipped."""
+    """The text of a document; an empty text for a bad one that is skipped."""
     bad.records += 1
     if data is None:
         bad.add(path, f"the document at offset {offset} {too_long(bad.largest)}")
@@ -194,7 +194,7 @@ def decode(path, data, offset, bad):
 
 
 def read_text(path, separator, on_bytes, bad):
-    """Yields the documents of a text file, without the separators; empty ones too."""
+    """Yields the documents of a text file without the separators, empty ones too."""
     for data, offset in read_parts(path, separator.encode(), on_bytes, bad.largest):
         yield decode(path, data, offset, bad)
 
@@ -205,7 +205,7 @@ def no_such_key(key, names):
 
 
 def has_half_characters(text):
-    """Whether a text, as JSON's escapes can make one, holds surrogates that stand alone, which no encoding can write."""
+    """Whether a text holds unpaired surrogates, which JSON's escapes allow and no encoding can write."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -227,7 +227,7 @@ def parse_json(line):
 
 
 def text_under(record, key):
-    """The text of a record. A key with dots that the record does not have itself leads to objects inside."""
+    """The text of a record. If the record lacks a key with dots, the dots lead to inner objects."""
     if not isinstance(record, dict):
         raise BadRecord(f'is not an object; expected one with the text under "{key}"')
     for name in [key] if key in record else key.split("."):
@@ -242,7 +242,7 @@ def text_under(record, key):
 
 
 def check_is_jsonl(path, line):
-    """Names a file that is one JSON value over many lines, by its first line that is not blank."""
+    """Reports a file that is one JSON value over many lines, with its first line that is not blank."""
     text = line.removeprefix(codecs.BOM_UTF8).strip()
     if text == b"[" or (text.startswith(b"[") and text[1:].lstrip().startswith(b"{")):
         raise CorpusError(f"{path}: is one JSON array; expected one object a line. To turn an array into that: "
@@ -283,7 +283,7 @@ def import_pyarrow(path):
 
 
 def values_of(column):
-    """The values of a column for Python; an UnicodeDecodeError in place of a string that is not UTF-8."""
+    """The values of a column as Python objects; a UnicodeDecodeError instead of a string that is not UTF-8."""
     try:
         return column.to_pylist()
     except UnicodeDecodeError:
@@ -298,7 +298,7 @@ def value_of(scalar):
 
 
 def texts_of(path, schema, batches, key, bad):
-    """Yields the texts in a column of tables, an empty one in place of a bad one, and the rows read so far."""
+    """Yields the texts in a column of tables (an empty one for a bad one), and the rows read so far."""
     column = key if key in schema.names else key.split(".")[0]
     if column not in schema.names:
         raise CorpusError(f"{path}: {no_such_key(key, schema.names)}")
@@ -354,7 +354,8 @@ def files_of_dataset(folder):
 
 
 def counted(batches, size, on_bytes):
-    """Passes the batches of a file on. They lie in it as they are, but for what describes them."""
+    """Passes on the batches of a file and counts their bytes. They lie in the file unchanged, except for their
+    descriptions."""
     for batch in batches:
         now = min(batch.nbytes, size)
         on_bytes(now)
@@ -376,12 +377,12 @@ def read_dataset(folder, key, on_bytes, bad):
 
 
 def kind_of(path):
-    """The ending that tells the format of a file, without the ending of its compression."""
+    """The ending that gives the format of a file, without the ending of its compression."""
     return suffix_of(Path(path.stem) if suffix_of(path) in COMPRESSED else path)
 
 
 def files_of(path):
-    """Returns the files that are read for an input. Of one behind a URL, asks for the size and version."""
+    """Returns the files of an input. For one behind a URL, asks for its size and version."""
     if isinstance(path, RemoteFile):
         path.look_up()
         if kind_of(path) == ".parquet":
@@ -403,8 +404,8 @@ BY_RENAMING = "give it a name that ends in {0}, as a.jsonl{0}"
 TO_JSONL = "save its texts as JSONL"
 NO_TEXT = "it holds no text"
 UTF16, UTF32 = (f"iconv -f {name} -t UTF-8 converts it" for name in ("UTF-16", "UTF-32"))
-# How files of other formats begin, or what stands at an offset, what they are, and what to do with them. Copus has such
-# a table for what is given as data.train: copus/data/file_format.cpp.
+# Marks of other formats: the bytes, their offset, the format, and what to do. Copus has the same table for data.train:
+# copus/data/file_format.cpp.
 FORMATS = [
     (b"\x93NUMPY", 0, "a NumPy array (.npy)", BY_PAIRING),
     (struct.pack("<i", 20240520), 0, "a token file of llm.c", BY_PAIRING),
@@ -438,13 +439,13 @@ FORMATS = [
     (b"\xfe\xff", 0, "text in UTF-16", UTF16),
     *[(bytes([0x80, protocol]), 0, "a pickled object of Python", TO_JSONL) for protocol in range(2, 6)],
 ]
-# Endings of names that bare token ids have: nanoGPT's .bin, dolma's .npy without a header, np.memmap of any name.
+# Extensions of files of bare token ids: nanoGPT's .bin, dolma's .npy without a header, any of np.memmap.
 TOKEN_SUFFIXES = (".bin", ".npy", ".dat", ".u16", ".u32")
 
 
 def format_of(head, path):
-    """What a file of another format than the text that its name promises is, and what to do with it; else None. `head` is
-    its beginning, unpacked."""
+    """Says what a file is if its format differs from the text that its name promises, and what to do with it; otherwise
+    None. `head` is its beginning, uncompressed."""
     for mark, offset, what, remedy in FORMATS:
         # A text may begin with ORCHID.
         if head.startswith(mark, offset) and (mark != b"ORC" or any(byte < 9 for byte in head[:64])):
@@ -477,7 +478,7 @@ def check_format(path):
 
 
 def is_utf8_so_far(head):
-    """Whether the beginning of a file is UTF-8 text; a character may be cut at its end."""
+    """Whether the beginning of a file is UTF-8 text. Its last character may be incomplete."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -486,7 +487,8 @@ def is_utf8_so_far(head):
 
 
 def read_documents(path, key, separator, on_bytes, bad):
-    """Yields the documents of a file or folder. `key` names the text of a record, `separator` ends one in a text."""
+    """Yields the documents of a file or folder. `key` is the field of a record's text, `separator` ends a document of a
+    text."""
     if path.is_dir():
         return read_dataset(path, key, on_bytes, bad)
     kind = kind_of(path)

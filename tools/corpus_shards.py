@@ -1,4 +1,4 @@
-"""Joins the parts of a corpus into one pair, or into shards: pairs that hold at most so many tokens each."""
+"""Joins the parts of a corpus into one pair, or into shards: pairs with a limited number of tokens."""
 
 import os
 import re
@@ -18,8 +18,8 @@ class Shard(typing.NamedTuple):
 
 
 def shards_of(prefix, lengths, most_tokens):
-    """The pairs that documents of these lengths are written to: as many whole documents a shard as fit into
-    `most_tokens`, at least one; without `most_tokens` one pair of all."""
+    """The pairs for documents of these lengths. A shard has as many whole documents as fit into `most_tokens`, and at
+    least one. Without `most_tokens`, all documents are one pair."""
     if most_tokens is None:
         return [Shard(prefix, 0, len(lengths))]
     begins, tokens = [0], 0
@@ -34,7 +34,8 @@ def shards_of(prefix, lengths, most_tokens):
 
 
 def refuse_existing_shards(prefix, is_interrupted):
-    """An interrupted call may have left shards, but not the last index, which is written after all others."""
+    """Refuses shards that exist already. An interrupted call may have left shards, but not the last index, which comes
+    last."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"-(\d{5,})-of-(\d{5,})\.(bin|idx|tokenizer)")
     for path in Path(folder).glob("*-of-*"):
@@ -44,7 +45,8 @@ def refuse_existing_shards(prefix, is_interrupted):
 
 
 def write_shards(shards, lengths, parts, count):
-    """Writes the pairs, all under temporary names until they are complete. A failure deletes what has such a name."""
+    """Writes the pairs under temporary names until they are complete. A failure deletes the files with temporary
+    names."""
     # The indices come last, since a pair with an .idx counts as complete.
     names = {Path(f"{shard.prefix}{suffix}.partial"): f"{shard.prefix}{suffix}"
              for suffix in (".bin", ".idx") for shard in shards}

@@ -1,5 +1,5 @@
-"""Loads a Hugging Face tokenizer for a corpus, without truncation, padding and dropout, and saves it beside the corpus.
-Notes say where the tokenizer loses text.
+"""Loads a Hugging Face tokenizer for a corpus, without truncation, padding and dropout, and saves it next to the
+corpus. Notes say where the tokenizer loses text.
 """
 
 import hashlib
@@ -15,17 +15,17 @@ def fingerprint(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# Normalizers and pre-tokenizers after which a text can be put together again.
+# Normalizers and pre-tokenizers after which a text can be reconstructed.
 LOSSLESS = ("Prepend", "ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength")
 BLANK_MARK = "\u2581"  # what SentencePiece writes in place of a blank
 
-# A text with characters of many kinds, none of which a pattern that cuts texts may leave out.
+# A text with many kinds of characters. A pattern that splits texts must drop none of them.
 SAMPLE = "It's 12.5 \u00e9\u0301 \u4e2d\u6587 \U0001F600\u200d_\t\r\n\n  <|x|> \u0000\x7f\u00a0\ufffd\U0010fffd "
 RARE = "\U0010fffd"  # a character that hardly any vocabulary has
 
 
 def leaves_out(split):
-    """Whether a pre-tokenizer that keeps what matches its pattern leaves something of a text out."""
+    """Whether a pre-tokenizer that keeps only the matches of its pattern drops some part of a text."""
     from tokenizers import Regex, pre_tokenizers
     pattern = split["pattern"]
     cut = pre_tokenizers.Split(Regex(pattern["Regex"]) if "Regex" in pattern else pattern["String"], "removed", invert=True)
@@ -33,7 +33,7 @@ def leaves_out(split):
 
 
 def parts_of(part):
-    """The normalizers or pre-tokenizers that one consists of, as the JSON has them."""
+    """The normalizers or pre-tokenizers of which this one consists, as in the JSON."""
     if part is None:
         return []
     if part["type"] != "Sequence":
@@ -42,7 +42,7 @@ def parts_of(part):
 
 
 def is_lossless(part):
-    """Whether a text can be put together again behind a normalizer or pre-tokenizer."""
+    """Whether a text can be reconstructed after a normalizer or pre-tokenizer."""
     kind = part["type"]
     if kind == "Replace":
         return part["pattern"].get("String") == " " and part["content"] == BLANK_MARK
@@ -52,7 +52,7 @@ def is_lossless(part):
 
 
 def what_becomes_of_unknown_text(model, is_of_bytes):
-    """A sentence on what a model makes of text that its vocabulary lacks, where that is no token; else None."""
+    """A sentence on what a model does with text that its vocabulary lacks; None if it writes a token."""
     from tokenizers import pre_tokenizers
     never = {chr(byte) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}  # bytes that UTF-8 does not have
     try:
@@ -65,8 +65,8 @@ def what_becomes_of_unknown_text(model, is_of_bytes):
 
 
 def neutralise(tokenizer, special_are_text):
-    """Takes from a tokenizer of the `tokenizers` package what would cut, fill up or vary what it writes. Returns what is
-    left that changes texts, a sentence each."""
+    """Removes from a tokenizer of the `tokenizers` package whatever truncates, pads or varies its output. Returns one
+    sentence for each remaining step that changes texts."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):
@@ -86,7 +86,7 @@ def neutralise(tokenizer, special_are_text):
 
 
 def unknown_token_of(tokenizer):
-    """The token of a tokenizer of the `tokenizers` package for what its vocabulary lacks."""
+    """The token with which a tokenizer of the `tokenizers` package replaces what its vocabulary lacks."""
     model = json.loads(tokenizer.to_str())["model"]
     if model.get("unk_id") is not None:  # Unigram
         return tokenizer.id_to_token(model["unk_id"])
@@ -116,7 +116,7 @@ class JsonTokenizer:
         return fingerprint(self._tokenizer.to_str())
 
     def save(self, folder, eod_token):
-        """As transformers would, so that it loads the folder as it is, whatever model stands beside it."""
+        """Saves as transformers would, so that transformers loads the folder whatever model is next to it."""
         self._tokenizer.save(str(folder / "tokenizer.json"))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eod_token}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -174,13 +174,13 @@ def load_tokenizer(name, special_are_text):
 
 
 def contents(folder):
-    """The files of a folder by name, with what they hold."""
+    """The contents of a folder's files, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def save_tokenizer(tokenizer, eod_token, folder, workplace):
-    """The folder has its name when it is whole. One that is there may be of a call that was killed after that; whatever
-    else it is stays."""
+    """Saves the tokenizer in a temporary folder and renames it when it is complete. An existing folder with the same
+    contents stays, since it is from an earlier call that was killed. Any other existing folder is an error."""
     made = workplace / "tokenizer"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()

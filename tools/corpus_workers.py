@@ -16,7 +16,7 @@ BATCH_CHARACTERS = 1 << 20
 
 
 def batched(documents, characters):
-    """Lists of documents that together have at least so many characters, but for the last; empty documents are left
+    """Lists of documents with at least so many characters in total, except the last list. Empty documents are left
     out."""
     batch, count = [], 0
     for document in documents:
@@ -32,11 +32,11 @@ def batched(documents, characters):
 
 
 class Work:
-    """What a worker process does. It is made before the fork, so that nothing has to be loaded again."""
+    """The work of a worker process. It is made before the fork, so that nothing has to be loaded again."""
 
     def __init__(self, tokenizer, eod, parts):
         self.tokenizer, self.eod, self.parts = tokenizer, eod, parts
-        # GPT-2's tokenizer has one token for both, which ends documents.
+        # GPT-2's unknown token is also its end-of-document token.
         unknown = tokenizer.vocabulary.get(tokenizer.unknown_token)
         self.unknown = None if unknown == eod else unknown
         names = sorted(map(re.escape, tokenizer.special_tokens), key=len, reverse=True)
@@ -90,8 +90,8 @@ def call_worker(number, documents):
 
 @contextlib.contextmanager
 def worker_pool(work, processes):
-    """A pool of processes for tokenize_pieces. All are forked at once; this program must not have started a thread yet,
-    since a lock that a thread holds at the fork stays locked in the child."""
+    """A pool of processes for tokenize_pieces. All are forked at once. This program must not have started a thread
+    before, because a lock that a thread holds at the fork stays locked in the child."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process works on one core
     pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin_worker, (work,))
     try:
@@ -102,8 +102,8 @@ def worker_pool(work, processes):
 
 
 def tokenize_pieces(pieces, pool, parts, most_running, progress):
-    """Has all pieces tokenized that have not been; returns their number. `pieces`: documents, and bytes of input.
-    Shuts the pool down, so that no worker writes a part afterwards."""
+    """Tokenizes all pieces that are not finished yet, and returns their number. `pieces`: documents, and bytes of
+    input. Shuts the pool down, so that no worker writes a part afterwards."""
     count, running = 0, {}
 
     def collect(most_left):

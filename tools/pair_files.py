@@ -22,7 +22,7 @@ def type_code(vocab_size):
 
 
 def naming(error, path):
-    """The error of a write as one that names the file, its size, and the limit or free space."""
+    """The error of a write, with the name of the file, its size, and the limit or free space."""
     if error.filename is not None:
         return error
     size = path.stat().st_size if path.exists() else 0
@@ -38,7 +38,7 @@ def naming(error, path):
 
 @contextlib.contextmanager
 def writing(path):
-    """Opens a file and syncs it to the disk when the block ends. A failure deletes the file; an error of the write names
+    """Opens a file and syncs it to the disk when the block ends. A failure deletes the file, and a write error names
     it."""
     try:
         with open(path, "wb") as file:

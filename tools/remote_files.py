@@ -14,7 +14,7 @@ STALL_SECONDS = 60.0  # without data, after which a transfer has stalled
 BUFFER_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20  # one request to a store that sends no streams; has to arrive within STALL_SECONDS
 PACKAGES = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
-# What fsspec's file systems call the version of a file, in lower case, the most reliable first.
+# Names of a file's version in fsspec's file systems, in lower case, the most reliable first.
 VERSIONS = ("etag", "last-modified", "lastmodified", "last_modified", "mtime", "updated", "modified", "created")
 
 
@@ -23,7 +23,8 @@ class Stalled(Exception):
 
 
 def within_deadline(call, *arguments):
-    """What a call returns or throws. The thread of a call that stalls is left behind, and does not keep the program."""
+    """Returns or raises what the call does. A thread whose call stalls is abandoned, and does not keep the program
+    alive."""
     answers = queue.SimpleQueue()
 
     def answer():
@@ -114,7 +115,8 @@ class RemoteReader(io.RawIOBase):
 
 
 class RemoteFile:
-    """A file behind a URL; stands for a Path where a corpus is read. Only look_up() gives it its size and version."""
+    """A file behind a URL, used like a Path by the readers of corpora. look_up() must be called to know its size and
+    version."""
 
     def __init__(self, url):
         self.url = url
@@ -154,7 +156,8 @@ class RemoteFile:
         self.version = next((str(known[name]) for name in VERSIONS if known.get(name)), None)
 
     def notes(self):
-        """What the reader cannot notice of this file, since its server does not say enough. Only after look_up()."""
+        """Properties of this file that the reader cannot check, since the server does not report enough. Only after
+        look_up()."""
         if self.size is None:
             yield (f"{self}: the server does not say how long the file is, so a transfer that ends early goes "
                    "unnoticed")
@@ -168,7 +171,7 @@ class RemoteFile:
         return self._reader(self._open(mode, 0 if is_http else BLOCK_BYTES))  # 0: as a stream
 
     def check_is_seekable(self):
-        """Throws CorpusError where the server sends the file only from its beginning."""
+        """Throws CorpusError if the server sends the file only from its beginning."""
         def look_at_end():
             with self._file_system.open(self._path, "rb", block_size=BLOCK_BYTES) as file:
                 file.seek(max(0, self.size - 1))
@@ -185,7 +188,7 @@ class RemoteFile:
             raise TransferError(f"{self}: cannot be read: {error}; {RESUMES}") from error
 
     def open_seekable(self):
-        """Opens the file to be read at any place."""
+        """Opens the file for reading at any position."""
         return self._reader(self._open("rb", BLOCK_BYTES))
 
     def _open(self, mode, block_size):
@@ -199,5 +202,5 @@ class RemoteFile:
 
 
 def corpus_input(text):
-    """What an argument names: a RemoteFile for a URL, else a Path."""
+    """The input that an argument names: a RemoteFile for a URL, otherwise a Path."""
     return RemoteFile(text) if "://" in text else Path(text)

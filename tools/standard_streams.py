@@ -1,12 +1,12 @@
-"""Standard input, output and error where some are closed or cannot be written."""
+"""Standard input, output and error if some are closed or cannot be written."""
 
 import os
 import sys
 
 
 def open_standard_descriptors():
-    """Opens the null device at each of 0, 1 and 2 that is closed, as daemons leave them. The next file to be opened would
-    get that number otherwise, and Python has no sys.stdout and sys.stderr then."""
+    """Opens the null device for each of 0, 1 and 2 that is closed, as daemons leave them. Otherwise the next opened
+    file would get that number, and Python would have no sys.stdout and sys.stderr."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -18,12 +18,13 @@ def open_standard_descriptors():
 
 
 def discard(stream):
-    """Lets a standard stream that cannot be written go nowhere: Python would fail anew as it ends."""
+    """Redirects a standard stream that cannot be written to the null device; otherwise Python fails again when it
+    exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def tell(text, end="\n"):
-    """Writes to standard error. A job goes on where nobody can hear of it."""
+    """Writes to standard error. A job continues even if nobody can read it."""
     try:
         print(text, end=end, file=sys.stderr, flush=True)
     except OSError:

@@ -1,19 +1,19 @@
-"""Tokenizes a long document in windows that overlap, with the tokens that it has as a whole."""
+"""Tokenizes a long document in overlapping windows, into the same tokens as in one piece."""
 
 import bisect
 from array import array
 
-# A document that is longer is tokenized in windows that overlap: encodings take 250 bytes a character.
+# Longer documents are tokenized in overlapping windows, because an encoding takes 250 bytes per character.
 WINDOW_CHARACTERS = 1 << 19
 OVERLAP_CHARACTERS = 1 << 12
 AGREEING_TOKENS = 100
 
 
 def joint(left, right, begin, end):
-    """Where two windows can be joined: how many tokens to take of the left one and to leave out of the right one. Their
-    tokens, (ids, starts) each, have to agree on either side of that, AGREEING_TOKENS of them with their places: so far
-    no window's own end reaches. None where they agree nowhere between `begin` and `end`, as within a long run of one
-    character, whose tokens depend on where it begins."""
+    """Returns where two windows can be joined: how many tokens to take from the left one and to skip in the right one.
+    Before and after that point AGREEING_TOKENS tokens of both, each given as (ids, starts), must agree with their
+    positions; no effect of a window's end reaches further. Returns None if they agree nowhere between `begin` and
+    `end`, as within a long run of one character, whose tokens depend on where it begins."""
     step = max(1, (end - begin) // 16)
     middle = (begin + end) // 2
     agreeing = AGREEING_TOKENS
@@ -27,8 +27,8 @@ def joint(left, right, begin, end):
 
 
 def encode_in_windows(text, encode):
-    """The ids of a long text, as an array: those that it has as a whole. `encode` returns those of a text and the
-    character that each begins at."""
+    """The ids of a long text as an array, the same as if it were encoded in one piece. `encode` returns the ids of a
+    text, and the position of the first character of each."""
     size, overlap = WINDOW_CHARACTERS, OVERLAP_CHARACTERS
     ids = array("i")
     begin, end = 0, size

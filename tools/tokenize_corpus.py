@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-"""Tokenizes a corpus into a Megatron pair: token ids in PREFIX.bin, sequences and documents in PREFIX.idx. The tokenizer
-goes into the folder PREFIX.tokenizer, where `copus generate` and `copus convert` find it.
+"""Tokenizes a corpus into a Megatron pair: token ids in PREFIX.bin, sequences and documents in PREFIX.idx. The
+tokenizer is saved in the folder PREFIX.tokenizer, where `copus generate` and `copus convert` find it.
 
     tools/tokenize_corpus.py corpus.txt --tokenizer gpt2 --document-separator '\\n\\n' --output data/corpus
     tools/tokenize_corpus.py *.jsonl.gz --tokenizer my_tokenizer/tokenizer.json --eod-token '<eos>' --output data/corpus
 
-Files ending in .jsonl, .ndjson or .json hold one JSON object a line, its text under --json-key, files ending in .parquet
-and folders of datasets.save_to_disk a column of that name; all others are text, one document or cut at
---document-separator. Text and JSONL may be compressed (.gz, .zst). Every document becomes one sequence that ends with
-the end-of-document token. The names of special tokens, such as <|endoftext|>, are text where a document holds them,
-unless --special-tokens says otherwise; the summary counts them. What a tokenizer's file says of truncation, padding and
-dropout is ignored; a note says where a tokenizer loses text.
+Files ending in .jsonl, .ndjson or .json have one JSON object per line, with its text under --json-key. Files ending in
+.parquet and folders of datasets.save_to_disk have a column of that name. All other files are text: one document, or
+several separated by --document-separator. Text and JSONL may be compressed (.gz, .zst). Every document becomes one
+sequence that ends with the end-of-document token. Names of special tokens in a document, such as <|endoftext|>, are
+text unless --special-tokens says otherwise; the summary counts them. Truncation, padding and dropout of a tokenizer's
+file are ignored; a note says where a tokenizer loses text.
 
-The documents are cut into pieces of a fixed size, which several processes tokenize, each into a file of its own in
-PREFIX.parts; at the end these are joined. So neither the number of processes nor an interruption changes a byte: the
-same command resumes from what is done. PREFIX.idx is written last, so that a pair that is there is complete.
+Several processes tokenize the documents in pieces of a fixed size, each into a file of its own in PREFIX.parts. At the
+end these files are joined. So neither the number of processes nor an interruption changes a byte: the same command
+resumes after the finished parts. PREFIX.idx is written last, so a pair that has one is complete.
 
-A file may be behind a URL that fsspec reads: https://, s3://, gs:// and others. Where a transfer ends early or stalls
-for a minute, the same command resumes.
+A file may be behind a URL that fsspec reads: https://, s3://, gs:// and others. If a transfer ends early or stalls for
+a minute, the same command resumes.
 
---shard-tokens COUNT writes shards, the pairs PREFIX-00000-of-00004 and so on. They hold the documents of the single pair
-in the same order, the first one has the tokenizer beside it, and the last one's .idx is written last.
+--shard-tokens COUNT writes shards: the pairs PREFIX-00000-of-00004 and so on. They have the same documents in the same
+order as the single pair. The first one has the tokenizer next to it, and the last one's .idx is written last.
 """
 
 import argparse
@@ -47,7 +47,7 @@ PIECE_CHARACTERS = 1 << 22
 
 
 def refuse_existing(arguments):
-    # Beside its parts, what is there without an .idx is of a call that was killed before its last step.
+    # Next to the parts, files without an .idx are from a call that was killed before its last step.
     is_interrupted = Path(f"{arguments.output}.parts").exists()
     for suffix in (".idx",) if is_interrupted else (".bin", ".idx", ".tokenizer", ".skipped"):
         if Path(f"{arguments.output}{suffix}").exists():
@@ -67,8 +67,7 @@ def end_token_of(tokenizer, arguments):
 
 
 def begin_parts(parts, arguments, tokenizer, eod):
-    """Finds the input's files, opens the folder of the parts that are made of them, and prints notes. Returns the bytes
-    of the files."""
+    """Finds the input's files, opens the folder of their parts, and prints notes. Returns the bytes of the files."""
     files = [file for path in arguments.input for file in files_of(path)]
     identities = [identity_of(file) for file in files]
     parts.open({"input": identities, "tokenizer": tokenizer.fingerprint(), "eod": eod,
@@ -82,7 +81,7 @@ def begin_parts(parts, arguments, tokenizer, eod):
 
 
 def tokenize(arguments):
-    """Writes the pair or the shards; returns what was written, and the lines of the summary."""
+    """Writes the pair or the shards. Returns what was written, and the lines of the summary."""
     refuse_existing(arguments)
     tokenizer = load_tokenizer(arguments.tokenizer, arguments.special_tokens == "text")
     eod_token = end_token_of(tokenizer, arguments)
@@ -110,7 +109,7 @@ def tokenize(arguments):
             raise
     lengths = parts.lengths(count)
     shards = shards_of(arguments.output, lengths, arguments.shard_tokens)
-    # A run looks for it beside the first pair that it trains on.
+    # A run looks for the tokenizer next to the first pair of its training data.
     save_tokenizer(tokenizer, eod_token, Path(f"{shards[0].prefix}.tokenizer"), parts.folder)
     write_shards(shards, lengths, parts, count)
     shutil.rmtree(parts.folder)
@@ -133,7 +132,7 @@ def tokenize(arguments):
 
 
 def pieces_of(arguments, bad):
-    """Yields the input in lists of documents, and how many bytes of files were read for each."""
+    """Yields the input as lists of documents, and how many bytes of files were read for each."""
     read = before = 0
 
     def on_bytes(count):
@@ -148,7 +147,7 @@ def pieces_of(arguments, bad):
 
 
 def remarks(counts, arguments, eod_token, unknown_token):
-    """Lines of the summary on what the texts hold beside ordinary ones."""
+    """Lines of the summary about special contents of the texts."""
     if counts.special:
         what = ("they were written as text; --special-tokens token writes the tokens" if arguments.special_tokens == "text"
                 else "they were written as tokens")
@@ -168,7 +167,7 @@ def print_summary(written, lines):
 
 
 def percent(text):
-    """A number of percent from 0 to 100, with or without its sign."""
+    """A percentage from 0 to 100, with or without its sign."""
     value = float(text.removesuffix("%"))
     if not 0 <= value <= 100:
         raise ValueError

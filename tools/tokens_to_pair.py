@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Turns files of token ids that others have written into a Megatron pair, PREFIX.bin and PREFIX.idx, which Copus reads.
+"""Turns files of token ids from other programs into a Megatron pair, PREFIX.bin and PREFIX.idx, which Copus reads.
 
     tools/tokens_to_pair.py fineweb_train_*.bin --eod 50256 --output data/fineweb
     tools/tokens_to_pair.py train.bin --dtype uint16 --eod 50256 --output data/openwebtext
 
-Reads token files of llm.c, NumPy arrays (.npy) of whole numbers, and bare token ids, as nanoGPT writes them
-(--dtype uint16). Documents end behind --eod, the id of the end-of-document token; without it each file is one document.
-llm.c puts that token before each document: --eod-begins says so, and is taken for granted for its files.
+Reads token files of llm.c, NumPy arrays (.npy) of whole numbers, and bare token ids, as nanoGPT writes them (--dtype
+uint16). Documents end with --eod, the id of the end-of-document token; without it each file is one document. With
+--eod-begins that token begins each document instead, which is always assumed for llm.c's files.
 """
 
 import argparse
