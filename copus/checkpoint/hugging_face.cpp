@@ -101,8 +101,8 @@ void check_if_checkpoint(const std::filesystem::path& directory) {
   }
 }
 
-// Checks that `weights` are exactly the `expected` tensors, the first of which is the embedding. A tied model may have
-// a head of this name besides; untied: empty.
+// Checks that `weights` are exactly the `expected` tensors, the first of which is the embedding. `tied_head`: the name
+// under which a tied model may also store its head; empty if the model is not tied.
 template <class Expected>
 std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<Expected>& expected,
                                                              const std::string& tied_head,

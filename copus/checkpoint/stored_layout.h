@@ -12,8 +12,8 @@
 
 namespace copus {
 
-// Extracts the parameters from a file's tensor, which has the shape of `stored`. Transposed ones and those in turn are
-// copies, others are views of the same bytes.
+// Extracts the parameters from a file's tensor, which has the shape of `stored`. Transposed and interleaved parameters
+// are copies; others are views of the same bytes.
 std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& tensor);
 
 // Combines whole parameters of one dtype, in the order of stored.parameters, into a file's tensor: a copy, unless the

@@ -15,8 +15,8 @@
 
 namespace copus {
 
-// The screening runs of all arms in groups, and the runs to compare. Of a group, the latter are the runs of its arm in
-// `choices`. A group that is missing there, or in which no arm was chosen, has none.
+// Returns the screening runs of all arms in groups, and the runs to compare. A group contributes to the latter only the
+// runs of its arm in `choices`, and none if it has no entry there or no arm was chosen.
 std::vector<ExperimentRun> screening_runs(const Experiment& experiment);
 std::vector<ExperimentRun> final_runs(const Experiment& experiment, const std::vector<GroupChoice>& choices);
 

@@ -218,10 +218,9 @@ class ScriptPolicy : public Policy {
     }
   }
 
-  // The step after which a switch is announced: the last one from which the ranks can be ready, but at least the first.
-  // Announcing no earlier leaves room for decisions about the learning rate, which the repeated run may have made until
-  // then. Until the next decision it is unknown whether the previous switch has moved the run, so the time must suffice
-  // in either case.
+  // Returns the step after which to announce a switch: as late as the ranks can still be ready, but at least 1. Until
+  // then decisions can follow the script's changes of the learning rate. Whether the previous switch has moved the run
+  // is unknown until the next decision, so the time must suffice in either case.
   int64_t announced_after(const ScriptedSwitch& entry) const {
     const ParallelStrategy& strategy = entry.configuration.strategy;
     const bool is_relayout =

@@ -189,9 +189,10 @@ class ConfigurationMemory {
     return most;
   }
 
-  // Returns the moments at which memory may be at its peak. A gradient is whole from its layer's backward pass until it
-  // is reduced, which overlaps with the next layer's: two of them, or three if neighbouring ranks first add some of the
-  // gradients. In addition to the weights in use the next ones are gathered; without resharding all weights are whole.
+  // Returns the moments at which memory may be at its peak. A gradient exists as a whole from its layer's backward pass
+  // until it is reduced. The reduction overlaps with the next layer's backward pass, so two whole gradients exist at
+  // once, or three if neighbouring ranks first add some of the gradients. Weights are gathered for the current and the
+  // next use; without resharding all weights are whole.
   std::vector<Moment> moments(int64_t rank) const {
     const RankBuckets whole = buckets(rank, &RoleElements::gradients);
     const bool adds_first = strategy_.tensor_parallel > 1 &&

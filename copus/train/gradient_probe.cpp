@@ -154,10 +154,9 @@ void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
   }
 }
 
-// Starts the sums of the copied partial gradients. The reduction uses the same groups, and so may the forward and
-// backward passes. The order of operations in a group is nevertheless the same on all its ranks: they have the same
-// place in the pipeline and so the same list of actions, and in any schedule these sums come between the same two
-// actions.
+// Starts the sums of the copied partial gradients. The reduction and the passes may use the same groups. The order of a
+// group's operations is the same on all its ranks nevertheless: these ranks have the same place in the pipeline and so
+// the same list of actions, and every schedule puts these sums between the same two actions.
 void GradientProbe::start_partial() {
   for (PartialVector& vector : partial_) {
     vector.work = vector.group->start_all_reduce(vector.values.data_ptr(), vector.values.numel(),

@@ -15,8 +15,8 @@ class StepClock {
  public:
   explicit StepClock(World& world) : world_(world) {}
 
-  // Begins a step. Its time on the rank's clock, begun_at(), counts from the moment when the ranks had agreed in the
-  // previous step, without the time that passed between the steps.
+  // Begins a step. The step's time on the rank's clock, from begun_at() on, includes the time after the previous step's
+  // agreement, but not what leave_out() ran.
   void begin() {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);

@@ -35,9 +35,8 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-// The version of 2.18, the first with a split, which later libraries accept: a library copies as many bytes as `size`
-// says, at most as many as it knows, and gives every setting newer than `version` its default (NCCL, init.cc,
-// parseCommConfig).
+// The structure of NCCL 2.18, the first version with ncclCommSplit. Later libraries accept it: they copy `size` bytes,
+// and give settings newer than `version` their defaults (NCCL, init.cc, parseCommConfig).
 struct NcclConfig {
   static constexpr int undefined = INT_MIN;  // the library decides
 

@@ -1,5 +1,6 @@
-// The launchers of jobs whose ranks come and go. On one machine, a single process decides (Coordinator) and carries out
-// (MachineProcesses). On several machines, each launcher carries out, and that of machine 0 decides for all.
+// The launchers of jobs whose ranks come and go. On one machine, a single process decides (Coordinator) and starts and
+// ends ranks (MachineProcesses). On several machines, each launcher starts and ends its ranks, and machine 0's decides
+// for all.
 #include <unistd.h>
 
 #include <algorithm>

@@ -13,9 +13,8 @@ class ParentProcess {
   int64_t pid() const { return pid_; }
   // Whether it has ended: then this process has another parent.
   bool is_gone() const;
-  // Checks the parent, `seconds` after the previous check. Returns true once each time that it has been stopped for two
-  // seconds. Of the time between two checks at most half a second counts, because this process may have been stopped
-  // too.
+  // Checks the parent, `seconds` after the previous check. Returns true once for each stop that lasts two seconds. At
+  // most half a second between two checks counts, because this process may have been stopped too.
   bool has_stopped(double seconds);
 
  private:

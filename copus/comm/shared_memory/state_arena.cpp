@@ -185,8 +185,9 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
   return bytes;
 }
 
-// Agrees on the size of all arenas: that of the ranks' arenas or, if they have none, of the kept ones. Kept arenas of
-// another size are useless. Every rank passes the size of its own arena, 0 if it has none yet, and the kept ones.
+// Agrees on the size of all arenas: that of the ranks' arenas, or if there are none, of the kept ones, or else what the
+// addresses allow. Every rank passes the size of its own arena (0: none yet) and the kept ones. Kept arenas of another
+// size are not used.
 int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
                        const std::vector<KeptArena>& kept) {
   std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),

@@ -46,9 +46,10 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  // Norms of inputs: forward two in, two out; backward three in, one out. Norms of outputs: a norm and a sum; forward
-  // one in, one out, then two in, one out; backward two in, one out, twice. Both: norms of outputs in addition to those
-  // of inputs.
+  // Tensors read and written by a block's norms:
+  // - norm of the input: 2 + 2 forward, 3 + 1 backward;
+  // - norm of the output: 1 + 1 forward and 2 + 1 for the sum, 2 + 1 twice backward;
+  // - both: the norm of the output in addition to that of the input.
   const double norms =
       2 *
           (m.block_norm == BlockNorm::input    ? 4 + 4
