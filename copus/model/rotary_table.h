@@ -25,8 +25,8 @@ class RotaryTable {
  public:
   RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device);
 
-  // The rows of a layer's positions first .. first + count, each [count, r / 2] in the table's dtype, for a sequence
-  // that ends with them. The table grows on demand.
+  // The rows for `count` positions from `first` on in a layer, each [count, r / 2] in the table's dtype. The rotation
+  // is that of a sequence of first + count tokens. The table grows on demand.
   struct Rows {
     at::Tensor cosine, sine;
   };

@@ -455,8 +455,8 @@ int64_t StepTimeModel::sharing_ranks(const ParallelStrategy& strategy) const {
                                        : strategy.zero_shards();
 }
 
-// Returns the ratio of ranks to devices on a node, which is below 1 if each rank has several devices. Several devices
-// of a rank act as its threads, and Copus gives all ranks equally many.
+// Returns the ratio of ranks to devices on a node. If it is below 1, each rank has the same number of devices, which
+// act as the rank's threads.
 double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   if (cluster_.devices_per_node == 0) return 1;
   const int64_t ranks = std::min(cluster_.ranks_per_node, strategy.world_size());

@@ -44,10 +44,10 @@ struct LawScenario {
 // Throws UserError if a run is on another clock, or lacks settings that a run on the modelled clock has.
 void check_is_modelled(const RunConfig& config);
 
-// Makes the simulated world of a run. Progress counts samples as in truth.h: the law's tokens are those of a batch of B
-// -> 0. If a larger learning rate brings progress, they are those of the batch for which the rate was tuned, where
-// noise allows. Throws UserError if the run is not on the modelled clock, cannot begin, or never reaches one of the
-// losses.
+// Makes the simulated world of a run. Progress is counted as in truth.h: the law's tokens are read as those that a
+// vanishing batch needs. With a gain from larger learning rates they are those of the batch for which the rate was
+// tuned, as long as that batch is far below the critical batch. Throws UserError if the run is not on the modelled
+// clock, cannot begin, or never reaches one of the losses.
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question);
 
 // Returns the configuration of a simulated run. Its samples are those of the job. Its only limit is in tokens: twice

@@ -74,8 +74,8 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
   return draw;
 }
 
-// The truth at a share of the run. The two measured curves are a factor of 3 in progress apart; the second one is taken
-// for the end of the run.
+// The truth at a share of the run. Of the two measured curves, the second one is for three times the progress of the
+// first, and is used at the end of the run.
 TruthPiece piece_at(const TruthDraw& draw, double share) {
   TruthPiece piece;
   const double end_noise = draw.critical_batch / draw.calibration;

@@ -33,8 +33,8 @@ using Clock = std::chrono::steady_clock;
 
 // A connection without a complete hello is closed after this time.
 constexpr auto longest_hello = std::chrono::seconds(5);
-// The most connections at a door without a hello, further limited to this fraction of the files that the process may
-// open. At the limit, a new connection is accepted and the oldest silent one is closed.
+// The largest number of connections without a hello at a door. It is also at most a quarter of the files that the
+// process may open. At the limit, a new connection is accepted and the oldest silent one is closed.
 constexpr size_t most_strangers = 1024;
 constexpr size_t share_of_files = 4;
 // The number of new or active connections to handle before messages get their turn.

@@ -11,8 +11,9 @@ struct Activated {
   Vector<C> value, slope;
 };
 
-// Functions x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3), since
-// (1 + tanh(z / 2)) / 2 is sigmoid(z). Each Curve gives z, and the factor z'(x) of a product.
+// Activations of the form x sigmoid(z(x)). SiLU has z = x. GELU's tanh approximation has z = 2 sqrt(2 / pi) (x +
+// 0.044715 x^3), since (1 + tanh(z / 2)) / 2 is sigmoid(z). Each Curve computes z, and a product with its derivative
+// z'(x).
 template <class C, class Curve>
 struct Sigmoidal {
   static COPUS_INLINE Vector<C> value(Vector<C> x) { return x / (exponential<C>(-Curve::exponent(x)) + 1); }
