@@ -1,6 +1,6 @@
-// Watches whether the launcher of this process is gone or stopped. Then no process forwards signals any more or knows
-// that this one exists. The kernel ends ranks of Copus' own launcher when the launcher is gone. Processes that
-// torchrun's agent or SLURM's daemon started, ranks or a launcher of ours, end themselves.
+// Watches whether the launcher of this process is gone or stopped. In both cases nobody forwards signals to this
+// process any more. The kernel ends ranks of Copus' own launcher when the launcher is gone. Processes that torchrun's
+// agent or SLURM's daemon started, ranks or a launcher of ours, end themselves.
 #pragma once
 
 #include "copus/comm/job/launcher.h"

@@ -163,7 +163,7 @@ std::vector<News> MachineProcesses::look() {
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
     Member& member = members_.at(process->number);
-    // It may have left its world since its last message was read, and then its end is in good order. Its wishes no
+    // The process may have left its world since its last message was read; then it ended in good order. Its wishes no
     // longer count.
     listen_to(process->number, member, news, wishes);
     std::erase_if(wishes, [&](const News& wish) { return std::get<Said>(wish).number == process->number; });

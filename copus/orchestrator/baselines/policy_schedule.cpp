@@ -182,8 +182,8 @@ class SeesawPolicy : public ProgressPolicy {
     return factor * std::exp2(-static_cast<double>(cuts)) / fall;
   }
 
-  // Factors are computed for the first update that uses them: the next one and, in the target of a move, the one after
-  // it.
+  // A factor is computed for the first update that uses it. For the current configuration that is the next update, for
+  // the target of a move the one after it.
   Choice decide(const Situation& situation) override {
     const Observation& latest = situation.latest;
     const double fall = fall_at(progress(latest));
