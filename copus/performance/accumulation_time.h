@@ -1,5 +1,5 @@
-// Step times of a job about which only its own step times are known: a + b x micro-batches, which every rank runs one
-// after the other.
+// Step times of a job about which only its own step times are known. A step is predicted to take a + b x micro-batches,
+// where every rank runs its micro-batches one after the other.
 #pragma once
 
 #include <optional>

@@ -51,10 +51,10 @@ void check_is_modelled(const RunConfig& config);
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question);
 
 // Returns the configuration of a simulated run. Its samples are those of the job. Its only limit is in tokens: twice
-// the tokens that its first batch needs to the end, as a user would set it who stops by the loss. It saves time unless
-// adapt.objective says otherwise. Throws UserError for a policy that depends on the finished share of the run, which
-// such a limit does not give, for a run that only advises, and if the policy's first configuration does not fit into
-// the true devices.
+// the tokens that its first batch needs to the end, as set by a user who stops the run by its loss. It saves time
+// unless adapt.objective says otherwise. Throws UserError for a policy that depends on the finished share of the run,
+// because such a limit does not give the share. Also throws it for a run that only advises, and if the policy's first
+// configuration does not fit into the true devices.
 RunConfig as_simulated(const RunConfig& config, const LawScenario& scenario);
 
 }  // namespace copus

@@ -54,8 +54,8 @@ class SharedMemoryWorld final : public World {
   }
 
   Connection& connection_;
-  // It is destroyed before the groups, whose threads may wait for other ranks: it tells these ranks about an error that
-  // ends this rank.
+  // The watchdog is destroyed before the groups, whose threads may wait for other ranks. It tells these ranks about an
+  // error that ends this rank.
   std::optional<Watchdog> watchdog_;
 };
 
