@@ -22,16 +22,16 @@
 namespace copus {
 namespace {
 
-// A word in the hash of (seed, 1, source, epoch) that orders an epoch.
+// The orders of epochs follow from hashes of (seed, 1, source, epoch).
 constexpr uint64_t epoch_keys = 1;
 
 // The version of the order of samples. Raise it when the same seed gives another order, so that no older run resumes in
 // a different order.
 constexpr uint64_t order_version = 2;
 
-// Hashes the contents of a source: all tokens and document ends of a small source, or this many windows and ends of a
-// larger one, evenly spaced. The windows read ids all over the file, so a corpus of another tokenizer is detected when
-// it is opened and not hours later.
+// Hashes the contents of a source: all tokens and document ends of a small one, and of a larger one this many windows
+// and ends, evenly spread. The windows also read ids all over the file, so a corpus made with another tokenizer is
+// noticed when it is opened and not hours later.
 uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
   constexpr int64_t max_windows = 64;
   constexpr int64_t max_window = 256;
@@ -65,13 +65,13 @@ uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
 }  // namespace
 
 struct Dataset::Implementation {
-  std::vector<std::unique_ptr<TokenSource>> sources;  // data.train, then data.held_out
-  std::vector<PackedTokens> train;                    // one for each entry of data.train
-  std::vector<PackedTokens> held_out;                 // those with samples
-  std::vector<HeldOutSource> held_out_sources;        // one for each entry of held_out
-  std::vector<double> held_out_shares;                // relative, one for each entry of held_out
+  std::vector<std::unique_ptr<TokenSource>> sources;  // those of data.train, then those of data.held_out
+  std::vector<PackedTokens> train;                    // one for each of data.train
+  std::vector<PackedTokens> held_out;                 // those that have samples
+  std::vector<HeldOutSource> held_out_sources;        // one for each of these
+  std::vector<double> held_out_shares;                // likewise, in proportion
   std::optional<Blend> blend;                         // empty: all sources are one corpus
-  std::vector<uint64_t> first_samples;                // of each source in that corpus, then the corpus' end
+  std::vector<uint64_t> first_samples;                // of each source in that corpus, and behind the last one its end
   uint64_t seed;
   int64_t sequence_length;
   bool masks_across_documents;
@@ -139,7 +139,7 @@ std::optional<Blend> blend_of(const DataConfig& config, uint64_t seed) {
   return Blend(weights, seed);
 }
 
-// Checks that all sources are text or all are token ids: a model cannot tell them apart.
+// Checks that all sources are text or all are a tokenizer's ids: a model cannot tell them apart.
 void check_same_kind(const std::vector<std::unique_ptr<TokenSource>>& sources) {
   for (const auto& source : sources) {
     if (source->is_text() != sources.front()->is_text())
@@ -178,7 +178,7 @@ void check_held_out_is_not_trained_on(const DataConfig& config) {
   }
 }
 
-// Checks that some position carries loss. The last token of a document predicts nothing.
+// Checks that there is something to learn, or to evaluate: the last token of a document predicts nothing.
 void check_loss(const TokenSource& source, const PackedTokens& tokens) {
   if (tokens.has_loss()) return;
   throw UserError(concat(source.path(), ": no token carries loss, since each is the last of its document ",
@@ -239,7 +239,7 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
     if (i < config.train.size()) {
       auto [train, held_out] = split(source, fraction, sequence_length, config.mask_document_ends);
       check_loss(source, train);
-      // Rounded, so that different weights with the same shares give the same fingerprint.
+      // Rounded, so that weights with the same shares are the same blend.
       const auto share = static_cast<float>(result->blend ? result->blend->shares()[i] : 0);
       hash = extend_hash(hash, std::bit_cast<uint32_t>(share));
       hash = extend_hash(hash, static_cast<uint64_t>(train.num_samples()));
@@ -251,8 +251,8 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
       if (fraction > 0)
         result->hold_out(source.path(), contents, held_out, has_weights ? result->blend->shares()[i] : 0);
     } else {
-      // Reads the held-out source only to check its ids. Its hash is not part of the fingerprint, since held-out data
-      // do not influence training.
+      // Reads the held-out source only to check its ids: the hash is not part of the fingerprint, since it has no
+      // influence on training.
       const uint64_t contents = hash_contents(0, source);
       const PackedTokens held_out(source, 0, source.size(), sequence_length, config.mask_document_ends);
       if (held_out.num_samples() == 0)

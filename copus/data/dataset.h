@@ -46,13 +46,13 @@ class Dataset {
   Dataset(Dataset&&) noexcept;
   Dataset& operator=(Dataset&&) noexcept;
 
-  // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index). An
-  // epoch reads each sample once. Without weights an epoch is one pass over the whole corpus; with weights each source
-  // has epochs of its own. Throws UserError for a token id outside the vocabulary.
+  // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index):
+  // none is skipped and none repeated within an epoch, which is that of the whole corpus where no source has a weight
+  // and otherwise that of each source. Throws UserError for a token id outside the vocabulary.
   Batch train_batch(uint64_t first_sample, int64_t count) const;
 
-  // Returns the loss_tokens that train_batch would report, without reading tokens. A step divides its loss by this
-  // number.
+  // Number of loss_tokens that train_batch would report, without reading tokens: the normalisation of a global batch's
+  // loss.
   int64_t loss_tokens(uint64_t first_sample, int64_t count) const;
 
   // The held-out data, in the order of the configuration. Empty if data.held_out is empty and data.held_out_fraction is
@@ -72,12 +72,11 @@ class Dataset {
   // The sources that are trained on, as the configuration lists them.
   std::vector<TrainingSource> training_sources() const;
 
-  // Returns whether every source is text. Then a token is a byte, and nats per token are nats per byte.
+  // Tells whether every source is text, so that a token is a byte and nats per token are nats per byte.
   bool bytes() const;
 
-  // Identifies the training data and their order. Equal contents, settings and seed give the same fingerprint on every
-  // machine and under any path; anything else gives another one, except for changes between the sampled contents. A run
-  // resumes only with the same fingerprint.
+  // Identifies the training data and their order: equal on every machine and path for equal contents, settings and
+  // seed, different otherwise up to a sampled check of the contents. A run is resumed only with the same fingerprint.
   std::string fingerprint() const;
   // Identifies in the same way what an evaluation of so many samples reads.
   std::string held_out_fingerprint(int64_t samples) const;

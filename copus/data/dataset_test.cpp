@@ -357,7 +357,7 @@ TEST_F(DatasetTest, TheFingerprintNamesContentsAndOrderNotPaths) {
   EXPECT_EQ(Dataset(changed, 4, 256, 1).fingerprint(), fingerprint);  // held-out data do not change it
 }
 
-// Runs resume only with the same fingerprint, so it must not change between machines and versions.
+// The fingerprint must not change between machines and versions: runs are resumed by it.
 TEST_F(DatasetTest, TheOrderOfOldRunsStays) {
   write_text("a", "The order of a run must outlive the program that began it.");
   write_text("b", "So must its fingerprint, or nothing could be resumed.");

@@ -153,7 +153,7 @@ void MegatronSource::read(int64_t begin, int64_t count, int64_t* out) const {
   COPUS_CHECK(begin >= 0 && count >= 0 && begin + count <= size_, "tokens ", begin, " + ", count, " of ", size_);
   with_token_type(dtype_, [&](auto type) {
     for (int64_t position = begin; position < begin + count; ++position) {
-      // NOLINTNEXTLINE(bugprone-signed-char-misuse): a negative int8 id stays negative and is refused below
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8 id keeps its sign, to be refused below
       const auto id = static_cast<int64_t>(load<decltype(type)>(tokens_, position * bytes_per_token_));
       if (id < 0 || id >= vocab_size_)
         throw UserError(concat(tokens_.path(), ": the token at position ", position, " has id ", id,

@@ -46,7 +46,7 @@ std::string prefix_of_half(const std::string& path) {
 std::vector<std::string> corpora_of(const std::string& path) {
   if (!is_path_pattern(path) || is_file(path) || is_file(path + ".bin")) return {path};
   std::set<std::string> corpora;
-  // A pattern may match prefixes of pairs, which are not files themselves.
+  // A pattern may be of prefixes, which are no files themselves.
   for (const std::string& pattern : {path, path + ".bin"}) {
     for (const std::string& file : matching_paths(pattern)) {
       if (!is_file(file)) continue;

@@ -16,10 +16,10 @@ class InputEmbedding {
   // Looks up tokens, int64 [batch, sequence]. positions: as MicroBatch::positions(). Returns the residual stream,
   // [local rows, hidden].
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions) const;
-  // Does the same for a continuation of one document, whose first token here has the position `first`.
+  // Does so for the continuation of one document, whose first token here has the position `first`.
   at::Tensor forward_from(const at::Tensor& tokens, int64_t first) const;
 
-  // Adds to the main gradients. dy: the gradient of forward()'s result.
+  // Adds to the main gradients. dy: the gradient of the stream that forward() returned.
   void backward(const at::Tensor& dy, const at::Tensor& tokens, const at::Tensor& positions) const;
 
  private:

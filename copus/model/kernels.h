@@ -77,9 +77,9 @@ struct AttentionShape {
   // A query attends to its own position and to the window - 1 positions before it. 0: to all positions before it.
   int64_t window = 0;
   double multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
-  double softcap = 0;     // scaled scores s become softcap tanh(s / softcap); 0: unchanged
-  // The beginning of each query's document, int64 [batch, sequence], ascending. A query attends to no position before
-  // it. Undefined: a sequence is one document.
+  double softcap = 0;     // scaled scores s become softcap tanh(s / softcap); 0: they stay
+  // Where a query's document begins, int64 [batch, sequence], ascending: it attends to no position before that.
+  // Undefined: a sequence is one document.
   at::Tensor document_starts = {};
   double scale() const { return score_scale(multiplier, head_dim); }
   bool has_window() const { return window > 0 && window < sequence; }

@@ -261,7 +261,7 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const A
 // sizes between 192 and 256, for which flash attention has no backward pass on some devices.
 at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   const int64_t head_dim = h.query.size(3);
-  // The operators support neither windows nor documents nor soft-caps.
+  // These operators have neither windows nor documents nor soft-caps.
   if (shape.softcap > 0 || shape.has_window() || shape.document_starts.defined()) return at::SDPBackend::math;
   if (!h.query.is_cuda() || h.query.scalar_type() != at::kBFloat16) return at::SDPBackend::math;
   if (head_dim % 8 != 0 || (head_dim > 192 && head_dim != 256)) return at::SDPBackend::math;

@@ -270,7 +270,7 @@ TEST_P(Kernels, RotaryAndAttention) {
   }
 }
 
-// Returns the document starts of all positions, given the lengths of documents that fill a sequence.
+// Lengths of documents that fill a sequence, to the starts of the documents of its positions.
 at::Tensor starts_of(const std::vector<int64_t>& lengths) {
   std::vector<int64_t> starts;
   for (const int64_t length : lengths) starts.insert(starts.end(), length, std::ssize(starts));

@@ -31,8 +31,7 @@ class RotaryTable {
     at::Tensor cosine, sine;
   };
   Rows rows(int64_t layer, int64_t first, int64_t count);
-  // Returns whether the angles of a sequence of length `to` differ from those of a sequence of length `from` (0: none
-  // yet).
+  // Whether positions have other angles in a sequence of length `to` than they had in one of length `from`, 0 for none.
   bool changes_between(int64_t from, int64_t to) const {
     return from > 0 && from <= longest_short_ && to > longest_short_;
   }
