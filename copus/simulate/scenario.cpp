@@ -190,7 +190,7 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
   const TruthDraw draw =
       draw_truth(group_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
 
-  // The run in its first batch has this many steps.
+  // The length is such that the run in its first batch has so many steps.
   const double whole_steps = draws.log_uniform(2000, 20000);
   const double samples_per_progress = truth_of(draw, 1).samples_to(1, first_batch);
   const double whole_length = whole_steps * static_cast<double>(first_batch) / samples_per_progress;

@@ -71,8 +71,8 @@ struct Scenario : SimulatedWorld {
   ClairvoyantRun clairvoyant;
 };
 
-// Makes a scenario from its number and the jobs alone. With `steps` the run ends after as many steps in its first
-// batch, and the truth is that of the whole run.
+// Makes a scenario; the same number and jobs give the same. With `steps` the run ends where it would be after so many
+// steps in its first batch, and the truth is that of the whole run.
 Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs,
                        std::optional<int64_t> steps = std::nullopt);
 

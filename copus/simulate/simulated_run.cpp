@@ -137,7 +137,7 @@ class SimulatedTraining {
     return std::max(0.0, (static_cast<double>(limit_in_tokens(limits)) - tokens) * observed_seconds_ / tokens);
   }
 
-  // Carries out the switch; returns whether the run has ended during its pause.
+  // Carries the switch out; tells whether the run has ended in its pause.
   bool carry_out(const SwitchIntent& intent) {
     const Configuration& target = intent.configuration;
     SwitchReport report;

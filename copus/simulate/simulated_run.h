@@ -27,8 +27,8 @@ struct SimulatedRun {
   int64_t relayouts = 0;
   int64_t batch_changes = 0;           // switches to another global batch; one may be a re-layout as well
   double pause_seconds = 0;            // within `seconds`
-  Configuration last = {};             // at the end
-  std::vector<Arrival> arrivals = {};  // at the milestones reached
+  Configuration last = {};             // that it ended in
+  std::vector<Arrival> arrivals = {};  // at the milestones that it has passed
 };
 
 // A decision, with the state before it, for an observer.

@@ -25,7 +25,7 @@ struct SimulatedWorld {
   // Standard deviation of the logarithm of a random factor on the noise scale. It is correlated over a thousand steps
   // and has no influence on the critical batch.
   double noise_drift = 0;
-  double stalled_steps = 0;  // steps of progress that a change of the batch costs
+  double stalled_steps = 0;  // steps' worth of progress that a change of the batch costs
   NormSpread spread;
   ScenarioEnd end;
   std::vector<double> milestones = {};  // progress values, ascending, at which the run's time is recorded
