@@ -2,14 +2,15 @@
 # Simulates the runs of inside.md and keeps a row for each in data/. Usage: inside.sh PATH_TO_COPUS
 set -euo pipefail
 program=$1
-data=$(dirname "$0")/data
+data=$(dirname "$0")/data/inside
+mkdir -p "$data"
 for group in by-prior held-back; do
   for budget in 0.01 0; do
     policies="copus static"
     [ $budget = 0.01 ] && policies=copus
     "$program" bench regret --group $group --first 200 --scenarios 30 --whole-steps 320000 --policy $policies \
       --set adapt.interval_samples=65536 --set adapt.explore_budget=$budget --json |
-      python3 "$(dirname "$0")/rows.py" "$group" > "$data/inside-$group-$budget.jsonl.new"
-    mv "$data/inside-$group-$budget.jsonl.new" "$data/inside-$group-$budget.jsonl"
+      python3 "$(dirname "$0")/rows.py" "$group" > "$data/$group-$budget.jsonl.new"
+    mv "$data/$group-$budget.jsonl.new" "$data/$group-$budget.jsonl"
   done
 done

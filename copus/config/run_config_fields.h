@@ -295,6 +295,7 @@ void visit_adapt(Job& job, Visitor& visitor) {
   visitor.field("dwell_pauses", job.adapt.dwell_pauses, any_factor_or_zero);
   visitor.field("most_relayouts", job.adapt.most_relayouts, at_least_zero);
   visitor.field("loss_contract", job.adapt.loss_contract, any_factor_or_zero);
+  visitor.field("explore_budget", job.adapt.explore_budget, share_below_one);
   visitor.field("hold_in", job.adapt.hold_in);
   visitor.field("schedule", job.adapt.schedule);
   visitor.field("late_switch_share", job.adapt.late_switch_share, share_below_one);

@@ -26,6 +26,7 @@ struct SimulatedWorld {
   // and has no influence on the critical batch.
   double noise_drift = 0;
   double stalled_steps = 0;  // steps' worth of progress that a change of the batch costs
+  double branch_error = 0;   // standard deviation of what a branch shows of ln SE
   NormSpread spread;
   ScenarioEnd end;
   std::vector<double> milestones = {};  // progress values, ascending, at which the run's time is recorded

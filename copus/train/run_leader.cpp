@@ -84,6 +84,14 @@ void RunLeader::add(const RanksChanged& change, Trainer& trainer) {
   if (stragglers_) stragglers_->change_layout(trainer.configuration().strategy);
 }
 
+void RunLeader::begin_calibration(const CalibrationRequest& request, int64_t step) {
+  sync_logs();
+  const double steps = cost_of(request) / static_cast<double>(request.batch);
+  output_->note(concat("step ", step, ": trains ", branches_of(request).size(),
+                       " branches to measure the critical batch", ", for about ",
+                       format_duration(steps * adaptation_->controller().expected_step().seconds)));
+}
+
 void RunLeader::note_stragglers(Trainer& trainer) {
   if (!stragglers_) return;
   for (const auto& [step, seconds_by_rank] : trainer.take_seconds()) {

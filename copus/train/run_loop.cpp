@@ -1,6 +1,7 @@
 #include "copus/train/run_loop.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <iterator>
 #include <string>
@@ -14,7 +15,9 @@
 #include "copus/base/write_error.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/description/mesh.h"
+#include "copus/orchestrator/run_calibration.h"
 #include "copus/report/timeline.h"
+#include "copus/train/run_branches.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_completion.h"
 
@@ -95,6 +98,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
       checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, plan_.config.wait_limit,
       [this] { return gives_up_checkpoint(); }, waits);
   if (leader_) leader_->go_on_adapting(trainer_);
+  share_critical_batches();
   if (passed.record) at_boundary(*passed.record, passed);
   if (std::exchange(passed.may_owe_evaluation, false)) evaluate_what_is_owed();
   note_change(passed);
@@ -107,6 +111,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
     at_boundary(*passed.record, passed);
     if (end_reason() != StopReason::none) break;
     if (halt == StopReason::checkpoint) checkpoint_by_time(passed);
+    if (halt == StopReason::calibrate && !trainer_.finished()) calibrate(passed);
     if (halt == StopReason::pause && !trainer_.finished()) stand_still(passed);
     if ((halt == StopReason::regroup || stopped_while_paused_ == StopReason::regroup) && !trainer_.finished()) {
       if (!checkpoints_->finish()) note_given_up(passed);
@@ -202,6 +207,52 @@ void RunLoop::stand_still(PassedBoundary& passed) {
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
+// Measures the critical batch by branches of the run, if that is still due after this step.
+void RunLoop::calibrate(const PassedBoundary& passed) {
+  std::array<int64_t, 2> words = {};
+  if (leader_) {
+    const CalibrationRequest request = leader_->calibration_due().value_or(CalibrationRequest());
+    words = {request.batch, request.repetitions};
+  }
+  world_.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
+  if (words[1] == 0) return;
+  const CalibrationRequest request{words[0], words[1]};
+  if (leader_) leader_->begin_calibration(request, passed.record->step);
+  const auto stop = [this] {
+    const StopReason reason = reason_to_stop();
+    const bool regroups = leader_ != nullptr && membership_ != nullptr && membership_->regroup_wanted();
+    return reason == StopReason::none && regroups ? StopReason::regroup : reason;
+  };
+  const BranchesEnd end = train_branches(plan_.config, request, *passed.record, trainer_, dataset_, world_, stop,
+                                         [this] { checkpoints_->look(); });
+  stopped_while_paused_ = end.stopped;
+  if (!end.calibration) return;
+  trainer_.spend(end.calibration->seconds);
+  if (leader_) leader_->add(*end.calibration);
+  share_critical_batches();
+}
+
+// Tells all ranks by which critical batches the run's records state their own.
+void RunLoop::share_critical_batches() {
+  if (!RunCalibrations(plan_.config).are_allowed()) return;
+  std::vector<double> values;
+  if (leader_) {
+    for (const MeasuredCriticalBatch& one : leader_->critical_batches()) {
+      values.insert(values.end(), {one.tokens, one.noise_scale, one.critical_batch, one.deviation});
+    }
+  }
+  int64_t count = std::ssize(values);
+  world_.everyone().broadcast(&count, 1, DataType::int64, 0);
+  if (count == 0) return;
+  values.resize(static_cast<size_t>(count));
+  world_.everyone().broadcast(values.data(), count, DataType::float64, 0);
+  std::vector<MeasuredCriticalBatch> critical_batches;
+  for (size_t i = 0; i < values.size(); i += 4) {
+    critical_batches.push_back({values[i], values[i + 1], values[i + 2], values[i + 3]});
+  }
+  trainer_.learn(critical_batches);
+}
+
 // Reason to stop, which reserves time for the checkpoint and for a next step that may be longer than any before. If
 // ranks may join and leave, a rank that receives a signal asks to leave; the launcher decides whether the run ends.
 StopReason RunLoop::reason_to_stop() const {
@@ -233,6 +284,7 @@ StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   if (reason != StopReason::none || leader_ == nullptr) return reason;
   if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
   if (is_sound() && (leader_->wants_checkpoint() || is_checkpoint_overdue(passed))) return StopReason::checkpoint;
+  if (is_sound() && dataset_.held_out_samples() > 0 && leader_->calibration_due()) return StopReason::calibrate;
   return leader_->control().pause_wanted() ? StopReason::pause : reason;
 }
 
@@ -260,7 +312,8 @@ void RunLoop::note_given_up(PassedBoundary& passed) {
 StopReason RunLoop::end_reason() const {
   const bool was_paused = stopped_while_paused_ != StopReason::none;
   const StopReason reason = was_paused ? stopped_while_paused_ : trainer_.stop_reason();
-  const bool goes_on = reason == StopReason::pause || reason == StopReason::regroup || reason == StopReason::checkpoint;
+  const bool goes_on = reason == StopReason::pause || reason == StopReason::regroup ||
+                       reason == StopReason::checkpoint || reason == StopReason::calibrate;
   return goes_on ? StopReason::none : reason;
 }
 

@@ -48,6 +48,8 @@ class RunLoop {
   void note_change(PassedBoundary& passed);
   void make_switch(PassedBoundary& passed);
   void stand_still(PassedBoundary& passed);
+  void calibrate(const PassedBoundary& passed);
+  void share_critical_batches();
   StopReason reason_to_stop() const;
   double seconds_to_draw() const;
   bool is_checkpoint_overdue(const PassedBoundary& passed) const;
@@ -73,11 +75,11 @@ class RunLoop {
   const StopRequest& stop_;
   RunLeader* const leader_;
   Membership* const membership_;
-  std::optional<HeldOutLoss> held_out_loss_;  // of the weights after the latest step
-  StopReason stopped_while_paused_ = StopReason::none;
-  bool has_advanced_ = false;       // progress has been reported to the launcher
-  double longest_step_ = 0;         // seconds on the real clock
-  int64_t steps_ = 0, traced_ = 0;  // counts of this process only
+  std::optional<HeldOutLoss> held_out_loss_;            // of the weights after the latest step
+  StopReason stopped_while_paused_ = StopReason::none;  // or while branches trained
+  bool has_advanced_ = false;                           // progress has been reported to the launcher
+  double longest_step_ = 0;                             // seconds on the real clock
+  int64_t steps_ = 0, traced_ = 0;                      // counts of this process only
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<std::chrono::steady_clock::time_point> regroup_wanted_since_;  // on rank 0
   bool diverged_ = false;

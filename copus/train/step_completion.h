@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/config/run_config.h"
@@ -32,6 +33,11 @@ class StepCompletion {
   explicit StepCompletion(const RunConfig& config);
 
   const UpdateRule& rule() const { return *rule_; }
+
+  // Records state critical batches by these measured ones from the next step on (noise_scale.calibration).
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) {
+    config_.noise_scale.critical_batches = critical_batches;
+  }
 
   // The update of the step after `state`. Empty if none of the step's tokens carries loss, and if the numbers are not
   // finite, in which case the step is skipped. `agreed.loss` is the mean per token.

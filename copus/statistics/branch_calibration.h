@@ -76,4 +76,17 @@ std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& effic
 // 95 %). Empty with fewer than two pairs to compare.
 std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencies);
 
+// A critical batch as the branches of one larger batch show it.
+struct BranchCriticalBatch {
+  double value = 0;      // in samples
+  double deviation = 0;  // standard deviation of its logarithm
+};
+
+// Solves SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162) for B_c, where SE is the
+// efficiency of the branches of batch B at their best rate: the geometric mean over repetitions. `error`: the standard
+// error of ln SE in one repetition. Branches beyond their ladder count as nothing. Empty if all of them are, and if the
+// branches only bound B_c: SE is not between B_ref / B and 1, or B_c has a deviation above 1.
+std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
+                                                     double reference_batch, double error);
+
 }  // namespace copus

@@ -1,4 +1,4 @@
-#include "copus/statistics/compared/branch_calibration.h"
+#include "copus/statistics/branch_calibration.h"
 
 #include <gtest/gtest.h>
 
@@ -134,6 +134,42 @@ TEST(BestRateExponent, IsTheMostEfficientWithThoseThatAreNoWorse) {
   const auto best = best_rate_exponent(found);
   ASSERT_TRUE(best);
   EXPECT_EQ(*best, (Estimate{0.25, 0.25, 0.5}));
+}
+
+BranchEfficiencies efficiencies_of(double batch, const std::vector<std::pair<double, double>>& by_exponent) {
+  BranchEfficiencies efficiencies;
+  for (const auto& [exponent, efficiency] : by_exponent) {
+    efficiencies.values.push_back({batch, exponent, 0, std::log(efficiency)});
+  }
+  return efficiencies;
+}
+
+TEST(CriticalBatchOf, SolvesForTheBestRate) {
+  const double truth = 40, batch = 64;
+  const double efficiency = (truth + reference) / (truth + batch);
+  const auto found =
+      critical_batch_of(efficiencies_of(batch, {{0, efficiency}, {0.5, 0.5 * efficiency}}), batch, reference, 0.15);
+  ASSERT_TRUE(found);
+  EXPECT_NEAR(found->value, truth, 1e-9);
+  // A change of ln SE by the error changes ln B_c by the deviation.
+  const double more = truth * std::exp(1e-4 * found->deviation);
+  EXPECT_NEAR(std::log((more + reference) / (more + batch) / efficiency), 1e-4 * 0.15, 1e-8);
+}
+
+TEST(CriticalBatchOf, RepetitionsNarrowTheInterval) {
+  BranchEfficiencies four = efficiencies_of(64, {{0, 0.4}, {0, 0.42}, {0, 0.38}, {0, 0.4}});
+  for (int64_t i = 0; i < 4; ++i) four.values[static_cast<size_t>(i)].repetition = i;
+  const auto one = critical_batch_of(efficiencies_of(64, {{0, 0.4}}), 64, 8, 0.15),
+             of_four = critical_batch_of(four, 64, 8, 0.15);
+  ASSERT_TRUE(one && of_four);
+  EXPECT_NEAR(of_four->deviation / one->deviation, 0.5, 0.01);
+}
+
+TEST(CriticalBatchOf, BranchesThatOnlyBoundItShowNone) {
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {{0, 1.01}}), 64, 8, 0.15)) << "a larger batch loses nothing";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {{0, 0.97}}), 64, 8, 0.15)) << "too flat to tell";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {{0, 0.12}}), 64, 8, 0.15)) << "samples count for nothing";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(32, {{0, 0.5}}), 64, 8, 0.15)) << "of another batch";
 }
 
 TEST(LogDeviation, AnEndOfTheRangeIsNoEndOfTheInterval) {

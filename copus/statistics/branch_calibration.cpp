@@ -1,9 +1,10 @@
-#include "copus/statistics/compared/branch_calibration.h"
+#include "copus/statistics/branch_calibration.h"
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -207,6 +208,34 @@ std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencie
     estimate.high = std::max(estimate.high, exponent);
   }
   return estimate;
+}
+
+std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
+                                                     double reference_batch, double error) {
+  COPUS_CHECK(batch > reference_batch && reference_batch > 0 && error > 0, batch, ", ", reference_batch, ", ", error);
+  std::map<double, std::vector<double>> by_exponent;
+  for (const BranchEfficiency& value : efficiencies.values) {
+    if (value.batch == batch) by_exponent[value.rate_exponent].push_back(value.logarithm);
+  }
+  std::optional<double> best;
+  double repetitions = 0;
+  for (const auto& [exponent, values] : by_exponent) {
+    const auto count = static_cast<double>(values.size());
+    const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+    if (best && mean <= *best) continue;
+    best = mean;
+    repetitions = count;
+  }
+  if (!best) return std::nullopt;
+  const double efficiency = std::exp(*best);
+  if (efficiency * batch <= reference_batch || efficiency >= 1) return std::nullopt;
+  const double critical = (efficiency * batch - reference_batch) / (1 - efficiency);
+  // By how much ln SE changes with ln B_c.
+  const double slope = critical * (1 / (critical + reference_batch) - 1 / (critical + batch));
+  constexpr double largest_deviation = 1;
+  const double deviation = error / std::sqrt(repetitions) / slope;
+  if (deviation > largest_deviation) return std::nullopt;
+  return BranchCriticalBatch{critical, deviation};
 }
 
 }  // namespace copus
