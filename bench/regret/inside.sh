@@ -8,8 +8,8 @@ for group in by-prior held-back; do
   for budget in 0.01 0; do
     policies="copus static"
     [ $budget = 0.01 ] && policies=copus
-    "$program" bench regret --group $group --first 200 --scenarios 30 --whole-steps 320000 --policy $policies \
-      --set adapt.interval_samples=65536 --set adapt.explore_budget=$budget --json |
+    "$program" bench regret --group $group --first 300 --scenarios 16 --whole-steps 640000 --policy $policies \
+      --set adapt.interval_samples=131072 --set adapt.explore_budget=$budget --json |
       python3 "$(dirname "$0")/rows.py" "$group" > "$data/$group-$budget.jsonl.new"
     mv "$data/$group-$budget.jsonl.new" "$data/$group-$budget.jsonl"
   done

@@ -413,7 +413,7 @@ std::optional<std::string> Controller::why_refused(const Configuration& target) 
 }
 
 std::optional<CalibrationRequest> Controller::calibration_due() const {
-  if (!learner_ || !is_measured_ || under_way_) return std::nullopt;
+  if (!learner_ || !is_measured_ || under_way_ || pinned_) return std::nullopt;
   const bool has_batches = std::ranges::any_of(candidates_, [this](const Candidate& candidate) {
     return candidate.configuration.global_batch != current_.global_batch;
   });

@@ -105,8 +105,8 @@ class Controller {
   // dropped; do not report it. The batch stays, so the controller keeps what it knows of step times and the noise
   // scale, the learning rate's factor and a pin. Everything else restarts as after a re-layout.
   void ranks_changed(const RanksChanged& change);
-  // The calibration of the run by its own branches that is due, unless a switch is under way or there is no other batch
-  // to choose.
+  // The calibration of the run by its own branches that is due, unless a switch is under way, the run is pinned, or
+  // there is no other batch to choose.
   std::optional<CalibrationRequest> calibration_due() const;
   // Records such a calibration. Decisions follow the critical batches that were measured so far (BatchWorth).
   void calibrated(const RunCalibration& calibration);

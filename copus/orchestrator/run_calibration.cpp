@@ -72,7 +72,9 @@ std::string describe(const RunCalibration& calibration) {
 }
 
 RunCalibrations::RunCalibrations(const JobConfig& config)
-    : are_allowed_(config.adapt.policy == PolicyKind::copus && config.noise_scale.critical_batches.empty()),
+    : are_allowed_(config.adapt.policy == PolicyKind::copus && config.noise_scale.critical_batches.empty() &&
+                   config.noise_scale.critical_updates == 0 &&
+                   std::ranges::find(config.adapt.hold_in, SchedulePhase::main) == config.adapt.hold_in.end()),
       budget_(config.adapt.advise ? 0 : config.adapt.explore_budget),
       sequence_length_(static_cast<double>(config.train.sequence_length)) {}
 

@@ -13,10 +13,6 @@
 
 namespace copus {
 
-// The standard error of ln SE in one repetition of the branches, from bench/efficiency/sandwich.md: the root mean
-// square there was 0.12 on one model and 0.20 on the other.
-inline constexpr double branch_error = 0.15;
-
 // Number of held-out sequences that judge a branch; all if there are fewer.
 inline constexpr int64_t branch_held_out_samples = 512;
 
@@ -46,16 +42,17 @@ std::string describe(const RunCalibration& calibration);
 // The calibrations of a run so far.
 class RunCalibrations {
  public:
-  // Of a run with this configuration. It may calibrate itself if adapt.policy "copus" decides and
-  // noise_scale.calibration holds no measured critical batches.
+  // Of a run with this configuration. It may calibrate itself if adapt.policy "copus" decides, unless the batch is held
+  // in the main phase (adapt.hold_in), noise_scale.calibration holds measured critical batches, or
+  // noise_scale.critical_updates bounds them.
   explicit RunCalibrations(const JobConfig& config);
 
   // Whether the run may calibrate itself. If not, nothing is ever due.
   bool are_allowed() const { return are_allowed_; }
 
-  // The calibration that is due, if its cost fits into adapt.explore_budget: the first at 1 % of the run, the next ones
-  // when four times as much of it is done, none in the second half, in warm-up or in decay, and none before the noise
-  // scale is known. `step_seconds`: expected, in `batch`, the run's current one.
+  // The calibration that is due, if its forecast cost fits into adapt.explore_budget: the first at 1 % of the run, the
+  // next ones when four times as much of it is done, none in the second half, in warm-up or in decay, and none before
+  // the noise scale is known. `step_seconds`: expected, in `batch`, the run's current one.
   std::optional<CalibrationRequest> due(const Observation& latest, int64_t batch, double step_seconds) const;
   void add(const RunCalibration& calibration);
   // The critical batches that the calibrations have shown.

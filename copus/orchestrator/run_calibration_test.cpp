@@ -64,9 +64,10 @@ TEST(RunCalibration, IsDueThreeTimesAtFourTimesTheShareOfTheOneBefore) {
   EXPECT_FALSE(is_due(0.51)) << "too late to pay";
   calibrations.add(calibration_at(0.08, 10, std::nullopt));
   EXPECT_TRUE(is_due(0.32));
-  calibrations.add(calibration_at(0.32, 10, 50));
-  EXPECT_FALSE(is_due(0.4)) << "three are all";
-  EXPECT_EQ(calibrations.critical_batches().size(), 2) << "one showed nothing";
+  EXPECT_EQ(calibrations.critical_batches().size(), 1) << "one showed nothing";
+  RunCalibrations early(adapting_run());
+  for (int i = 0; i < 3; ++i) early.add(calibration_at(0.01, 10, 50));
+  EXPECT_FALSE(early.due(observation_at(0.2), 16, step_seconds)) << "three are all";
 }
 
 TEST(RunCalibration, StaysWithinItsBudget) {
@@ -107,6 +108,12 @@ TEST(RunCalibration, IsNotForRunsThatCannotUseIt) {
   config = adapting_run();
   config.noise_scale.critical_batches = {{1e6, 1e4, 1e4, 0.1}};
   EXPECT_FALSE(is_due(config)) << "the user gives what is measured";
+  config = adapting_run();
+  config.noise_scale.critical_updates = 100;
+  EXPECT_FALSE(is_due(config)) << "it would count twice";
+  config = adapting_run();
+  config.adapt.hold_in = {SchedulePhase::main};
+  EXPECT_FALSE(is_due(config)) << "the batch never changes";
   config = adapting_run();
   config.adapt.policy = PolicyKind::copus_paper;
   EXPECT_FALSE(is_due(config));

@@ -119,7 +119,7 @@ RunCalibration calibration_event() {
           .seconds = 12.5,
           .critical_batch = 55,
           .deviation = 0.4,
-          .reason = ""};
+          .reason = "none"};
 }
 
 std::vector<DecisionEvent> every_event() {
@@ -251,6 +251,7 @@ TEST_F(DecisionLogTest, EveryFieldReadsBack) {
   EXPECT_EQ(calibration.seconds, 12.5);
   EXPECT_EQ(calibration.critical_batch, 55);
   EXPECT_EQ(calibration.deviation, 0.4);
+  EXPECT_EQ(calibration.reason, "none");
 }
 
 TEST_F(DecisionLogTest, ACriticalBatchWithoutItsDeviationIsDamage) {

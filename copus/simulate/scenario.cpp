@@ -217,6 +217,7 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, co
                           .step_deviation = draws.log_uniform(0.03, 0.3),
                           .spike_probability = 0.002,
                           .spike_factor = draws.log_uniform(3, 100)};
+  Draws branches(seed, "branches");
   return {{.seed = seed,
            .truth = truth,
            .seconds = seconds,
@@ -226,7 +227,9 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, co
            .noise_follows_schedule = is_by_prior,
            .noise_drift = is_by_prior ? draws.log_uniform(0.05, 0.4) : 0,
            .stalled_steps = is_by_prior ? draws.log_uniform(0.5, 8) : 0,
-           .branch_error = Draws(seed, "branches").log_uniform(0.08, 0.3),
+           .branch_error = branches.log_uniform(0.08, 0.3),
+           .is_higher_rate_better = branches.uniform() < 0.5,
+           .loss_of_other_rate = branches.log_uniform(0.02, 1),
            .spread = spread,
            .end = end},
           number,

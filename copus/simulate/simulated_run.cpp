@@ -152,16 +152,21 @@ class SimulatedTraining {
                                .seconds = cost_of(request) / batch * step_seconds_};
     const double truth = walk_.piece().critical_batch;
     BranchEfficiencies efficiencies;
+    const double common_error = world_.branch_error * std::sqrt(0.5) * draws_.normal();
     for (const BranchOutcome& branch : branches_of(request)) {
       ++calibration.branches;
       if (branch.batch == batch) continue;
-      const double error = world_.branch_error * draws_.normal();
+      const double error = common_error + world_.branch_error * std::sqrt(0.5) * draws_.normal();
+      const bool is_at_best_rate = (branch.rate_exponent > 0) == world_.is_higher_rate_better;
+      const double logarithm =
+          std::log((truth + batch) / (truth + larger)) + error - (is_at_best_rate ? 0 : world_.loss_of_other_rate);
+      if (logarithm < std::log(1.0 / 8) || logarithm > std::log(12.0 / 8)) continue;  // beyond the ladder
       efficiencies.values.push_back({.batch = larger,
-                                     .rate_exponent = 0,
+                                     .rate_exponent = branch.rate_exponent,
                                      .repetition = branch.repetition,
-                                     .logarithm = std::log((truth + batch) / (truth + larger)) + error});
+                                     .logarithm = logarithm});
     }
-    if (const auto critical = critical_batch_of(efficiencies, larger, batch, branch_error)) {
+    if (const auto critical = critical_batch_of(efficiencies, larger, batch, request.repetitions)) {
       calibration.critical_batch = critical->value;
       calibration.deviation = critical->deviation;
     } else {

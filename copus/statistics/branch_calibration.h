@@ -82,11 +82,17 @@ struct BranchCriticalBatch {
   double deviation = 0;  // standard deviation of its logarithm
 };
 
-// Solves SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162) for B_c, where SE is the
-// efficiency of the branches of batch B at their best rate: the geometric mean over repetitions. `error`: the standard
-// error of ln SE in one repetition. Branches beyond their ladder count as nothing. Empty if all of them are, and if the
-// branches only bound B_c: SE is not between B_ref / B and 1, or B_c has a deviation above 1.
+// Standard deviation of what the branches of one repetition show of ln SE, around what whole runs show. Root mean
+// squares were 0.12 and 0.20 on the two models of bench/efficiency/sandwich.md. Half of the variance is assumed to be
+// common to all repetitions.
+inline constexpr double branch_error = 0.15;
+
+// Solves SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162) for B_c. SE is the efficiency of
+// the branches of batch B at their best rate: the geometric mean over `repetitions`, less the expected gain of taking
+// the largest of several means with errors (Clark 1961). A rate with a branch beyond its ladder does not count. Empty
+// if no rate counts, and if the branches only bound B_c: SE is not between B_ref / B and 1, or ln B_c has a standard
+// deviation above 1.
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
-                                                     double reference_batch, double error);
+                                                     double reference_batch, int64_t repetitions);
 
 }  // namespace copus

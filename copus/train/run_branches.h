@@ -14,15 +14,18 @@
 
 namespace copus {
 
+// A calibration that has not begun, after the step of this record.
+RunCalibration calibration_of(const CalibrationRequest& request, const StepRecord& latest, const Trainer& trunk);
+
 struct BranchesEnd {
-  StopReason stopped = StopReason::none;           // the reason why there is no calibration
-  std::optional<RunCalibration> calibration = {};  // the same on all ranks
+  StopReason stopped = StopReason::none;  // why the branches ended early, if they did
+  RunCalibration calibration;             // the same on all ranks
 };
 
 // Trains all branches of the request. Every rank calls it between two steps, with the record of the latest one.
-// `between_branches` is called before each branch. The samples that branches read stay the run's next ones: no sample
-// is skipped or counted. If memory lacks for the second copy on some rank, the calibration says so and nothing is
-// trained.
+// `between_branches` is called before each branch. The branches read the run's next samples, which the run does not
+// count: it reads them itself afterwards. If some rank has no memory for the second copy, nothing is trained, and the
+// calibration says so.
 BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& request, const StepRecord& latest,
                            const Trainer& trunk, const Dataset& dataset, World& world, const StopQuestion& stop,
                            const std::function<void()>& between_branches);

@@ -10,7 +10,7 @@
 
 #include "copus/base/testing/test_support.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
-#include "copus/train/experiments/branch.h"
+#include "copus/train/branch.h"
 #include "copus/train/testing/take_snapshot.h"
 #include "copus/train/testing/test_layouts.h"
 
@@ -62,9 +62,9 @@ class RunBranches : public ::testing::Test {
         EXPECT_EQ(end.stopped, StopReason::none);
         EXPECT_TRUE(trainer.state() == before);
         mine.calibration = end.calibration;
-        double seconds = end.calibration->seconds;
+        double seconds = end.calibration.seconds;
         world.everyone().broadcast(&seconds, 1, DataType::float64, 0);
-        EXPECT_EQ(seconds, end.calibration->seconds) << "is the same on all ranks";
+        EXPECT_EQ(seconds, end.calibration.seconds) << "is the same on all ranks";
       }
       if (world.rank() == 0) result = mine;
     });
@@ -78,6 +78,7 @@ TEST_F(RunBranches, LeaveTheRunAsItWasInEveryLayout) {
   const std::vector<std::vector<Change>> all = {{ranks(1, 1, 1)},
                                                 {ranks(2, 1, 1), zero_1},
                                                 {ranks(2, 1, 1), zero_3},
+                                                {ranks(2, 1, 1), zero_3, bf16},
                                                 {ranks(1, 2, 1), sequence_parallel},
                                                 {ranks(1, 1, 2), interleaved, tied},
                                                 {ranks(2, 1, 2), zero_2},
@@ -98,6 +99,7 @@ TEST_F(RunBranches, ShowTheSameInEveryLayout) {
   const Result a = run(config({ranks(2, 1, 1)}), true), b = run(config({ranks(2, 1, 2), zero_1}), true);
   EXPECT_EQ(a.losses, b.losses);
   const RunCalibration one = *a.calibration, other = *b.calibration;
+  ASSERT_TRUE(one.critical_batch) << one.reason;
   EXPECT_EQ(one.critical_batch, other.critical_batch);
   EXPECT_EQ(one.reason, other.reason);
 }
@@ -132,7 +134,8 @@ TEST_F(RunBranches, StopWithTheRun) {
         here, {8, 1}, record, trainer, dataset, world,
         [&] { return ++asked > 20 && world.rank() == 0 ? StopReason::terminate : StopReason::none; }, nothing);
     EXPECT_EQ(end.stopped, StopReason::terminate);
-    EXPECT_FALSE(end.calibration);
+    EXPECT_FALSE(end.calibration.critical_batch);
+    EXPECT_EQ(end.calibration.reason, "the run was interrupted");
     EXPECT_EQ(trainer.step().step, 2) << "the run itself can still go on";
   });
 }

@@ -84,12 +84,14 @@ void RunLeader::add(const RanksChanged& change, Trainer& trainer) {
   if (stragglers_) stragglers_->change_layout(trainer.configuration().strategy);
 }
 
+double RunLeader::seconds_of(const CalibrationRequest& request) const {
+  return cost_of(request) / static_cast<double>(request.batch) * adaptation_->controller().expected_step().seconds;
+}
+
 void RunLeader::begin_calibration(const CalibrationRequest& request, int64_t step) {
   sync_logs();
-  const double steps = cost_of(request) / static_cast<double>(request.batch);
   output_->note(concat("step ", step, ": trains ", branches_of(request).size(),
-                       " branches to measure the critical batch", ", for about ",
-                       format_duration(steps * adaptation_->controller().expected_step().seconds)));
+                       " branches to measure the critical batch, for about ", format_duration(seconds_of(request))));
 }
 
 void RunLeader::note_stragglers(Trainer& trainer) {

@@ -50,6 +50,8 @@ class RunLeader {
   void add(const SwitchReport& report, const Trainer& trainer);
   // The calibration by branches that is due after the latest step.
   std::optional<CalibrationRequest> calibration_due() const { return adaptation_->controller().calibration_due(); }
+  // Forecasts how long its branches take, on the run's clock.
+  double seconds_of(const CalibrationRequest& request) const;
   // Tells the user that training stands still for branches after this step, and for about how long.
   void begin_calibration(const CalibrationRequest& request, int64_t step);
   void add(const RunCalibration& calibration) { adaptation_->after_calibration(calibration); }

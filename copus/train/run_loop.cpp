@@ -111,7 +111,6 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
     at_boundary(*passed.record, passed);
     if (end_reason() != StopReason::none) break;
     if (halt == StopReason::checkpoint) checkpoint_by_time(passed);
-    if (halt == StopReason::calibrate && !trainer_.finished()) calibrate(passed);
     if (halt == StopReason::pause && !trainer_.finished()) stand_still(passed);
     if ((halt == StopReason::regroup || stopped_while_paused_ == StopReason::regroup) && !trainer_.finished()) {
       if (!checkpoints_->finish()) note_given_up(passed);
@@ -129,6 +128,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
 // Does everything that is due after a step, or the rest of it if the ranks were interrupted there.
 void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   held_out_loss_.reset();
+  const bool calibrates = trainer_.stop_reason() == StopReason::calibrate && !trainer_.finished();
   const bool is_new = passed.written < record.step;
   if (is_new) {
     if (trainer_.finished() || is_evaluation_due(record, plan_.config)) {
@@ -144,9 +144,13 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
     make_switch(passed);
   }
   note_change(passed);
+  note_calibration(passed);  // which a lost rank has ended
   if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
+  // Before a checkpoint of this step, which holds the time that the branches took.
+  if (is_new && calibrates) calibrate(passed);
   // Ranks that join or leave do not wait for a checkpoint that is due now. It is written right after they have.
-  const bool goes_on = end_reason() == StopReason::none && trainer_.stop_reason() != StopReason::regroup;
+  const bool regroups = trainer_.stop_reason() == StopReason::regroup || stopped_while_paused_ == StopReason::regroup;
+  const bool goes_on = end_reason() == StopReason::none && !regroups;
   if (goes_on && is_sound() && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
 }
 
@@ -207,8 +211,9 @@ void RunLoop::stand_still(PassedBoundary& passed) {
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
-// Measures the critical batch by branches of the run, if that is still due after this step.
-void RunLoop::calibrate(const PassedBoundary& passed) {
+// Measures the critical batch by branches of the run, if that is still due after this step. A calibration that does not
+// reach its end counts too: otherwise a run that is interrupted often would begin it for ever.
+void RunLoop::calibrate(PassedBoundary& passed) {
   std::array<int64_t, 2> words = {};
   if (leader_) {
     const CalibrationRequest request = leader_->calibration_due().value_or(CalibrationRequest());
@@ -217,19 +222,43 @@ void RunLoop::calibrate(const PassedBoundary& passed) {
   world_.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
   if (words[1] == 0) return;
   const CalibrationRequest request{words[0], words[1]};
+  passed.calibration = calibration_of(request, *passed.record, trainer_);
+  passed.calibration->reason = "a rank was lost";
   if (leader_) leader_->begin_calibration(request, passed.record->step);
-  const auto stop = [this] {
-    const StopReason reason = reason_to_stop();
+  const double step_of_branch = longest_step_ * static_cast<double>(branch_batch_of(request.batch) / request.batch);
+  const auto stop = [&] {
+    const StopReason reason = reason_to_stop(step_of_branch);
     const bool regroups = leader_ != nullptr && membership_ != nullptr && membership_->regroup_wanted();
     return reason == StopReason::none && regroups ? StopReason::regroup : reason;
   };
-  const BranchesEnd end = train_branches(plan_.config, request, *passed.record, trainer_, dataset_, world_, stop,
-                                         [this] { checkpoints_->look(); });
+  const auto between_branches = [&] {
+    checkpoints_->look();
+    if (leader_) leader_->look(passed.record->step, /*standing=*/false, trainer_);
+  };
+  const BranchesEnd end =
+      train_branches(plan_.config, request, *passed.record, trainer_, dataset_, world_, stop, between_branches);
   stopped_while_paused_ = end.stopped;
-  if (!end.calibration) return;
-  trainer_.spend(end.calibration->seconds);
-  if (leader_) leader_->add(*end.calibration);
+  trainer_.spend(end.calibration.seconds);
+  passed.calibration = end.calibration;
+  note_calibration(passed);
+}
+
+// Logs a calibration that has ended.
+void RunLoop::note_calibration(PassedBoundary& passed) {
+  const std::optional<RunCalibration> calibration = std::exchange(passed.calibration, std::nullopt);
+  if (!calibration) return;
+  if (leader_) leader_->add(*calibration);
   share_critical_batches();
+}
+
+// Whether a calibration is due and its branches end before the time limit. The clocks that a run can imagine do not
+// tell how long branches take.
+bool RunLoop::is_calibration_due() const {
+  if (!is_sound() || dataset_.held_out_samples() == 0) return false;
+  const std::optional<CalibrationRequest> request = leader_->calibration_due();
+  if (!request || plan_.config.cluster.clock != ClockKind::real) return request.has_value();
+  constexpr double margin = 1.5;
+  return stop_.has_time_for(margin * leader_->seconds_of(*request));
 }
 
 // Tells all ranks by which critical batches the run's records state their own.
@@ -255,9 +284,9 @@ void RunLoop::share_critical_batches() {
 
 // Reason to stop, which reserves time for the checkpoint and for a next step that may be longer than any before. If
 // ranks may join and leave, a rank that receives a signal asks to leave; the launcher decides whether the run ends.
-StopReason RunLoop::reason_to_stop() const {
+StopReason RunLoop::reason_to_stop(double longest_step) const {
   const double to_write = std::max(checkpoint_seconds(plan_.config), checkpoints_->longest_seconds());
-  const StopReason reason = stop_.reason(to_write + 2 * longest_step_ + seconds_to_draw());
+  const StopReason reason = stop_.reason(to_write + 2 * std::max(longest_step_, longest_step) + seconds_to_draw());
   if (membership_ == nullptr || (reason != StopReason::terminate && reason != StopReason::none)) return reason;
   if (reason == StopReason::terminate) membership_->ask_to_leave();
   return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
@@ -284,8 +313,8 @@ StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   if (reason != StopReason::none || leader_ == nullptr) return reason;
   if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
   if (is_sound() && (leader_->wants_checkpoint() || is_checkpoint_overdue(passed))) return StopReason::checkpoint;
-  if (is_sound() && dataset_.held_out_samples() > 0 && leader_->calibration_due()) return StopReason::calibrate;
-  return leader_->control().pause_wanted() ? StopReason::pause : reason;
+  if (leader_->control().pause_wanted()) return StopReason::pause;
+  return is_calibration_due() ? StopReason::calibrate : reason;
 }
 
 // Called on rank 0 while all ranks wait for a disk. Returns whether ranks that want to join or leave have waited long

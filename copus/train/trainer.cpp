@@ -312,6 +312,7 @@ void Trainer::branch_from(const Trainer& trunk, int64_t skipped_samples) {
 
 void Trainer::spend(double seconds) {
   state_.elapsed_seconds += seconds;
+  clock_.add_pause(seconds);
   write_record();
 }
 

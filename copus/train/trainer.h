@@ -87,7 +87,7 @@ class Trainer {
   void branch_from(const Trainer& trunk, int64_t skipped_samples);
   // What prevents another trainer in this layout beside this one: some rank has no memory for a second copy of the
   // state and a step. Every rank calls it, and gets the same answer.
-  std::optional<Obstacle> obstacle_to_branch() const;
+  std::optional<Obstacle> obstacle_to_branch(int64_t global_batch) const;
 
   // Makes one step: forward and backward of this rank's share of the global batch in micro-batches, reduction,
   // clipping, the optimizer's update. A step whose loss or gradient norm is not finite changes no weight and counts as

@@ -416,8 +416,10 @@ double Trainer::step_bytes(const Configuration& configuration) const {
   return parts.activations + parts.logits + parts.workspace;
 }
 
-std::optional<Obstacle> Trainer::obstacle_to_branch() const {
-  double bytes = modelled_ ? 0 : step_bytes(executed_);  // the modelled job's step is not this process's
+std::optional<Obstacle> Trainer::obstacle_to_branch(int64_t global_batch) const {
+  Configuration configuration = executed_;
+  configuration.global_batch = global_batch;
+  double bytes = modelled_ ? 0 : step_bytes(configuration);  // the modelled job's step is not this process's
   const auto add = [&](const at::Tensor& tensor) {
     if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
   };
@@ -427,6 +429,8 @@ std::optional<Obstacle> Trainer::obstacle_to_branch() const {
     if (!bucket.master.is_alias_of(bucket.weight)) add(bucket.master);
     for (const at::Tensor& slot : bucket.slots) add(slot);
   }
+  // Ranks on CPUs may all share one machine's memory.
+  if (device_.is_cpu()) bytes *= static_cast<double>(world_.size());
   return agree_on_obstacle(lack_of(bytes, "another copy of the state and a step in it"), 0, world_.everyone());
 }
 
