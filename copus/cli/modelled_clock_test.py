@@ -107,7 +107,7 @@ class Runs(ModelledClockTest):
     # With COPUS_KILL_ROUNDS=20 it is killed 20 times.
     def test_a_run_that_is_killed_while_it_calibrates_itself_ends_as_one_that_is_not(self):
         def write(name):
-            self.write_job(name, steps=CALIBRATED_STEPS, checkpoint_interval=40)
+            self.write_job(name, steps=CALIBRATED_STEPS, checkpoint_interval=41)
             text = (self.folder / name).read_text()
             self.write(name, text.replace("[adapt]", "[adapt]\nexplore_budget = 0.99"))
 

@@ -144,7 +144,7 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
     make_switch(passed);
   }
   note_change(passed);
-  note_calibration(passed);  // which a lost rank has ended
+  note_lost_calibration(passed);
   if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
   // Before a checkpoint of this step, which holds the time that the branches took.
   if (is_new && calibrates) calibrate(passed);
@@ -239,16 +239,15 @@ void RunLoop::calibrate(PassedBoundary& passed) {
       train_branches(plan_.config, request, *passed.record, trainer_, dataset_, world_, stop, between_branches);
   stopped_while_paused_ = end.stopped;
   trainer_.spend(end.calibration.seconds);
-  passed.calibration = end.calibration;
-  note_calibration(passed);
+  passed.calibration.reset();
+  if (leader_) leader_->add(end.calibration);
+  share_critical_batches();
 }
 
-// Logs a calibration that has ended.
-void RunLoop::note_calibration(PassedBoundary& passed) {
+// Logs a calibration that a lost rank has ended. Ranks that were spare meanwhile may remember an older one.
+void RunLoop::note_lost_calibration(PassedBoundary& passed) {
   const std::optional<RunCalibration> calibration = std::exchange(passed.calibration, std::nullopt);
-  if (!calibration) return;
-  if (leader_) leader_->add(*calibration);
-  share_critical_batches();
+  if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->add(*calibration);
 }
 
 // Whether a calibration is due and its branches end before the time limit. The clocks that a run can imagine do not

@@ -50,7 +50,7 @@ class RunLoop {
   void make_switch(PassedBoundary& passed);
   void stand_still(PassedBoundary& passed);
   void calibrate(PassedBoundary& passed);
-  void note_calibration(PassedBoundary& passed);
+  void note_lost_calibration(PassedBoundary& passed);
   void share_critical_batches();
   StopReason reason_to_stop(double longest_step = 0) const;
   bool is_calibration_due() const;
