@@ -1,6 +1,6 @@
-// Applies a step to the progress of a run once all ranks have agreed on its numbers: the resulting update, and the
-// counters, averages and record after it. It needs no tensors, so a process that has not computed the step can complete
-// it exactly like those that have.
+// Applies a step to the progress of a run once all ranks have agreed on its numbers. It computes the update, the
+// counters and averages after it, and the record. It needs no tensors, so a process that has not computed the step can
+// complete it exactly like the processes that have.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ class StepCompletion {
 
   const UpdateRule& rule() const { return *rule_; }
 
-  // The update of the step after `state`. Empty if none of the step's tokens carries loss, and if the numbers are not
-  // finite, in which case the step is skipped. `agreed.loss` is the mean per token.
+  // Returns the update of the step after `state`. Empty if none of the step's tokens carries loss. Also empty if the
+  // numbers are not finite; the step is then skipped. `agreed.loss` is the mean per token.
   std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
 
   // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record

@@ -30,8 +30,7 @@ void refuse(SwitchReport& report, SwitchReport::Outcome outcome, const Obstacle&
   report.is_lack_of_memory = obstacle.is_lack_of_memory;
 }
 
-// Checks that the state is consistent before a move. Damage from before is not the move's fault, and the move would
-// spread it.
+// Checks that the state is consistent before a move. The move would spread earlier damage, and would be blamed for it.
 void check_whole(const StateHash& state, const SwitchReport& report) {
   const auto damage = state.damage();
   if (!damage) return;
@@ -226,8 +225,9 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.phase_seconds = phases.end();
   report.pause_seconds = pending.opening_seconds + world_.clock().now() - begin;
   if (intent.configuration.strategy != report.from.strategy) {
-    // Takes the numbers of the slowest rank for all ranks. The run's clock is rank 0's, which also counts the wait for
-    // the other ranks to end their steps. It advances by at least the longest pause of any rank.
+    // Sets the times of the switch on all ranks to those of the slowest rank. The run's clock is rank 0's, which also
+    // counts the wait until the other ranks have ended their steps. It advances by at least the longest pause of any
+    // rank.
     const double by_clock =
         world_.rank() == 0 ? pending.opening_seconds + world_.clock().now() - arrived : report.pause_seconds;
     std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds,
@@ -258,8 +258,8 @@ TrainingState Trainer::state_after(const SwitchIntent& intent) const {
   return state;
 }
 
-// Tells all ranks where the state now lies. If the state survives failures, no rank releases the old layout until all
-// ranks know that all have the new one.
+// Sends the addresses of the moved state to all ranks. If the state survives failures, no rank releases the old layout
+// until all ranks know that all have the new one.
 void Trainer::settle_after_move(const std::vector<BucketState>& state, const TrainingState& training) {
   const std::vector<int64_t> processes = mover_.state_in_arenas().processes;
   if (!survives_) return settle(state, processes);
@@ -416,12 +416,12 @@ double Trainer::step_bytes(const Configuration& configuration) const {
   return parts.activations + parts.logits + parts.workspace;
 }
 
-// Allocates, for a moment, the memory that a step is predicted to need in addition to its state. Returns the obstacle
-// if it is not available.
+// Allocates, for a moment, the memory that a step is predicted to need in addition to its state. Returns an obstacle if
+// this memory is not available.
 std::optional<Obstacle> Trainer::rehearse(const Configuration& configuration) const {
   const double bytes = step_bytes(configuration);
-  // Host memory can be overcommitted, and a lack of it shows only on use, so compare with what is available. Memory in
-  // this process' cache is reserved already.
+  // Host memory can be overcommitted, and a lack of it shows only when it is used. So the available memory is compared
+  // with the need. Memory in this process' cache is reserved already.
   const DeviceMemory memory = device_memory(device_);
   const double fresh = bytes - static_cast<double>(memory.reserved_bytes - memory.used_bytes);
   const bool is_promised = !device_.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());
