@@ -1,6 +1,6 @@
-// The truth against which predictions are tested without a cluster to measure: how long steps and re-layouts of a job
-// take. It may differ from the predictions, as a real cluster would: by another description of the cluster, and by an
-// error of each layout.
+// The truth against which predictions are tested without a cluster: the duration of a job's steps and re-layouts. It
+// may differ from the predictions, as a real cluster would: it uses another description of the cluster, and adds an
+// error for each layout.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class ModelledTruth {
   // Seconds of every step in a configuration that infeasible_reason allows.
   double step_seconds(const Configuration& configuration);
 
-  // Seconds for which moving the training state between two layouts with the same number of ranks stops training, as in
-  // RelayoutForecast.
+  // Returns the seconds for which training stops while the training state moves between two layouts with the same
+  // number of ranks, as in RelayoutForecast.
   double relayout_seconds(const ParallelStrategy& from, const ParallelStrategy& to) {
     return relayouts_.seconds(from, to);
   }

@@ -149,8 +149,8 @@ void MpiHealth::send(const std::vector<TreeMember::Text>& texts) {
   }
 }
 
-// Tells the user if that is this rank's task, waits until the ranks below know of the failure, and publishes it. One
-// rank tells the user for all: rank 0 or, if rank 0 failed, rank 1.
+// Reports the failure to the user if that is this rank's task, waits until the ranks below know of the failure, and
+// publishes it. One rank reports for all: rank 0 or, if rank 0 failed, rank 1.
 void MpiHealth::tell(const TreeMember::Decision& decision) {
   FailureReport failure = decision.failure;
   const bool tells = rank() == (failure.rank == 0 ? 1 : 0);

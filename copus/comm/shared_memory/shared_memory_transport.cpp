@@ -164,8 +164,8 @@ void SharedMemoryTransport::reduce_whole(const Collective& collective) {
   reduce_elements(inputs, {&data, 1}, operation.count, operation.type, operation.reduction);
 }
 
-// In round p, a member gives piece p of every other member's share to that member, reduces piece p - 1 of its own
-// share, and gives the result to all members.
+// In round p, a member writes piece p of every other member's part of the vector into its slot, reduces piece p - 1 of
+// its own part, and gives the result to all members.
 void SharedMemoryTransport::reduce_by_shares(const Collective& collective) {
   const auto [count, type, reduction] =
       std::tuple(collective.operation.count, collective.operation.type, collective.operation.reduction);

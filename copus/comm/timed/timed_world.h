@@ -1,5 +1,5 @@
 // A world whose messages take the time that a cluster's links would take. On the wall clock messages really arrive
-// late. On the virtual clock no rank sleeps, and the ranks' clocks advance as those of real devices would
+// late. On the virtual clock no rank sleeps, and the ranks' clocks advance like the clocks of real devices
 // (docs/design.md).
 //
 // The rules for one group (groups do not slow each other down):
@@ -9,9 +9,10 @@
 //   receiver waits until it arrives. A send costs its sender nothing; waiting for a send only waits until its buffer is
 //   free again.
 // - Asynchronous operations and computing overlap completely.
-// On the virtual clock a rank computes whenever it neither communicates nor waits. This takes as long as its main
-// thread ran on a processor or, if the cluster states flops_per_second, the charged time. In the latter case times are
-// the same in every run.
+//
+// On the virtual clock a rank computes whenever it neither communicates nor waits. The computing time is the time for
+// which its main thread ran on a processor or, if the cluster states flops_per_second, the charged time. In the latter
+// case times are the same in every run.
 #pragma once
 
 #include <memory>
