@@ -47,8 +47,8 @@ class World {
 
   // Opens the groups of a layout. Every rank calls this between two steps, with no operation under way, with the same
   // list of all ranks' groups, before it uses its own groups. If ranks have to cooperate to connect (NCCL), they do so
-  // here, and groups that are not in the list may be closed. Groups in the list that were open before stay open.
-  // Otherwise this does nothing. Returns, on all ranks, the reason why groups cannot be opened; empty if all are open.
+  // here, and groups that are not in the list may be closed; in other worlds this does nothing. Groups in the list that
+  // were open before stay open. Returns, on all ranks, the reason why groups cannot be opened; empty if all are open.
   [[nodiscard]] virtual std::optional<std::string> prepare(const std::vector<GroupUse>& /*groups*/) { return {}; }
   // The same, if the job cannot continue without the groups. Throws UserError.
   void require(const std::vector<GroupUse>& groups);

@@ -17,8 +17,8 @@ namespace copus {
 
 class BranchLog {
  public:
-  // Opens the log for appending. Throws UserError if it cannot be opened or is damaged, and if another process works on
-  // it.
+  // Opens the log for appending. Throws UserError if it cannot be opened, if it is damaged, or if another process is
+  // using it.
   explicit BranchLog(const std::filesystem::path& path);
 
   // Throws UserError if the line cannot be written.

@@ -18,8 +18,8 @@ namespace copus {
 
 // What a member does in one round: it sends its values and combines them with the received ones, both at the same time.
 struct ReductionRound {
-  // The members that the received values cover: members before or after those that this member's own values cover, or
-  // all members. In the last case the received values replace its own.
+  // The members whose values a received vector combines: members before or after those that this member's own values
+  // cover, or all members. In the last case the received values replace its own.
   enum class Received { before, after, instead };
 
   int64_t send_to = -1;       // -1: nobody
