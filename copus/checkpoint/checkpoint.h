@@ -42,7 +42,7 @@
 
 namespace copus {
 
-// Finds the newest checkpoint under `root`; empty if there is no folder with a checkpoint's name. Throws
+// Returns the newest checkpoint under `root`; empty if there is no folder with a checkpoint's name. Throws
 // CheckpointDamage if the newest folder has no readable manifest, or the manifest of another step. Other damage is
 // reported when the checkpoint is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
@@ -59,9 +59,9 @@ class Checkpoint {
   // Throws UserError that names what is missing or damaged.
   explicit Checkpoint(const std::filesystem::path& directory, Check check = Check::everything);
 
-  // Compares the files of tensors with their checksums. The files are divided into `num_parts` parts of about equal
-  // size, of which this call verifies `part`, for ranks that read a checkpoint together. Throws UserError that names
-  // the first damaged file.
+  // Compares the files of tensors with their checksums, for ranks that read a checkpoint together. The files are
+  // divided into `num_parts` parts of about equal size, and this call verifies the part with number `part`. Throws
+  // UserError that names the first damaged file.
   void verify_tensors(int64_t part, int64_t num_parts) const;
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -95,8 +95,8 @@ struct UsableCheckpoint {
   std::vector<std::string> damage;       // CheckpointDamage::reason() of each later folder, newest first
 };
 
-// Opens the newest checkpoint under `root` that is intact as far as can be checked without reading its tensors. Throws
-// UserError if the newest undamaged one cannot be used for another reason, such as its format version.
+// Opens the newest checkpoint under `root` that is undamaged as far as can be checked without reading its tensors.
+// Throws UserError if this checkpoint cannot be used for another reason, such as its format version.
 UsableCheckpoint open_newest_usable(const std::filesystem::path& root);
 
 // Opens and verifies the checkpoint that latest_checkpoint() finds; empty if there is none. Tries again if a running

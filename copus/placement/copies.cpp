@@ -55,9 +55,9 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
   return true;
 }
 
-// Deals members to groups. The ranks that hold the same state form a group. With g groups of n ranks, members are dealt
+// Deals members to groups. The ranks that hold the same state form a group. With n ranks in g groups, members are dealt
 // to the groups in turn, machine by machine. A group then has only members of one machine if that machine has more than
-// n g - g members, and in that case no other assignment is better.
+// n - g of them, and in that case no other assignment is better.
 std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const ParallelStrategy& strategy,
                                                                      const std::vector<int64_t>& machines) {
   const int64_t ranks = strategy.world_size();
