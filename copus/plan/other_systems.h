@@ -1,5 +1,5 @@
-// Training programs other than Copus, as far as they determine a step's time and memory: those that a plan can be made
-// for, and what their descriptions are built from.
+// Training programs other than Copus for which a plan can be made: the properties that determine a step's time and
+// memory, and the parts from which their descriptions are built.
 #pragma once
 
 #include "copus/base/units.h"
