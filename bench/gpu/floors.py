@@ -18,8 +18,8 @@ TOKENS_PER_STEP = 32768
 # with heads of 128 (github.com/Dao-AILab/flash-attention, assets/flash2_h100_fwd_bwd_benchmark.png).
 HEADS_OF_64 = {1024: 192 / 221, 2048: 232 / 265, 4096: 257 / 294}
 BF16_BYTES = 2
-# AdamW reads weight, gradient and moments, and writes all but the gradient. The norm and zeroing need one more pass
-# each. The bf16 weights are rounded from the fp32 ones.
+# AdamW reads weight, gradient and moments, and writes all but the gradient. Computing the norm and zeroing the gradient
+# need one more pass each. The bf16 weights are rounded from the fp32 ones.
 OPTIMIZER_BYTES = 4 * (7 + 2) + 4 + 2
 
 

@@ -1,5 +1,5 @@
 """The noise scale from the lines of run.jsonl in which the weights were fixed. Every step has the same weight, so the
-only difference from the reference is the source of the two norms. The formulas are those of
+only difference from the reference is the source of the two norms. The formulas come from
 copus/statistics/gradient_noise.h (two batch sizes) and copus/statistics/noise_scale.h (Fieller's interval).
 """
 

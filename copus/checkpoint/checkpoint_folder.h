@@ -67,8 +67,8 @@ class CheckpointFolder {
 
   // Whether no commit is in progress.
   bool is_idle() const;
-  // Waits for the commit in progress and throws its error. A failed commit leaves nothing behind, and older checkpoints
-  // unchanged.
+  // Waits for the commit in progress and throws its error. After a failed commit no file of it remains, and older
+  // checkpoints are unchanged.
   void finish();
 
   // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged ones: a run that

@@ -94,8 +94,9 @@ class DecoderLayer {
                                 const at::Tensor& values) const;
 
  private:
-  // Projects to a.qkv. Returns the matrix that attention reads, with queries and keys normalised and rotated if this
-  // layer does so. Without normalisation this is a.qkv itself.
+  // Computes the projection a.qkv, and returns the matrix that attention reads. If the layer normalises queries and
+  // keys, this is a normalised copy; otherwise it is a.qkv itself. Queries and keys are rotated if the layer has rotary
+  // embeddings.
   at::Tensor project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
                                      const RotaryTable::Rows& rotary) const;
   at::Tensor normalize_and_rotate(const LayerActivations& a, const kernels::AttentionShape& shape,

@@ -64,8 +64,8 @@ NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const a
                     const at::Tensor& bias, double epsilon);
 
 // Returns residual_gradient + the norm's input gradient (residual_gradient may be undefined), and adds the weight's
-// gradient to weight_gradient [width]. The shape of `statistics` tells the kind of norm. For the gradient of a bias use
-// add_linear_bias_gradient.
+// gradient to weight_gradient [width]. The kind of norm follows from the shape of `statistics`. For the gradient of a
+// bias use add_linear_bias_gradient.
 at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
                          const at::Tensor& weight, const at::Tensor& residual_gradient,
                          const at::Tensor& weight_gradient);

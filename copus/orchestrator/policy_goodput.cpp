@@ -175,9 +175,9 @@ class GoodputPolicy : public Policy {
     if (seconds > most.seconds) most = {seconds, &candidate, true};
   }
 
-  // An upper bound on seconds_saved without a pause that costs only a square root: log(1 + gain) <= gain, 1 - exp(-x)
-  // <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution. The factor allows for
-  // rounding.
+  // Returns an upper bound on seconds_saved without a pause. Computing it costs only a square root. It uses log(1 +
+  // gain) <= gain, 1 - exp(-x) <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution.
+  // The factor allows for rounding.
   double most_seconds_saved(const Candidate& candidate, const GoodputRanking& ranking,
                             const Situation& situation) const {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
@@ -269,8 +269,8 @@ class GoodputPolicy : public Policy {
     return of_relayouts + (turns_back(candidate, situation) ? of_batch * price_factor_of_turning(situation) : of_batch);
   }
 
-  // The seconds that a move has to save to pay for the re-layouts that it may use up. 0 if the length of the run is
-  // unknown, as in logs that do not state it.
+  // Returns the seconds that a move has to save to pay for the re-layouts that it may use up. 0 if the length of the
+  // run is unknown, as in logs that do not contain it.
   double price_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     const int64_t relayouts = relayouts_to(candidate, situation);
     if (relayouts == 0 || !std::isfinite(situation.latest.seconds_left)) return 0;

@@ -16,10 +16,11 @@ struct RankSeries {
   int64_t count = 1;
 };
 
-// Returns the link that a collective of a group uses. It is within_node if all its ranks are on one node. Otherwise,
-// with k members on each node that the group spans (on average, rounded up), it has min(rails, k) times the bandwidth
-// of between_nodes, multiplied by network_by_nodes, but no more than within_node if several adapters are counted. Its
-// tree_seconds are those of the whole tree over these nodes: 2 log2(nodes) levels, rounded up.
+// Returns the link that a collective of a group uses. If all ranks of the group are on one node, it is within_node.
+// Otherwise let k be the number of members on each node that the group spans (on average, rounded up). The link then
+// has min(rails, k) times the bandwidth of between_nodes, multiplied by network_by_nodes, but no more than within_node
+// if several adapters are counted. Its tree_seconds are for the whole tree over these nodes: 2 log2(nodes) levels,
+// rounded up.
 Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks);
 Link link_of(const ClusterDescription& cluster, const RankSeries& ranks);
 

@@ -19,8 +19,9 @@ namespace copus {
 
 // Errors of predictions that differ between layouts and are correlated for similar ones. The factor of a configuration
 // is exp(size * (z_d + z_t + z_p + z_b) / 2). z_d is a standard normal deviate that all configurations with the same d
-// share; z_t, z_p and z_b likewise for t, p and the micro-batch. The factor's logarithm has the standard deviation
-// `size`, its median over seeds is 1, and two configurations that share k of the four have a correlation of k / 4.
+// share. z_t, z_p and z_b are such deviates for t, p and the micro-batch. The factor's logarithm has the standard
+// deviation `size`, its median over seeds is 1, and two configurations that share k of the four have a correlation of k
+// / 4.
 struct LayoutErrors {
   double size = 0;
   uint64_t seed = 0;

@@ -26,7 +26,7 @@ TrainingSystem megatron();
 TrainingSystem nanotron();
 
 // torchtitan 0.2.2 and 0.3.0 with FSDP2 and compiled layers. Its time has not been compared with predictions: passes,
-// launches and communication are those of Copus.
+// launches and communication are assumed to be as in Copus.
 enum class TorchtitanVersion { v0_2, v0_3 };
 TrainingSystem torchtitan(TorchtitanVersion version);
 

@@ -140,7 +140,7 @@ constexpr std::string_view nanotron_optimizer =
     "  learning_rate_scheduler:\n    learning_rate: 0.0001\n    lr_warmup_steps: 2\n    lr_warmup_style: linear\n"
     "    lr_decay_style: cosine\n    lr_decay_steps: 98\n    min_decay_lr: 1.0e-05\n";
 
-// In some of nanotron's models every row-parallel product refuses asynchronous communication with all-reduces. It
+// In some of nanotron's models every row-parallel product refuses asynchronous communication with all-reduces. nanotron
 // treats models of Mistral's form as Llama.
 std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;

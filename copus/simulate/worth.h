@@ -1,7 +1,7 @@
-// The true statistical efficiency ("worth") of a batch in a simulated training, and its change, with that of the noise
-// scale, over the run. The worth is the progress that a sample makes in a batch of B, relative to a sample in a batch
-// of B -> 0. Batches, noise scales and progress are in samples. Progress is the number of samples with which a batch of
-// B -> 0 would have reached the same point.
+// The true statistical efficiency ("worth") of a batch in a simulated training, and how it and the noise scale change
+// over the run. The worth is the progress that a sample makes in a batch of B, relative to a sample in a batch of B ->
+// 0. Batches, noise scales and progress are in samples. Progress is the number of samples with which a batch of B -> 0
+// would have reached the same point.
 #pragma once
 
 #include <cstdint>

@@ -147,8 +147,8 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
   return std::nullopt;
 }
 
-// Connects the groups of a layout in addition to those of the current one. Every rank calls it and returns the same
-// result.
+// Connects the groups of a layout in addition to the groups of the current one. Every rank calls it and returns the
+// same result.
 std::optional<Obstacle> Trainer::open_groups(const Configuration& configuration) {
   std::vector<GroupUse> groups = groups_of(config_, this->configuration());
   const std::vector<GroupUse> new_groups = groups_of(config_, configuration);
@@ -225,9 +225,9 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.phase_seconds = phases.end();
   report.pause_seconds = pending.opening_seconds + world_.clock().now() - begin;
   if (intent.configuration.strategy != report.from.strategy) {
-    // Sets the times of the switch on all ranks to those of the slowest rank. The run's clock is rank 0's, which also
-    // counts the wait until the other ranks have ended their steps. It advances by at least the longest pause of any
-    // rank.
+    // Sets the times of the switch on all ranks to the times of the slowest rank. The run's clock is rank 0's, which
+    // also counts the wait until the other ranks have ended their steps. It advances by at least the longest pause of
+    // any rank.
     const double by_clock =
         world_.rank() == 0 ? pending.opening_seconds + world_.clock().now() - arrived : report.pause_seconds;
     std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds,

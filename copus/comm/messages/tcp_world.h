@@ -27,9 +27,9 @@ struct TcpMeeting {
   // Waits for a rank's text; empty if it does not come in time.
   std::function<std::optional<std::string>(int64_t rank)> find;
 
-  // The following may be empty. They are for ranks whose launcher continues without failed ranks.
+  // The following members may be empty. They are for ranks whose launcher continues without failed ranks.
   //
-  // Returns a failure that the launcher has found. It ends the meeting.
+  // Returns a failure that the launcher has found. Such a failure ends the meeting.
   std::function<std::optional<FailureReport>()> failed_meanwhile = {};
   // The longest time until the launcher finds it, for ranks that cannot reach the failed one.
   double longest_finding_seconds = 0;

@@ -100,8 +100,8 @@ class StateArena {
   // training. Returns false if the system has no more memory or the arena is shorter. Pages made present until then
   // stay present.
   bool prefault(int64_t end);
-  // Makes the pages that this rank is going to read present in its page table. The owner must have written them: others
-  // would become allocated here.
+  // Maps the pages that this rank is going to read into its page table. The owner must have written these pages: a page
+  // that nobody has written would be allocated by this call.
   void prefault_read(int64_t process, int64_t begin, int64_t end);
 
  private:

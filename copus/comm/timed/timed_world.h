@@ -22,9 +22,10 @@
 
 namespace copus {
 
-// ClockKind::real and ClockKind::modelled, which ignores messages, return `world` unchanged. The results of all
-// operations are those of `world`. The virtual clock begins at 0 on every rank, on the thread that calls this. done()
-// follows the clock, and the virtual clock stands still while a rank only polls, so polling may never end.
+// Returns a timed world around `world`. For ClockKind::real and ClockKind::modelled, which ignores messages, it returns
+// `world` unchanged. Operations have the same results as in `world`. The virtual clock begins at 0 on every rank, on
+// the thread that calls this. done() follows the clock, and the virtual clock stands still while a rank only polls, so
+// polling may never end.
 std::unique_ptr<World> with_links(std::unique_ptr<World> world, const ClusterDescription& cluster, ClockKind clock);
 
 }  // namespace copus

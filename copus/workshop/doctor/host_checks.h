@@ -1,5 +1,5 @@
-// Checks of what the operating system gives a process: cores, memory, limits, files, clock. The values to judge are
-// arguments, so that tests can describe a bad machine.
+// Checks the resources that the operating system gives a process: cores, memory, limits, files, clock. The values to
+// judge are arguments, so that tests can describe a bad machine.
 #pragma once
 
 #include <cstdint>
