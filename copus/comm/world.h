@@ -18,8 +18,8 @@ namespace copus {
 
 // A group of ranks that a layout uses for communication.
 struct GroupUse {
-  // Which neighbours exchange messages. The choices are none, each member and the next one, and the latter plus the
-  // last and the first member. In a one-way ring, neighbours have a link per direction (Route).
+  // Which neighbours exchange messages. none: no members. line: each member and the next one. ring: as in a line, and
+  // also the last and the first member. one_way_ring: as in a ring, with a link per direction (Route).
   enum class Messages { none, line, ring, one_way_ring };
 
   std::vector<int64_t> ranks;  // in the group's order

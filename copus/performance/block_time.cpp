@@ -10,11 +10,11 @@ namespace copus {
 
 namespace {
 
-// Seconds of the collectives of a layer's passes. With sequence parallelism there is a gather before each
-// column-parallel product and a reduce-scatter after each row-parallel one, and the reverse in the backward pass. There
-// the inputs are gathered again for the weight gradients (Korthikanti et al. 2022), unless a recompute has just
-// gathered them. Without sequence parallelism there are two all-reduces in each pass (Shoeybi et al. 2019). With one
-// rank they take no time.
+// Seconds of the collectives of a layer's passes. With sequence parallelism, the forward pass has a gather before each
+// column-parallel product and a reduce-scatter after each row-parallel one, and the backward pass has the reverse. The
+// backward pass also gathers the inputs again for the weight gradients (Korthikanti et al. 2022), unless a recompute
+// has just gathered them. Without sequence parallelism there are two all-reduces in each pass (Shoeybi et al. 2019).
+// With one rank the collectives take no time.
 struct TensorCollectives {
   double gather = 0, reduce = 0;
 };

@@ -1,6 +1,6 @@
 // The files of a calibration (copus calibrate). branches.jsonl has a line for each finished branch, so that an
 // interrupted calibration can be resumed. calibration.json has the latest result and the critical batches of all
-// checkpoints that were calibrated, to which noise_scale.calibration can refer.
+// calibrated checkpoints. noise_scale.calibration may name this file.
 #pragma once
 
 #include <cstdint>

@@ -46,8 +46,8 @@ inline constexpr auto named_values<WorthFamily> =
                                             {WorthFamily::step_bound, "step-bound"},
                                             {WorthFamily::progress, "progress"}});
 
-// Below a million, even numbers are the chosen group and odd ones the held-back group. From a million on, numbers are
-// drawn by the prior.
+// Returns the group of a scenario's number. Below a million, even numbers are in the chosen group and odd numbers in
+// the held-back group. From a million on, scenarios are drawn by the prior.
 ScenarioGroup group_of(int64_t number);
 // Returns the number of a group's scenario `index`, from 0.
 int64_t number_in(ScenarioGroup group, int64_t index);

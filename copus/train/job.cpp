@@ -59,8 +59,8 @@ void check_healing(const RunConfig& config, bool heals) {
       "false");
 }
 
-// Starts the ranks and watches over them. `environment` as for starts_ranks_of_machine; empty: the job has only this
-// machine.
+// Starts the ranks and watches over them. `environment` is the environment that starts_ranks_of_machine takes; empty if
+// the job has only this machine.
 int launch_healing(const RunConfig& config, const std::optional<RankEnvironment>& environment,
                    const std::vector<std::string>& arguments) {
   const Healing healing{.replaces = config.heal.replace, .restarts = config.heal.restarts};

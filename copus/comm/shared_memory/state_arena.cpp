@@ -76,8 +76,8 @@ constexpr int64_t record_place_bytes = slots_at + 2 * slot_bytes;
 
 int64_t slot_of(uint64_t record) { return slots_at + static_cast<int64_t>(record % 2) * slot_bytes; }
 
-// Maps the record's place in a process' own file. It is written as memory, because a limit on file sizes would apply to
-// writing the file.
+// Maps the record's place in a process' own file. The process writes the record through this mapping, because a limit
+// on file sizes would apply to writing the file.
 Mapping map_record(int descriptor, int64_t arena_bytes) {
   void* const mapped =
       mmap(nullptr, record_place_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, arena_bytes);

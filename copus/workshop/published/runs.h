@@ -43,8 +43,8 @@ struct PublishedRun {
   // are set. Empty if it can.
   std::string unusable;
 
-  // The model with three feed-forward matrices: two matrices have as many parameters and operations as three that are
-  // 2/3 as wide.
+  // The model as Copus would have it, with three feed-forward matrices. If the published model has two, the three are
+  // 2/3 as wide, so that they have as many parameters and operations.
   ModelDescription gated_model() const;
 };
 

@@ -105,10 +105,10 @@ def calibrate(branch: Callable[[int, float, int, int], float], *, reference_batc
 
     branch(batch, learning_rate_factor, samples, repetition) loads weights and optimizer state of the checkpoint, trains
     on the next `samples` sequences in batches of `batch`, and returns the held-out loss. The learning rate is constant:
-    that of the reference batch times the factor. All branches of a repetition read the same sequences from the first
-    on. Each repetition begins `samples_per_repetition(reference_batch)` sequences after the previous one.
+    the rate of the reference batch times the factor. All branches of a repetition read the same sequences from the
+    first on. Each repetition begins `samples_per_repetition(reference_batch)` sequences after the previous one.
 
-    noise_scale and consumed_samples are those of the checkpoint, in sequences. `file` has a line for each finished
+    noise_scale and consumed_samples are the values at the checkpoint, in sequences. `file` has a line for each finished
     branch, so that the same call resumes an interrupted calibration. Once the 16 branches that an interval needs are
     done, no branch begins that would end after `seconds`. `alpha` and `updates` are the run's adapt.alpha and
     noise_scale.critical_updates.
