@@ -155,8 +155,8 @@ ActivationGradient activate_backward(const at::Tensor& activation_gradient, cons
 
 // ---- embedding and loss -------------------------------------------------------------------------------------------
 
-// Cross-entropy for a vocabulary that may be split into parts (tensor parallelism). `first_token` is the first token of
-// this part, which has `vocab` rows of the table, or columns of the logits.
+// Embedding and cross-entropy for a vocabulary that may be split into parts (tensor parallelism). `first_token` is the
+// first token of this part, which has `vocab` rows of the table, or columns of the logits.
 
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens);  // tokens int64 [rows] -> [rows, width]
 // Looks up tokens in a part of the table. Tokens outside the part give zero rows.

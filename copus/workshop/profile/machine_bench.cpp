@@ -231,8 +231,8 @@ class MachineBench {
     }
   }
 
-  // Returns the time of a call. Cores are timed by the thread's own CPU time, so that other processes on them have less
-  // influence. A GPU's work is done when the host has waited for it.
+  // Returns the time on the clock that suits the probe. Cores are timed by the thread's own CPU time, so that other
+  // processes on them have less influence. A GPU's work is done when the host has waited for it.
   double now(const Probe& probe) const {
     if (device_.is_cpu()) return probe.computes ? thread_seconds() : real_seconds();
     kernels::synchronize(device_);
