@@ -110,6 +110,12 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("attn_logit_softcapping", model.attention_softcap, single_precision_or_zero);
   visitor.field("final_logit_softcapping", model.logits_softcap, single_precision_or_zero);
   visitor.field("use_parallel_residual", model.parallel_residual);
+  visitor.field("norm", model.norm);
+  visitor.field("block_norm", model.block_norm);
+  visitor.field("qk_norm", model.qk_norm);
+  visitor.field("hidden_act", model.activation);
+  visitor.field("gated_feed_forward", model.gated_feed_forward);
+  visitor.field("learned_positions", model.learned_positions);
   visitor.field("attention_bias", model.attention_output_bias);
   visitor.field("mlp_bias", model.feed_forward_bias);
   visitor.field("tie_word_embeddings", model.tie_word_embeddings);
