@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "copus/statistics/compared/branch_calibration.h"
+#include "copus/statistics/branch_calibration.h"
 
 namespace copus {
 

@@ -23,6 +23,7 @@ ELSEWHERE = {"noise_average"}
 NOT_WRITTEN_HERE = {
     "decisions.jsonl": {
         "state": "after 1,000 steps",
+        "calibration": "where a run measures its critical batch; cli.modelled_clock writes it",
         "unmeasured": "an adviser's; adviser.AdviserTest writes it",
         "ranks changed": "where ranks fail; cli.heal writes it",
     },

@@ -700,5 +700,41 @@ class Machines(HealingTest):
         self.assertFalse((self.folder / "r").exists())
 
 
+# A run that measures its critical batch by branches, with a policy that may choose the batch.
+CALIBRATING = """
+[adapt]
+policy = "copus"
+global_batches = [4, 8, 16]
+explore_budget = 0.9
+[noise_scale]
+window_samples = 512
+"""
+
+
+@unittest.skipUnless(WITH_TORCH, "training needs libtorch")
+class Calibrations(ProgramTest):
+    def test_a_rank_lost_in_a_branch_ends_the_calibration_and_not_the_run(self):
+        model = MODEL.replace("hidden_size = 64", "hidden_size = 16").replace("num_hidden_layers = 4", "num_hidden_layers = 1")
+        self.write_run("run.toml", steps=6000, model=model + CLUSTER + "[parallel]\ndata_parallel = 4\n" + CALIBRATING)
+        process = self.start("train", "run.toml", "--run-dir", "r", "--set", "train.global_batch=4", "--set",
+                             "train.micro_batch=1", "--set", "evaluate.interval=0", "--set", "data.held_out_fraction=0.02")
+        lost = False
+        for line in process.stdout:
+            if "branches to measure" in line and not lost:
+                ranks = ranks_of(process.pid, RANKS, lambda: process.poll() is None)
+                os.kill(ranks[RANKS - 1], signal.SIGKILL)
+                lost = True
+        self.assertEqual(process.wait(timeout=TIMEOUT), 0, process.stderr.read())
+        events = [json.loads(line) for line in (self.folder / "r" / "decisions.jsonl").read_text().splitlines()]
+        calibrations = [event for event in events if event["event"] == "calibration"]
+        self.assertEqual(calibrations[0]["reason"], "a rank was lost")
+        self.assertGreater(len(calibrations), 1, "the next one is made")
+        self.assertEqual([step["step"] for step in self.steps("r")], list(range(1, len(self.steps("r")) + 1)))
+        self.assert_done("replay", "r")
+
+    def steps(self, run):
+        return [json.loads(line) for line in (self.folder / run / "run.jsonl").read_text().splitlines()]
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

@@ -4,13 +4,19 @@ a large job on a cluster that is only described.
 Usage: modelled_clock_test.py PATH_TO_COPUS [unittest options].
 """
 
+import itertools
 import json
 import os
+import random
 import signal
+import time
 import unittest
 
 from free_port import free_port
 from program_test_support import MODELLED_CLOCK, TIMEOUT, WITH_TORCH, ProgramTest, batch_of
+
+KILL_ROUNDS = int(os.environ.get("COPUS_KILL_ROUNDS", "2"))
+CALIBRATED_STEPS = 4000
 
 JOB = """
 [parallel]
@@ -92,6 +98,53 @@ class Runs(ModelledClockTest):
         self.assertIn("resumed", output)
         self.assertNotIn("afresh", output)
         # The pause before the checkpoint is logged with the step after it, so a resumed run lacks it.
+        of_steps = lambda run: [{**record, "switch_seconds": None} for record in self.lines(run, "run.jsonl")]
+        self.assertEqual(of_steps("r"), of_steps("whole"), "times and decisions included")
+        events = lambda run: [event for event in self.lines(run, "decisions.jsonl") if event["event"] != "resumed"]
+        self.assertEqual(events("r"), events("whole"))
+        self.assert_done("replay", "r")
+
+    # With COPUS_KILL_ROUNDS=20 it is killed 20 times.
+    def test_a_run_that_is_killed_while_it_calibrates_itself_ends_as_one_that_is_not(self):
+        def write(name):
+            self.write_job(name, steps=CALIBRATED_STEPS, checkpoint_interval=41)
+            text = (self.folder / name).read_text()
+            self.write(name, text.replace("[adapt]", "[adapt]\nexplore_budget = 0.99"))
+
+        def calibrations(run):
+            return [event for event in self.lines(run, "decisions.jsonl") if event["event"] == "calibration"]
+
+        write("whole.toml")
+        output = self.assert_done("train", "whole.toml", "--run-dir", "whole").stdout
+        self.assertEqual(len(calibrations("whole")), 3, output)
+        self.assertIn("training stood still for", output)
+        self.assert_done("replay", "whole")
+        steps = self.lines("whole", "run.jsonl")
+        self.assertEqual([step["consumed_samples"] for step in steps],
+                         list(itertools.accumulate(step["global_batch"] for step in steps)), "no sample is skipped")
+
+        write("killed.toml")
+        chance = random.Random(5)
+        steps_of = [event["step"] for event in calibrations("whole")]
+        arguments = ["train", "killed.toml", "--run-dir", "r"]
+        within = 0
+        for number in range(KILL_ROUNDS):
+            at = steps_of[number * len(steps_of) // KILL_ROUNDS]
+            process = self.start(*arguments)
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if f"step {at}: trains" in line:
+                    break
+            else:
+                self.fail(f"step {at} was not a calibration: {''.join(said)}{process.stderr.read()}")
+            time.sleep(chance.uniform(0, 0.3))
+            process.kill()
+            process.communicate()
+            within += at not in [event["step"] for event in calibrations("r")]
+            arguments = ["train", "--resume", "--run-dir", "r"]
+        self.assertGreater(within, KILL_ROUNDS // 2 - 1, "kills were not within calibrations")
+        self.assert_done(*arguments)
         of_steps = lambda run: [{**record, "switch_seconds": None} for record in self.lines(run, "run.jsonl")]
         self.assertEqual(of_steps("r"), of_steps("whole"), "times and decisions included")
         events = lambda run: [event for event in self.lines(run, "decisions.jsonl") if event["event"] != "resumed"]

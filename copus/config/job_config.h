@@ -168,7 +168,8 @@ struct AdaptConfig {
   int64_t dwell_steps = 32;        // steps between changes of the batch, or a quarter of the run if that is less
   double dwell_pauses = 3;         // least time from a switch to trying another layout, in expected pauses of that move
   int64_t most_relayouts = 6;      // for copus and oracle: since the beginning, or since ranks or speeds changed
-  double loss_contract = 0.01;  // for copus and oracle: nats that a larger batch may raise the loss above its forecast
+  double loss_contract = 0.01;   // for copus and oracle: nats that a larger batch may raise the loss above its forecast
+  double explore_budget = 0.01;  // for copus: share of the run's time for branches that measure the critical batch
   // The phases of the learning rate's schedule in which the batch is kept, except by open-loop policies.
   std::vector<SchedulePhase> hold_in = {SchedulePhase::warm_up, SchedulePhase::decay};
   std::string schedule;             // for steps: batches by consumed samples or tokens, "0:768 250B:1536"

@@ -1,6 +1,7 @@
 #include "copus/config/model_section.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -93,6 +94,24 @@ ModelDescription describe_gemma(Json config, Architecture architecture, const st
   return model;
 }
 
+// The parts of a model that architecture "copus" leaves open and every other one fixes.
+constexpr std::array parts = {"norm", "block_norm", "qk_norm", "hidden_act", "gated_feed_forward", "learned_positions"};
+
+bool is_part(const std::string& field) { return std::ranges::find(parts, field) != parts.end(); }
+
+// Refuses a part in the section that the architecture does not have.
+void check_parts(const Setting& table, const ModelDescription& model) {
+  RunConfig run;
+  run.model = model;
+  for (const WrittenField& written : write_fields(run)) {
+    const bool is_of_model = written.section == "model" && is_part(written.key);
+    const Setting* given = is_of_model ? table.find(written.key) : nullptr;
+    if (given == nullptr || to_json(*given).dump() == written.value) continue;
+    throw UserError(concat(given->origin, ": a model of ", to_string(model.architecture), " has ", written.key, " = ",
+                           written.value, "; architecture = \"copus\" combines all parts freely"));
+  }
+}
+
 // Refuses a model that transformers would train with dropout, unless the run ignores it.
 ModelDescription describe(const ModelText& config, bool ignores_dropout) {
   ModelDescription model = parse_model_description(config.text, config.source);
@@ -154,6 +173,10 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
                  {"no_rope_layer_interval", defaults.no_rope_interval},
                  {"tie_word_embeddings", defaults.tie_word_embeddings}};
   for (const Setting& field : table.children) {
+    if (is_part(field.name)) {
+      if (architecture == Architecture::copus) config[field.name] = to_json(field);
+      continue;
+    }
     if (const auto owners = architectures_with(field.name); !owners.empty()) {
       const Json value = to_json(field);
       const bool is_owner = std::ranges::find(owners, architecture) != owners.end();
@@ -180,10 +203,12 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
     return std::ranges::find(owners, architecture) != owners.end();
   };
   if (owns("full_attention_interval")) describe_layer_types(config);
-  if (owns("sliding_rope_theta")) describe_rope_by_layer_type(config);
+  if (owns("sliding_rope_theta") && architecture != Architecture::copus) describe_rope_by_layer_type(config);
   const bool is_gemma = architecture == Architecture::gemma2 || architecture == Architecture::gemma3_text;
-  return is_gemma ? describe_gemma(std::move(config), architecture, where)
-                  : parse_model_description(config.dump(), where);
+  const ModelDescription model =
+      is_gemma ? describe_gemma(std::move(config), architecture, where) : parse_model_description(config.dump(), where);
+  check_parts(table, model);
+  return model;
 }
 
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config) {

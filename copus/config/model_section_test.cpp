@@ -88,6 +88,29 @@ TEST_F(ModelSection, MayBeInline) {
   EXPECT_TRUE(parse_with_model(concat(gpt_neox, "use_parallel_residual = true\n")).model.parallel_residual);
 }
 
+TEST_F(ModelSection, CombinesPartsFreely) {
+  const ModelDescription model =
+      parse_with_model(concat(inline_model, "architecture = 'copus'\nnorm = 'layer'\nblock_norm = 'both'\n",
+                              "qk_norm = 'projection'\nhidden_act = 'gelu'\ngated_feed_forward = false\n",
+                              "learned_positions = true\nattention_bias = true\nresidual_multiplier = 0.5\n",
+                              "attn_logit_softcapping = 20.0\nuse_parallel_residual = true\nsliding_window = 16\n"))
+          .model;
+  EXPECT_EQ(model.norm, NormKind::layer);
+  EXPECT_EQ(model.block_norm, BlockNorm::both);
+  EXPECT_EQ(model.qk_norm, QkNorm::projection);
+  EXPECT_EQ(model.activation, ActivationFunction::gelu);
+  EXPECT_TRUE(!model.gated_feed_forward && model.learned_positions && model.parallel_residual);
+  EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && !model.feed_forward_bias);
+  EXPECT_TRUE(model.residual_multiplier == 0.5 && model.attention_softcap == 20 && model.attention_window == 16);
+}
+
+// A resolved configuration names the parts of any architecture.
+TEST_F(ModelSection, TakesThePartsThatAnArchitectureHas) {
+  const std::string gpt2 = concat(inline_model, "architecture = 'gpt2'\n");
+  EXPECT_EQ(parse_with_model(concat(gpt2, "norm = 'layer'\nlearned_positions = true\n")).model,
+            parse_with_model(gpt2).model);
+}
+
 TEST_F(ModelSection, TakesLongrope) {
   const std::string phi3 = concat(inline_model, "architecture = 'phi3'\nmax_position_embeddings = 256\n");
   const auto with = [&](const std::string& lists) {
@@ -192,10 +215,13 @@ TEST_F(ModelSection, InlineMistakesNameTheLine) {
               AllOf(HasSubstr("run.toml:7"), HasSubstr("\"llama\", \"qwen2\", \"mistral\""), HasSubstr("bert")));
   EXPECT_THAT(error_with_model(concat(inline_model, "sliding_window = 64\n")),
               AllOf(HasSubstr("run.toml:7: model.sliding_window belongs to mistral"), HasSubstr("llama")));
-  EXPECT_THAT(
-      error_with_model(concat(inline_model, "architecture = 'olmo2'\nmlp_bias = true\n")),
-      HasSubstr(
-          "run.toml:8: model.mlp_bias belongs to llama, smollm3, gpt2, granite, gpt_neox; a model of olmo2 has none"));
+  EXPECT_THAT(error_with_model(concat(inline_model, "architecture = 'olmo2'\nmlp_bias = true\n")),
+              HasSubstr("run.toml:8: model.mlp_bias belongs to llama, smollm3, gpt2, granite, gpt_neox, copus; a model "
+                        "of olmo2 has none"));
+  EXPECT_THAT(error_with_model(concat(inline_model, "qk_norm = 'head'\n")),
+              AllOf(HasSubstr("run.toml:7: a model of llama has qk_norm = \"none\""), HasSubstr("\"copus\"")));
+  EXPECT_THAT(error_with_model(concat(inline_model, "architecture = 'copus'\nqk_norm = 'heads'\n")),
+              AllOf(HasSubstr("run.toml:8: model.qk_norm"), HasSubstr("\"projection\"")));
   const std::string gemma3 = concat(inline_model, "architecture = 'gemma3_text'\n");
   for (const char* other : {"1", "1.0", "3"}) {
     EXPECT_THAT(error_with_model(concat(gemma3, "embedding_multiplier = ", other)),

@@ -114,6 +114,12 @@ void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("attn_logit_softcapping", model.attention_softcap, single_precision_or_zero);
   visitor.field("final_logit_softcapping", model.logits_softcap, single_precision_or_zero);
   visitor.field("use_parallel_residual", model.parallel_residual);
+  visitor.field("norm", model.norm);
+  visitor.field("block_norm", model.block_norm);
+  visitor.field("qk_norm", model.qk_norm);
+  visitor.field("hidden_act", model.activation);
+  visitor.field("gated_feed_forward", model.gated_feed_forward);
+  visitor.field("learned_positions", model.learned_positions);
   visitor.field("attention_bias", model.attention_output_bias);
   visitor.field("mlp_bias", model.feed_forward_bias);
   visitor.field("tie_word_embeddings", model.tie_word_embeddings);
@@ -299,6 +305,7 @@ void visit_adapt(Job& job, Visitor& visitor) {
   visitor.field("dwell_pauses", job.adapt.dwell_pauses, any_factor_or_zero);
   visitor.field("most_relayouts", job.adapt.most_relayouts, at_least_zero);
   visitor.field("loss_contract", job.adapt.loss_contract, any_factor_or_zero);
+  visitor.field("explore_budget", job.adapt.explore_budget, share_below_one);
   visitor.field("hold_in", job.adapt.hold_in);
   visitor.field("schedule", job.adapt.schedule);
   visitor.field("late_switch_share", job.adapt.late_switch_share, share_below_one);

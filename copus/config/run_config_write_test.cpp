@@ -112,7 +112,8 @@ class RandomConfigs {
     if (model.architecture == Architecture::smollm3) model.no_rope_interval = whole(0, model.num_layers);
     model.max_position_embeddings = whole(2, INT32_MAX);
     const bool is_gemma = model.architecture == Architecture::gemma3_text || model.architecture == Architecture::gemma2;
-    const bool has_layer_types = model.architecture == Architecture::olmo3 || is_gemma;
+    const bool has_layer_types =
+        model.architecture == Architecture::olmo3 || model.architecture == Architecture::copus || is_gemma;
     const bool may_have_window =
         has_layer_types || model.architecture == Architecture::mistral || model.architecture == Architecture::phi3;
     if (may_have_window && coin()) {
@@ -139,6 +140,21 @@ class RandomConfigs {
     if (has_layer_types && coin()) model.full_attention_interval = whole(0, model.num_layers);
     model.rms_norm_eps = positive();
     model.rope_theta = positive();
+    if (model.architecture == Architecture::copus) {
+      model.norm = static_cast<NormKind>(whole(0, 1));
+      model.block_norm = static_cast<BlockNorm>(whole(0, 2));
+      model.qk_norm = static_cast<QkNorm>(whole(0, 2));
+      model.activation = static_cast<ActivationFunction>(whole(0, 2));
+      model.gated_feed_forward = coin();
+      model.learned_positions = coin();
+      model.parallel_residual = coin();
+      model.no_rope_interval = whole(0, model.num_layers);
+      model.embedding_multiplier = positive();
+      model.residual_multiplier = positive();
+      model.attention_multiplier = coin() ? 0 : positive();
+      model.logits_scaling = positive();
+      if (model.learned_positions) model.rope_theta = ModelDescription().rope_theta;
+    }
     if (model.architecture == Architecture::gpt2 || model.architecture == Architecture::gpt_neox) {
       model.norm = NormKind::layer;
       model.gated_feed_forward = false;
@@ -158,7 +174,8 @@ class RandomConfigs {
     }
     model.tie_word_embeddings = coin();
     model.initializer_range = 1 - share();
-    if (may("partial_rotary_factor") && model.head_dim % 4 == 0) model.partial_rotary_factor = 0.5;
+    if (!model.learned_positions && may("partial_rotary_factor") && model.head_dim % 4 == 0)
+      model.partial_rotary_factor = 0.5;
     if (!model.learned_positions && coin()) {
       RopeScaling& scaling = model.rope_scaling.emplace();
       scaling.type = model.architecture == Architecture::phi3 ? RopeType::longrope : static_cast<RopeType>(whole(0, 4));

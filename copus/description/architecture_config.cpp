@@ -225,6 +225,52 @@ void write_gemma3(const ModelDescription& model, Json& config) {
       model.full_attention_interval > 0 ? model.full_attention_interval : model.num_layers + 1;
 }
 
+// Reads the name of a part of a model; absent: the default.
+template <HasNames Part>
+void read_part(const Fields& config, const char* name, Part& part) {
+  const std::optional<std::string> text = config.text(name);
+  if (!text) return;
+  const std::optional<Part> found = find_value<Part>(*text);
+  if (!found) config.fail("\"", config.key(name), "\" is \"", *text, "\"; expected ", join(all_names<Part>(), ", "));
+  part = *found;
+}
+
+void read_copus_parts(const Fields& config, ModelDescription& model) {
+  read_part(config, "norm", model.norm);
+  read_part(config, "block_norm", model.block_norm);
+  read_part(config, "qk_norm", model.qk_norm);
+  read_part(config, "hidden_act", model.activation);
+  model.gated_feed_forward = config.boolean("gated_feed_forward", model.gated_feed_forward);
+  model.learned_positions = config.boolean("learned_positions");
+}
+
+void read_copus(const Fields& config, ModelDescription& model) {
+  read_granite(config, model);
+  model.no_rope_interval = config.integer("no_rope_layer_interval", max_layers, /*lowest=*/0).value_or(0);
+  model.sliding_rope_theta = config.positive_number("sliding_rope_theta").value_or(0);
+  model.attention_softcap = soft_cap(config, "attn_logit_softcapping", 0);
+  model.logits_softcap = soft_cap(config, "final_logit_softcapping", 0);
+  model.parallel_residual = config.boolean("use_parallel_residual");
+}
+
+void write_copus(const ModelDescription& model, Json& config) {
+  write_granite(model, config);
+  write_layer_types(model, config);
+  config["norm"] = to_string(model.norm);
+  config["block_norm"] = to_string(model.block_norm);
+  config["qk_norm"] = to_string(model.qk_norm);
+  config["hidden_act"] = to_string(model.activation);
+  config["gated_feed_forward"] = model.gated_feed_forward;
+  config["learned_positions"] = model.learned_positions;
+  config["no_rope_layer_interval"] = model.no_rope_interval;
+  config["use_parallel_residual"] = model.parallel_residual;
+  config["rope_parameters"]["partial_rotary_factor"] = model.partial_rotary_factor;
+  const auto or_null = [](double value) { return value > 0 ? Json(value) : Json(nullptr); };
+  config["sliding_rope_theta"] = or_null(model.sliding_rope_theta);
+  config["attn_logit_softcapping"] = or_null(model.attention_softcap);
+  config["final_logit_softcapping"] = or_null(model.logits_softcap);
+}
+
 constexpr int64_t default_sliding_window = 4096;
 
 ArchitectureConfig make_config(Architecture architecture) {
@@ -351,6 +397,32 @@ ArchitectureConfig make_config(Architecture architecture) {
               .aliases = gpt_neox_aliases,
               .read = read_gpt_neox,
               .write = write_gpt_neox};
+    case Architecture::copus:
+      return {.fields = {"norm",
+                         "block_norm",
+                         "qk_norm",
+                         "hidden_act",
+                         "gated_feed_forward",
+                         "learned_positions",
+                         "no_rope_layer_interval",
+                         "sliding_window",
+                         "full_attention_interval",
+                         "sliding_rope_theta",
+                         "partial_rotary_factor",
+                         "attention_bias",
+                         "mlp_bias",
+                         "embedding_multiplier",
+                         "residual_multiplier",
+                         "attention_multiplier",
+                         "logits_scaling",
+                         "attn_logit_softcapping",
+                         "final_logit_softcapping",
+                         "use_parallel_residual"},
+              .activation = {"hidden_act", {"silu", "gelu_pytorch_tanh", "gelu"}},
+              .rope = {.may_be_partial = true},
+              .read_parts = read_copus_parts,
+              .read = read_copus,
+              .write = write_copus};
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }

@@ -47,6 +47,8 @@ struct ArchitectureConfig {
   bool derives_intermediate_size = false;  // intermediate_size may be absent; `read` sets it
   const char* interval_field = nullptr;    // of full_attention_interval, beside layer_types
   std::span<const FieldAlias> aliases = {};
+  // Reads what other architectures compute alike in all models, before the common fields.
+  void (*read_parts)(const Fields& config, ModelDescription& model) = nullptr;
   // Reads the fields that no other architecture has, after the common ones.
   void (*read)(const Fields& config, ModelDescription& model) = nullptr;
   // Changes the common fields into what the architecture's class reads.

@@ -168,6 +168,7 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
   const ArchitectureConfig& own = config_of(parse_architecture(config));
   config.accept(own.aliases);
   ModelDescription model = own.defaults;
+  if (own.read_parts != nullptr) own.read_parts(config, model);
   model.vocab_size = config.required_integer("vocab_size", max_vocab_size);
   model.hidden_size = config.required_integer("hidden_size", max_width);
   if (!own.derives_intermediate_size || config.find("intermediate_size")) {

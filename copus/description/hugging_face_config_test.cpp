@@ -155,6 +155,42 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
   }
 }
 
+// Models of free parts are read back as they were written.
+TEST(HuggingFaceConfig, FreePartsReadBack) {
+  std::mt19937 random(7);
+  const auto draw = [&](int values) { return static_cast<int>(random() % static_cast<unsigned>(values)); };
+  for (int i = 0; i < 200; ++i) {
+    ModelDescription model = description_of(llama_config);
+    model.architecture = Architecture::copus;
+    model.norm = static_cast<NormKind>(draw(2));
+    model.block_norm = static_cast<BlockNorm>(draw(3));
+    model.qk_norm = static_cast<QkNorm>(draw(3));
+    model.activation = static_cast<ActivationFunction>(draw(3));
+    model.gated_feed_forward = draw(2) == 1;
+    model.learned_positions = draw(3) == 0;
+    model.no_rope_interval = draw(3);
+    model.qkv_bias = model.attention_output_bias = draw(2) == 1;
+    model.feed_forward_bias = draw(2) == 1;
+    model.parallel_residual = draw(2) == 1;
+    model.attention_window = draw(2) * 16;
+    if (model.attention_window > 0) model.full_attention_interval = draw(3);
+    model.sliding_rope_theta = draw(2) * 700.0;
+    if (!model.learned_positions && draw(2) == 1) model.partial_rotary_factor = 0.5;
+    if (draw(2) == 1) model.embedding_multiplier = 3;
+    if (draw(2) == 1) model.residual_multiplier = 0.3;
+    if (draw(2) == 1) model.attention_multiplier = 0.2;
+    if (draw(2) == 1) model.logits_scaling = 2.5;
+    if (draw(2) == 1) model.attention_softcap = 1.2;
+    if (draw(2) == 1) model.logits_softcap = 0.9;
+    model.tie_word_embeddings = draw(2) == 1;
+    if (model.learned_positions) {
+      model.rope_theta = ModelDescription().rope_theta;
+      model.rope_scaling.reset();
+    }
+    EXPECT_EQ(parse_model_description(to_hugging_face_config(model, "float32"), "written"), model) << i;
+  }
+}
+
 struct PublishedModel {
   const char* file;
   int64_t parameters;

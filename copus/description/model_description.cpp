@@ -36,6 +36,8 @@ std::string_view causal_language_model_class(Architecture architecture) {
       return "Gemma2ForCausalLM";
     case Architecture::gpt_neox:
       return "GPTNeoXForCausalLM";
+    case Architecture::copus:
+      return "CopusForCausalLM";
   }
   fail_check("known architecture", __FILE__, __LINE__, "");
 }

@@ -31,7 +31,8 @@ enum class Architecture {
   phi3,
   gemma3_text,
   gemma2,
-  gpt_neox
+  gpt_neox,
+  copus,  // ours: all parts combine freely, and no class of transformers reads it
 };
 template <>
 inline constexpr auto named_values<Architecture> =
@@ -47,7 +48,8 @@ inline constexpr auto named_values<Architecture> =
                                              {Architecture::phi3, "phi3"},
                                              {Architecture::gemma3_text, "gemma3_text"},
                                              {Architecture::gemma2, "gemma2"},
-                                             {Architecture::gpt_neox, "gpt_neox"}});
+                                             {Architecture::gpt_neox, "gpt_neox"},
+                                             {Architecture::copus, "copus"}});
 
 // The value in config.json's `architectures`: "LlamaForCausalLM".
 std::string_view causal_language_model_class(Architecture architecture);
@@ -101,19 +103,33 @@ enum class QkNorm {
   projection,  // all query heads of a token together, and all its key heads: one weight for each element of a
                // projection
 };
+template <>
+inline constexpr auto named_values<QkNorm> = std::to_array<NamedValue<QkNorm>>(
+    {{QkNorm::none, "none"}, {QkNorm::head, "head"}, {QkNorm::projection, "projection"}});
 
 // The norms of the residual stream. Norms of queries and keys are always RMSNorms.
 enum class NormKind {
   rms,    // x / rms(x) * weight (Zhang & Sennrich 2019)
   layer,  // (x - mean(x)) / std(x) * weight + bias (Ba et al. 2016)
 };
+template <>
+inline constexpr auto named_values<NormKind> =
+    std::to_array<NamedValue<NormKind>>({{NormKind::rms, "rms"}, {NormKind::layer, "layer"}});
 
 // Position of the norms of attention and of the feed-forward: x + block(norm(x)), x + norm(block(x)), or both.
 enum class BlockNorm { input, output, both };
+template <>
+inline constexpr auto named_values<BlockNorm> = std::to_array<NamedValue<BlockNorm>>(
+    {{BlockNorm::input, "input"}, {BlockNorm::output, "output"}, {BlockNorm::both, "both"}});
 
 // The activation function of the feed-forward: SiLU, or GELU, in its tanh approximation or exact (Hendrycks & Gimpel
 // 2016).
 enum class ActivationFunction { silu, gelu_tanh, gelu };
+template <>
+inline constexpr auto named_values<ActivationFunction> =
+    std::to_array<NamedValue<ActivationFunction>>({{ActivationFunction::silu, "silu"},
+                                                   {ActivationFunction::gelu_tanh, "gelu_pytorch_tanh"},
+                                                   {ActivationFunction::gelu, "gelu"}});
 
 // The factor of attention's scores, given a multiplier or, as 0, none.
 inline double score_scale(double multiplier, int64_t head_dim) {

@@ -50,7 +50,8 @@ Controller::Controller(const AnyConfig& config, const Configuration& initial, co
                             : initial_rate_cap(config_, initial.global_batch)),
       rate_factor_(rate_factor.value_or(initial_rate_factor(config_, initial.global_batch))),
       entered_({initial}),
-      outcomes_(config_) {
+      outcomes_(config_),
+      calibrations_(config_) {
   list_candidates();
   const PolicyKind policy = config_.adapt.policy;
   if (policy == PolicyKind::steps && !config_.adapt.advise) check_schedule_fits();
@@ -106,6 +107,7 @@ void Controller::visit_state(StateValues& values) {
   if (policy_) policy_->visit_state(values);
   values.require(learner_.has_value() ? 1 : 0);
   if (learner_) values(*learner_);
+  values(calibrations_);
   std::optional<int64_t> corrected_at = corrected_at_;
   values(corrected_at, corrected_open_steps_);
   bool is_regrouped = regrouped_with_.has_value();
@@ -115,6 +117,7 @@ void Controller::visit_state(StateValues& values) {
     values.visit_knowledge(*regrouped_with_, job_->prior());
   }
   if (!values.is_reading()) return;
+  follow_calibrations();
   if (is_regrouped) table_ = job_->table(*regrouped_with_, current_.strategy.world_size());
   list_candidates();
   if (learner_ && corrected_at == learner_->revision()) correct_candidates(corrected_open_steps_);
@@ -407,6 +410,31 @@ std::optional<std::string> Controller::why_refused(const Configuration& target) 
   return concat(to_string(target), " is predicted to need ", format_bytes(bytes), ", no less than the ",
                 format_bytes(memory_refusal_->bytes), " of ", to_string(memory_refusal_->configuration),
                 ", for which there was not enough memory: ", memory_refusal_->reason);
+}
+
+std::optional<CalibrationRequest> Controller::calibration_due() const {
+  if (!learner_ || !is_measured_ || under_way_ || pinned_) return std::nullopt;
+  const bool has_batches = std::ranges::any_of(candidates_, [this](const Candidate& candidate) {
+    return candidate.configuration.global_batch != current_.global_batch;
+  });
+  if (!has_batches) return std::nullopt;
+  return calibrations_.due(latest_, current_.global_batch, learner_->expected().seconds);
+}
+
+void Controller::calibrated(const RunCalibration& calibration) {
+  calibrations_.add(calibration);
+  inputs_.add(calibration.step);
+  inputs_.add(calibration.seconds);
+  inputs_.add(calibration.critical_batch.value_or(0));
+  inputs_.add(calibration.deviation.value_or(0));
+  follow_calibrations();
+}
+
+void Controller::follow_calibrations() {
+  if (!calibrations_.are_allowed()) return;
+  config_.noise_scale.critical_batches = calibrations_.critical_batches();
+  policy_->learn(calibrations_.critical_batches());
+  outcomes_.learn(calibrations_.critical_batches());
 }
 
 std::optional<SwitchIntent> Controller::command(const Command& command) {

@@ -17,6 +17,7 @@
 #include "copus/orchestrator/job_model.h"
 #include "copus/orchestrator/observation.h"
 #include "copus/orchestrator/policy.h"
+#include "copus/orchestrator/run_calibration.h"
 #include "copus/orchestrator/run_mark.h"
 #include "copus/orchestrator/state_values.h"
 #include "copus/orchestrator/step_time_learner.h"
@@ -106,6 +107,12 @@ class Controller {
   // under way is dropped; do not report it. The batch stays, so the controller keeps the measured step times and noise
   // scale, the factor on the learning rate, and a pin. Everything else restarts as after a re-layout.
   void ranks_changed(const RanksChanged& change);
+  // The calibration of the run by its own branches that is due, unless a switch is under way, the run is pinned, or
+  // there is no other batch to choose.
+  std::optional<CalibrationRequest> calibration_due() const;
+  // Records such a calibration. Decisions follow the critical batches that were measured so far (BatchWorth).
+  void calibrated(const RunCalibration& calibration);
+  const RunCalibrations& calibrations() const { return calibrations_; }
   // Obeys a command, and returns the switch that it causes, if any. Throws UserError if a target is infeasible or
   // another switch is under way; the message says why.
   std::optional<SwitchIntent> command(const Command& command);
@@ -154,6 +161,7 @@ class Controller {
   void enter(const Configuration& configuration);
   void restart_counting(double pause_seconds);
   void begin_switch(const SwitchIntent& intent, double predicted_gain);
+  void follow_calibrations();
   int64_t first_boundary(const Configuration& target) const;
   double critical_batch_at(double noise_scale) const;
   Corrected step_in(const Configuration& configuration, const Knowledge& knowledge) const;
@@ -201,6 +209,7 @@ class Controller {
   std::vector<Pause> pauses_;  // of the re-layouts so far
   InputHash inputs_;
   SwitchOutcomes outcomes_;
+  RunCalibrations calibrations_;
 };
 
 }  // namespace copus

@@ -80,6 +80,21 @@ struct RanksChanged {
   std::string reason;        // which ranks were lost, and how, or joined
 };
 
+// A calibration of the run by its own branches (run_calibration.h). Amounts are in samples.
+struct RunCalibration {
+  int64_t step = 0;  // the step boundary where the branches left the run
+  int64_t consumed_samples = 0;
+  std::optional<double> share_done = {};  // of the run, as in Observation
+  int64_t batch = 0;                      // the run's, to which the branches' batch is compared
+  int64_t branch_batch = 0;
+  int64_t branches = 0;    // that were trained
+  double noise_scale = 0;  // of the run there
+  double seconds = 0;      // for which the run stood still
+  // The result and the standard deviation of its logarithm; empty: see `reason`.
+  std::optional<double> critical_batch = {}, deviation = {};
+  std::string reason = {};  // why the branches show no critical batch; empty if they do
+};
+
 template <>
 inline constexpr auto named_values<SwitchReport::Outcome> =
     std::to_array<NamedValue<SwitchReport::Outcome>>({{SwitchReport::Outcome::moved, "moved"},

@@ -81,6 +81,8 @@ class Policy {
   // step runs in `current`.
   virtual bool is_due(const Observation& /*latest*/, const Configuration& /*current*/) const { return false; }
   virtual Choice choose(const Situation& situation) = 0;
+  // Replaces the measured critical batches of noise_scale.calibration, which the run has measured itself.
+  virtual void learn(const std::vector<MeasuredCriticalBatch>& /*critical_batches*/) {}
   // The belief about the noise scale that the learning rate's cap follows.
   virtual NoiseBelief belief(const Observation& latest) const { return believed_noise(latest); }
   // Lists the policy's state.

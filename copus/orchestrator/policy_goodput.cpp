@@ -108,6 +108,10 @@ class GoodputPolicy : public Policy {
     values(last_, direction_, batch_switched_at_, batch_seen_at_, turns_, contract_);
   }
 
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) override {
+    config_.noise_scale.critical_batches = critical_batches;
+  }
+
   NoiseBelief belief(const Observation& latest) const override {
     if (!truth_) return believed_noise(latest);
     const double phi = noise_at(*truth_, static_cast<double>(latest.consumed_samples));

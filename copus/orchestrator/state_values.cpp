@@ -84,6 +84,10 @@ void StateValues::visit(Observation& value) {
 
 void StateValues::visit(LossPoint& value) { (*this)(value.elapsed_seconds, value.loss); }
 
+void StateValues::visit(MeasuredCriticalBatch& value) {
+  (*this)(value.tokens, value.noise_scale, value.critical_batch, value.deviation);
+}
+
 void StateValues::visit(NormObservation& value) {
   (*this)(value.small_batch, value.small_squared_norm, value.large_batch, value.large_squared_norm);
 }

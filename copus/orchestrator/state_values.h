@@ -21,6 +21,7 @@
 namespace copus {
 
 struct LossPoint;
+struct MeasuredCriticalBatch;
 struct NormObservation;
 struct Observation;
 struct Realised;
@@ -76,6 +77,7 @@ class StateValues {
   void visit(ParallelStrategy& value);
   void visit(Observation& value);
   void visit(LossPoint& value);
+  void visit(MeasuredCriticalBatch& value);
   void visit(NormObservation& value);
   void visit(Measurement& value);
   void visit(MeasuredCell& value);

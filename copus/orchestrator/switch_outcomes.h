@@ -54,6 +54,11 @@ class SwitchOutcomes {
     void visit_state(StateValues& values) { values(switched, from_step_seconds, from_rate_factor, to_rate_factor); }
   };
 
+  // As Policy::learn.
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) {
+    config_.noise_scale.critical_batches = critical_batches;
+  }
+
   // Adds a step that was not skipped. `counts` is false in a warm-up.
   void observe(const Observation& observation, bool counts);
   void moved(const Promise& promise, int64_t consumed_samples, const Knowledge& knowledge);

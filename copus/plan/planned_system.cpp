@@ -250,6 +250,9 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
   if (system != PlannedSystem::copus && (model.parallel_residual || model.architecture == Architecture::gpt_neox)) {
     return concat("Copus does not plan GPT-NeoX for ", full_name(system));
   }
+  if (system != PlannedSystem::copus && model.architecture == Architecture::copus) {
+    return lacks("Copus' own architecture \"copus\"");
+  }
   if (system != PlannedSystem::copus && model.architecture == Architecture::phi3) {
     return concat("Copus does not plan Phi-3 for ", full_name(system));
   }

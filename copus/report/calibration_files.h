@@ -11,7 +11,7 @@
 
 #include "copus/config/job_config.h"
 #include "copus/report/line_log.h"
-#include "copus/statistics/compared/branch_calibration.h"
+#include "copus/statistics/branch_calibration.h"
 
 namespace copus {
 

@@ -263,6 +263,31 @@ struct Fields<Unmeasured> {
   }
 };
 
+template <>
+struct Fields<RunCalibration> {
+  static constexpr const char* name = "calibration";
+  static void visit(auto& event, auto&& visitor) {
+    visitor("step", event.step, json_count);
+    visitor("consumed_samples", event.consumed_samples, json_count);
+    visitor("share_done", event.share_done);
+    visitor("batch", event.batch, json_count_from_one);
+    visitor("branch_batch", event.branch_batch, json_count_from_one);
+    visitor("branches", event.branches, json_count);
+    visitor("noise_scale", event.noise_scale, json_positive);
+    visitor("critical_batch", event.critical_batch, json_positive);
+    visitor("deviation", event.deviation, json_positive);
+    visitor("seconds", event.seconds, json_seconds);
+    visitor("reason", event.reason);
+  }
+};
+
+// Throws UserError if the fields together describe an impossible event.
+void check_calibration(const RunCalibration& calibration) {
+  if (calibration.critical_batch.has_value() != calibration.deviation.has_value()) {
+    throw UserError("\"critical_batch\" and \"deviation\" are not both null or both numbers");
+  }
+}
+
 // Throws UserError if the fields together describe an impossible event.
 void check_ranks(const RanksChanged& change) {
   if (change.to.global_batch != change.from.global_batch) {
@@ -285,6 +310,7 @@ DecisionEvent read_event(const std::string& name, const Json& json) {
     if constexpr (std::is_same_v<Event, ControllerBegin>) check_version(json, decision_log_version);
     Fields<Event>::visit(event, Reader(json));
     if constexpr (std::is_same_v<Event, RanksChanged>) check_ranks(event);
+    if constexpr (std::is_same_v<Event, RunCalibration>) check_calibration(event);
     return event;
   } else {
     throw UserError(concat("\"event\" is \"", name, "\", which is not known"));

@@ -70,7 +70,7 @@ struct Unmeasured {
 };
 
 using DecisionEvent = std::variant<ControllerBegin, ControllerResumed, ControllerState, Decision, SwitchReport,
-                                   LoggedRealised, LoggedCommand, RanksChanged, Unmeasured>;
+                                   LoggedRealised, LoggedCommand, RanksChanged, Unmeasured, RunCalibration>;
 
 // The step boundary at which an event happened, after the observation of that step.
 int64_t step_of(const DecisionEvent& event);

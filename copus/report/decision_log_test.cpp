@@ -108,6 +108,20 @@ LoggedRealised realised_event() {
   return event;
 }
 
+RunCalibration calibration_event() {
+  return {.step = 512,
+          .consumed_samples = 8192,
+          .share_done = 0.01,
+          .batch = 16,
+          .branch_batch = 128,
+          .branches = 7,
+          .noise_scale = 30,
+          .seconds = 12.5,
+          .critical_batch = 55,
+          .deviation = 0.4,
+          .reason = "none"};
+}
+
 std::vector<DecisionEvent> every_event() {
   return {begin_event(),
           ControllerResumed{.step = 400},
@@ -116,7 +130,8 @@ std::vector<DecisionEvent> every_event() {
           switch_event(),
           realised_event(),
           ranks_event(),
-          Unmeasured{.step = 511, .reason = "the norm was None"}};
+          Unmeasured{.step = 511, .reason = "the norm was None"},
+          calibration_event()};
 }
 
 // Compares the members one by one. Otherwise a field that both writing and reading omit would go unnoticed.
@@ -225,6 +240,26 @@ TEST_F(DecisionLogTest, EveryFieldReadsBack) {
   const auto unmeasured = std::get<Unmeasured>(read[7]);
   EXPECT_EQ(unmeasured.step, 511);
   EXPECT_EQ(unmeasured.reason, "the norm was None");
+  const auto calibration = std::get<RunCalibration>(read[8]);
+  EXPECT_EQ(calibration.step, 512);
+  EXPECT_EQ(calibration.consumed_samples, 8192);
+  EXPECT_EQ(calibration.share_done, 0.01);
+  EXPECT_EQ(calibration.batch, 16);
+  EXPECT_EQ(calibration.branch_batch, 128);
+  EXPECT_EQ(calibration.branches, 7);
+  EXPECT_EQ(calibration.noise_scale, 30);
+  EXPECT_EQ(calibration.seconds, 12.5);
+  EXPECT_EQ(calibration.critical_batch, 55);
+  EXPECT_EQ(calibration.deviation, 0.4);
+  EXPECT_EQ(calibration.reason, "none");
+}
+
+TEST_F(DecisionLogTest, ACriticalBatchWithoutItsDeviationIsDamage) {
+  RunCalibration calibration = calibration_event();
+  calibration.deviation.reset();
+  EXPECT_THROW(decision_event_from_line(to_line(calibration)), UserError);
+  calibration.critical_batch.reset();
+  EXPECT_NO_THROW(decision_event_from_line(to_line(calibration)));
 }
 
 TEST_F(DecisionLogTest, WhatIsNotKnownReadsBackAsSuch) {
@@ -251,6 +286,9 @@ TEST_F(DecisionLogTest, FieldNamesAreStable) {
   EXPECT_EQ(fields(ControllerState{}), "event step begin_step configuration values ");
   EXPECT_EQ(fields(ControllerResumed{}), "event step ");
   EXPECT_EQ(fields(Unmeasured{}), "event step reason ");
+  EXPECT_EQ(fields(calibration_event()),
+            "event step consumed_samples share_done batch branch_batch branches noise_scale critical_batch deviation "
+            "seconds reason ");
   EXPECT_EQ(fields(decision_event()),
             "event step consumed_samples policy current moves target commit_after_step predicted_gain reason "
             "noise_scale noise_scale_low noise_scale_high critical_batch learning_rate phase clipped_share best "

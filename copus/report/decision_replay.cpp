@@ -185,6 +185,11 @@ class Follower {
   // Unmeasured steps left no observations.
   std::optional<std::string> apply(const Unmeasured&) { return std::nullopt; }
 
+  std::optional<std::string> apply(const RunCalibration& calibration) {
+    controller_.calibrated(calibration);
+    return std::nullopt;
+  }
+
   std::optional<std::string> apply(const ControllerResumed&) {
     controller_.resumed();
     return std::nullopt;
@@ -335,6 +340,7 @@ std::vector<Decision> replay_open_loop(const AnyConfig& config, const std::strin
       if (const auto* report = std::get_if<SwitchReport>(&*event)) controller.report(*report);
       if (const auto* change = std::get_if<RanksChanged>(&*event)) controller.ranks_changed(*change);
       if (std::holds_alternative<ControllerResumed>(*event)) controller.resumed();
+      if (const auto* calibration = std::get_if<RunCalibration>(&*event)) controller.calibrated(*calibration);
     }
   }
   return decisions;

@@ -108,6 +108,11 @@ class DecisionReplayTest : public TestDirectory {
         controller.ranks_changed(change);
         events.append(change);
       }
+      for (const RunCalibration& calibration : calibrations_) {
+        if (calibration.step != step) continue;
+        controller.calibrated(calibration);
+        events.append(calibration);
+      }
       if (const auto report = job.switch_if_due()) {
         SwitchReport outcome = *report;
         controller.report(outcome);
@@ -124,9 +129,39 @@ class DecisionReplayTest : public TestDirectory {
   std::string file_;
   std::vector<std::pair<int64_t, Command>> commands_;
   std::vector<std::pair<int64_t, int64_t>> ranks_;  // number of ranks after these steps
-  int64_t steps_between_states_ = 0;                // 0: no states are logged
-  bool is_short_of_memory_ = false;                 // if so, every switch is vetoed
+  std::vector<RunCalibration> calibrations_;
+  int64_t steps_between_states_ = 0;  // 0: no states are logged
+  bool is_short_of_memory_ = false;   // if so, every switch is vetoed
 };
+
+// Decisions follow what branches of the run have shown, also in a replay and after a logged state.
+TEST_F(DecisionReplayTest, CalibrationsAreReplayed) {
+  calibrations_ = {{.step = 200,
+                    .consumed_samples = 3200,
+                    .share_done = 0.01,
+                    .batch = 16,
+                    .branch_batch = 128,
+                    .branches = 7,
+                    .noise_scale = 70,
+                    .seconds = 3,
+                    .critical_batch = 10,
+                    .deviation = 0.3}};
+  steps_between_states_ = 150;
+  train(500);
+  const Replay replayed = replay(config_, records(), events());
+  EXPECT_FALSE(replayed.difference) << replayed.difference->what;
+  EXPECT_GT(replayed.decisions, 5);
+  const auto again = bring_up_to_date(config_, records(), events(), 500);
+  ASSERT_TRUE(again);
+  EXPECT_FALSE(again->difference);
+  EXPECT_EQ(again->controller.calibrations().critical_batches().size(), 1);
+
+  std::vector<DecisionEvent> without = events();
+  std::erase_if(without, [](const DecisionEvent& event) {
+    return std::holds_alternative<RunCalibration>(event) || std::holds_alternative<ControllerState>(event);
+  });
+  EXPECT_TRUE(replay(config_, records(), without).difference) << "decisions depend on it";
+}
 
 TEST_F(DecisionReplayTest, ARunReplaysToTheSameDecisions) {
   Configuration target = configuration_of(config_);

@@ -24,6 +24,7 @@ RegretOutcome outcome_of(const Scenario& scenario, const SimulatedRun& run) {
           .steps = run.steps,
           .relayouts = run.relayouts,
           .batch_changes = run.batch_changes,
+          .calibrations = run.calibrations,
           .pause_share = run.pause_seconds / run.seconds};
 }
 

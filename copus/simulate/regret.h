@@ -20,7 +20,7 @@ struct RegretOutcome {
   std::string job, worth, growth;  // names of its families
   double time = 1;
   double clairvoyant_time = 1;  // at most 1, and at most `time`
-  int64_t steps = 0, relayouts = 0, batch_changes = 0;
+  int64_t steps = 0, relayouts = 0, batch_changes = 0, calibrations = 0;
   double pause_share = 0;  // of the run's seconds
 
   double slowdown() const { return time - 1; }

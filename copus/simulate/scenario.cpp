@@ -181,7 +181,7 @@ std::vector<GrowthFamily> growth_families(ScenarioGroup group) {
   return families;
 }
 
-Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, std::optional<int64_t> steps) {
+Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, const ScenarioLength& asked) {
   COPUS_CHECK(number >= 0 && !jobs.empty(), number, ", ", jobs.size());
   const uint64_t seed = mix_bits(static_cast<uint64_t>(number) + 1);
   Draws draws(seed, "scenario");
@@ -192,11 +192,12 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
       draw_truth(group_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
 
   // The length is such that the run in its first batch has so many steps.
-  const double whole_steps = draws.log_uniform(2000, 20000);
+  const double drawn_steps = draws.log_uniform(2000, 20000);
+  const double whole_steps = asked.whole_steps ? static_cast<double>(*asked.whole_steps) : drawn_steps;
   const double samples_per_progress = truth_of(draw, 1).samples_to(1, first_batch);
   const double whole_length = whole_steps * static_cast<double>(first_batch) / samples_per_progress;
   const Truth truth = truth_of(draw, whole_length);
-  const double length = steps ? progress_after(truth, *steps, first_batch) : whole_length;
+  const double length = asked.steps ? progress_after(truth, *asked.steps, first_batch) : whole_length;
 
   const StepTimeError error{.residual = draws.log_uniform(0.025, 0.085)};
   const TrueSeconds seconds = draw_true_seconds(*job.believed, error, seed);
@@ -217,6 +218,7 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
                           .step_deviation = draws.log_uniform(0.03, 0.3),
                           .spike_probability = 0.002,
                           .spike_factor = draws.log_uniform(3, 100)};
+  Draws branches(seed, "branches");
   return {{.seed = seed,
            .truth = truth,
            .seconds = seconds,
@@ -226,6 +228,9 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, st
            .noise_follows_schedule = is_by_prior,
            .noise_drift = is_by_prior ? draws.log_uniform(0.05, 0.4) : 0,
            .stalled_steps = is_by_prior ? draws.log_uniform(0.5, 8) : 0,
+           .branch_error = branches.log_uniform(0.08, 0.3),
+           .is_higher_rate_better = branches.uniform() < 0.5,
+           .loss_of_other_rate = branches.log_uniform(0.02, 1),
            .spread = spread,
            .end = end},
           number,

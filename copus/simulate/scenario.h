@@ -71,10 +71,14 @@ struct Scenario : SimulatedWorld {
   ClairvoyantRun clairvoyant;
 };
 
-// Makes the scenario of a number and its job; equal arguments give equal scenarios. If `steps` is given, the run ends
-// at the progress that its first batch reaches in that many steps, and the truth is still the truth of the whole run.
-Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs,
-                       std::optional<int64_t> steps = std::nullopt);
+// Lengths in place of the scenario's own.
+struct ScenarioLength {
+  std::optional<int64_t> whole_steps = {};  // of the whole run in its first batch; empty: drawn from 2,000 to 20,000
+  std::optional<int64_t> steps = {};  // where the run ends, in its first batch; the truth is that of the whole run
+};
+
+// Makes a scenario; the same number, jobs and length give the same.
+Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, const ScenarioLength& length = {});
 
 // Returns what branches of an earlier run of the same job, in the scenario's first batch, would have measured at 1, 4
 // and 16 % of its progress: the true critical batches, with a standard error of 0.3 in their logarithms.

@@ -90,7 +90,7 @@ TEST(Scenario, ARunInItsFirstBatchHasTwoToTwentyThousandSteps) {
 TEST(Scenario, ACutRunEndsAfterSoManyStepsInItsFirstBatch) {
   const std::vector<SimulatedJob> jobs = {small_job()};
   for (int64_t number = 0; number < 20; ++number) {
-    const Scenario cut = make_scenario(number, jobs, 50), &whole = scenarios()[static_cast<size_t>(number)];
+    const Scenario cut = make_scenario(number, jobs, {.steps = 50}), &whole = scenarios()[static_cast<size_t>(number)];
     const int64_t batch = cut.config.train.global_batch;
     EXPECT_NEAR(cut.truth.samples_to(cut.best_static.progress, batch) / static_cast<double>(batch), 50, 1e-6);
     EXPECT_EQ(cut.end.kind, whole.end.kind);

@@ -38,9 +38,11 @@ class SimulatedTraining {
     while (true) {
       const TruthPiece before = walk_.piece();
       if (step()) break;
-      const Reaction reaction = controller_.observe(observation(before));
+      seen_ = observation(before);
+      const Reaction reaction = controller_.observe(seen_);
       if (listener && reaction.decision) listener({*reaction.decision, walk_.piece(), run_.seconds});
       if (reaction.intent) intent_ = reaction.intent;
+      if (const auto request = controller_.calibration_due(); request && calibrate(*request)) break;
       if (intent_ && intent_->commit_after_step == run_.steps && carry_out(*std::exchange(intent_, std::nullopt)))
         break;
     }
@@ -137,6 +139,48 @@ class SimulatedTraining {
     return std::max(0.0, (static_cast<double>(limit_in_tokens(limits)) - tokens) * observed_seconds_ / tokens);
   }
 
+  // Measures the critical batch as branches would, and pays their time; tells whether the run has ended meanwhile.
+  bool calibrate(const CalibrationRequest& request) {
+    const auto batch = static_cast<double>(request.batch);
+    const auto larger = static_cast<double>(branch_batch_of(request.batch));
+    RunCalibration calibration{.step = run_.steps,
+                               .consumed_samples = consumed_samples_,
+                               .share_done = seen_.share_done,
+                               .batch = request.batch,
+                               .branch_batch = branch_batch_of(request.batch),
+                               .noise_scale = *seen_.noise_scale,
+                               .seconds = cost_of(request) / batch * step_seconds_};
+    const double truth = walk_.piece().critical_batch;
+    BranchEfficiencies efficiencies;
+    const double common_error = world_.branch_error * std::sqrt(0.5) * draws_.normal();
+    for (const BranchOutcome& branch : branches_of(request)) {
+      ++calibration.branches;
+      if (branch.batch == batch) continue;
+      const double error = common_error + world_.branch_error * std::sqrt(0.5) * draws_.normal();
+      const bool is_at_best_rate = (branch.rate_exponent > 0) == world_.is_higher_rate_better;
+      const double logarithm =
+          std::log((truth + batch) / (truth + larger)) + error - (is_at_best_rate ? 0 : world_.loss_of_other_rate);
+      if (logarithm < std::log(1.0 / 8) || logarithm > std::log(12.0 / 8)) continue;  // beyond the ladder
+      efficiencies.values.push_back({.batch = larger,
+                                     .rate_exponent = branch.rate_exponent,
+                                     .repetition = branch.repetition,
+                                     .logarithm = logarithm});
+    }
+    if (const auto critical = critical_batch_of(efficiencies, larger, batch, request.repetitions)) {
+      calibration.critical_batch = critical->value;
+      calibration.deviation = critical->deviation;
+    } else {
+      calibration.reason = "the branches only bound it";
+    }
+    ++run_.calibrations;
+    run_.pause_seconds += calibration.seconds;
+    run_.seconds += calibration.seconds;
+    observed_seconds_ += calibration.seconds;
+    if (world_.end.kind == ScenarioEnd::Kind::seconds && run_.seconds >= world_.end.value) return true;
+    controller_.calibrated(calibration);
+    return false;
+  }
+
   // Carries the switch out; tells whether the run has ended in its pause.
   bool carry_out(const SwitchIntent& intent) {
     const Configuration& target = intent.configuration;
@@ -196,6 +240,7 @@ class SimulatedTraining {
   int64_t measured_samples_ = 0;  // samples up to the latest step that measured norms
   double observed_seconds_ = 0;
   double stalled_steps_ = 0;
+  Observation seen_;  // the latest
   SimulatedRun run_;
 };
 

@@ -26,7 +26,8 @@ struct SimulatedRun {
   int64_t steps = 0;
   int64_t relayouts = 0;
   int64_t batch_changes = 0;           // switches to another global batch; one may be a re-layout as well
-  double pause_seconds = 0;            // within `seconds`
+  int64_t calibrations = 0;            // by branches
+  double pause_seconds = 0;            // within `seconds`, for re-layouts and calibrations
   Configuration last = {};             // that it ended in
   std::vector<Arrival> arrivals = {};  // at the milestones that it has passed
 };

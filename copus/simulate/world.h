@@ -26,6 +26,9 @@ struct SimulatedWorld {
   // and has no influence on the critical batch.
   double noise_drift = 0;
   double stalled_steps = 0;  // steps' worth of progress that a change of the batch costs
+  double branch_error = 0;   // standard deviation of what a branch shows of ln SE, half of its variance common to all
+  bool is_higher_rate_better = false;  // for branches of a larger batch
+  double loss_of_other_rate = 0;       // in ln SE
   NormSpread spread;
   ScenarioEnd end;
   std::vector<double> milestones = {};  // progress values, ascending, at which the run's time is recorded

@@ -178,6 +178,13 @@ std::string Adaptation::after_switch(const SwitchReport& report) {
   return text;
 }
 
+void Adaptation::after_calibration(const RunCalibration& calibration) {
+  log_.append(calibration);
+  controller_.calibrated(calibration);
+  note_(concat("step ", calibration.step, ": ", describe(calibration), "; training stood still for ",
+               format_duration(calibration.seconds)));
+}
+
 void Adaptation::after_ranks_changed(const RanksChanged& change) {
   log_.append(change);
   predicted_gain_.reset();

@@ -41,6 +41,8 @@ class Adaptation {
   Reaction after_step(const StepRecord& record);
   // Reports the outcome of a switch to the controller. Returns the text that was logged.
   std::string after_switch(const SwitchReport& report);
+  // Reports a calibration to the controller.
+  void after_calibration(const RunCalibration& calibration);
   // Reports a change of the job's ranks to the controller.
   void after_ranks_changed(const RanksChanged& change);
   // Executes a user's command at the boundary after `step`, as Controller::command does.

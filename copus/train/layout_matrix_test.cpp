@@ -327,6 +327,14 @@ TEST_F(LayoutMatrix, ParallelResiduals) {
               {{ranks(2, 2, 1), zero_3, recompute(Recompute::attention)}, {ranks(2, 2, 2), zero_2, zb_h1}});
 }
 
+TEST_F(LayoutMatrix, FreeParts) {
+  const Change epsilon = [](RunConfig& config) { config.optimizer.epsilon = 1e-6; };
+  expect_same({free_parts, tied, epsilon},
+              {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1}, {ranks(1, 4, 2), interleaved, recompute(Recompute::full)}});
+  expect_same({free_parts, sequence_parallel, micro_batch(4), epsilon},
+              {{ranks(2, 2, 1), zero_3, recompute(Recompute::attention)}, {ranks(2, 2, 2), zero_2, zb_h1}});
+}
+
 TEST_F(LayoutMatrix, PartialRotaryEmbeddings) {
   expect_same({like_phi3}, {{ranks(1, 4, 1)}, {ranks(1, 4, 2), zb_h1, recompute(Recompute::full)}});
 }

@@ -84,6 +84,16 @@ void RunLeader::add(const RanksChanged& change, Trainer& trainer) {
   if (stragglers_) stragglers_->change_layout(trainer.configuration().strategy);
 }
 
+double RunLeader::seconds_of(const CalibrationRequest& request) const {
+  return cost_of(request) / static_cast<double>(request.batch) * adaptation_->controller().expected_step().seconds;
+}
+
+void RunLeader::begin_calibration(const CalibrationRequest& request, int64_t step) {
+  sync_logs();
+  output_->note(concat("step ", step, ": trains ", branches_of(request).size(),
+                       " branches to measure the critical batch, for about ", format_duration(seconds_of(request))));
+}
+
 void RunLeader::note_stragglers(Trainer& trainer) {
   if (!stragglers_) return;
   for (const auto& [step, seconds_by_rank] : trainer.take_seconds()) {

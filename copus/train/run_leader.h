@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "copus/data/dataset.h"
 #include "copus/orchestrator/step_time_learner.h"
@@ -47,6 +48,16 @@ class RunLeader {
   // Call when a checkpoint has been begun.
   void has_begun_checkpoint() { wants_checkpoint_ = false; }
   void add(const SwitchReport& report, const Trainer& trainer);
+  // The calibration by branches that is due after the latest step.
+  std::optional<CalibrationRequest> calibration_due() const { return adaptation_->controller().calibration_due(); }
+  // Forecasts how long its branches take, on the run's clock.
+  double seconds_of(const CalibrationRequest& request) const;
+  // Tells the user that training stands still for branches after this step, and for about how long.
+  void begin_calibration(const CalibrationRequest& request, int64_t step);
+  void add(const RunCalibration& calibration) { adaptation_->after_calibration(calibration); }
+  const std::vector<MeasuredCriticalBatch>& critical_batches() const {
+    return adaptation_->controller().calibrations().critical_batches();
+  }
   // Checks the steps whose seconds have arrived on rank 0 since the last call.
   void note_stragglers(Trainer& trainer);
   // Announces what was decided before the run was interrupted and what no step has passed to the other ranks yet.

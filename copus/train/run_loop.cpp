@@ -1,6 +1,7 @@
 #include "copus/train/run_loop.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <iterator>
 #include <string>
@@ -14,7 +15,9 @@
 #include "copus/base/write_error.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/description/mesh.h"
+#include "copus/orchestrator/run_calibration.h"
 #include "copus/report/timeline.h"
+#include "copus/train/run_branches.h"
 #include "copus/train/step_agreement.h"
 #include "copus/train/step_completion.h"
 
@@ -95,6 +98,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
       checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, plan_.config.wait_limit,
       [this] { return gives_up_checkpoint(); }, waits);
   if (leader_) leader_->go_on_adapting(trainer_);
+  share_critical_batches();
   if (passed.record) at_boundary(*passed.record, passed);
   if (std::exchange(passed.may_owe_evaluation, false)) evaluate_what_is_owed();
   note_change(passed);
@@ -124,6 +128,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
 // Does everything that is due after a step, or the rest of it if the ranks were interrupted there.
 void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   held_out_loss_.reset();
+  const bool calibrates = trainer_.stop_reason() == StopReason::calibrate && !trainer_.finished();
   const bool is_new = passed.written < record.step;
   if (is_new) {
     if (trainer_.finished() || is_evaluation_due(record, plan_.config)) {
@@ -139,9 +144,13 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
     make_switch(passed);
   }
   note_change(passed);
+  note_lost_calibration(passed);
   if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
+  // Before a checkpoint of this step, which holds the time that the branches took.
+  if (is_new && calibrates) calibrate(passed);
   // Ranks that join or leave do not wait for a checkpoint that is due now. It is written right after they have.
-  const bool goes_on = end_reason() == StopReason::none && trainer_.stop_reason() != StopReason::regroup;
+  const bool regroups = trainer_.stop_reason() == StopReason::regroup || stopped_while_paused_ == StopReason::regroup;
+  const bool goes_on = end_reason() == StopReason::none && !regroups;
   if (goes_on && is_sound() && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
 }
 
@@ -202,11 +211,81 @@ void RunLoop::stand_still(PassedBoundary& passed) {
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
+// Measures the critical batch by branches of the run, if that is still due after this step. A calibration that does not
+// reach its end counts too: otherwise a run that is interrupted often would begin it for ever.
+void RunLoop::calibrate(PassedBoundary& passed) {
+  std::array<int64_t, 2> words = {};
+  if (leader_) {
+    const CalibrationRequest request = leader_->calibration_due().value_or(CalibrationRequest());
+    words = {request.batch, request.repetitions};
+  }
+  world_.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
+  if (words[1] == 0) return;
+  const CalibrationRequest request{words[0], words[1]};
+  passed.calibration = calibration_of(request, *passed.record, trainer_);
+  passed.calibration->reason = "a rank was lost";
+  if (leader_) leader_->begin_calibration(request, passed.record->step);
+  const double step_of_branch = longest_step_ * static_cast<double>(branch_batch_of(request.batch) / request.batch);
+  const auto stop = [&] {
+    const StopReason reason = reason_to_stop(step_of_branch);
+    const bool regroups = leader_ != nullptr && membership_ != nullptr && membership_->regroup_wanted();
+    return reason == StopReason::none && regroups ? StopReason::regroup : reason;
+  };
+  const auto between_branches = [&] {
+    checkpoints_->look();
+    if (leader_) leader_->look(passed.record->step, /*standing=*/false, trainer_);
+  };
+  const BranchesEnd end =
+      train_branches(plan_.config, request, *passed.record, trainer_, dataset_, world_, stop, between_branches);
+  stopped_while_paused_ = end.stopped;
+  trainer_.spend(end.calibration.seconds);
+  passed.calibration.reset();
+  if (leader_) leader_->add(end.calibration);
+  share_critical_batches();
+}
+
+// Logs a calibration that a lost rank has ended. Ranks that were spare meanwhile may remember an older one.
+void RunLoop::note_lost_calibration(PassedBoundary& passed) {
+  const std::optional<RunCalibration> calibration = std::exchange(passed.calibration, std::nullopt);
+  if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->add(*calibration);
+}
+
+// Whether a calibration is due and its branches end before the time limit. The clocks that a run can imagine do not
+// tell how long branches take.
+bool RunLoop::is_calibration_due() const {
+  if (!is_sound() || dataset_.held_out_samples() == 0) return false;
+  const std::optional<CalibrationRequest> request = leader_->calibration_due();
+  if (!request || plan_.config.cluster.clock != ClockKind::real) return request.has_value();
+  constexpr double margin = 1.5;
+  return stop_.has_time_for(margin * leader_->seconds_of(*request));
+}
+
+// Tells all ranks by which critical batches the run's records state their own.
+void RunLoop::share_critical_batches() {
+  if (!RunCalibrations(plan_.config).are_allowed()) return;
+  std::vector<double> values;
+  if (leader_) {
+    for (const MeasuredCriticalBatch& one : leader_->critical_batches()) {
+      values.insert(values.end(), {one.tokens, one.noise_scale, one.critical_batch, one.deviation});
+    }
+  }
+  int64_t count = std::ssize(values);
+  world_.everyone().broadcast(&count, 1, DataType::int64, 0);
+  if (count == 0) return;
+  values.resize(static_cast<size_t>(count));
+  world_.everyone().broadcast(values.data(), count, DataType::float64, 0);
+  std::vector<MeasuredCriticalBatch> critical_batches;
+  for (size_t i = 0; i < values.size(); i += 4) {
+    critical_batches.push_back({values[i], values[i + 1], values[i + 2], values[i + 3]});
+  }
+  trainer_.learn(critical_batches);
+}
+
 // Reason to stop, which reserves time for the checkpoint and for a next step that may be longer than any before. If
 // ranks may join and leave, a rank that receives a signal asks to leave; the launcher decides whether the run ends.
-StopReason RunLoop::reason_to_stop() const {
+StopReason RunLoop::reason_to_stop(double longest_step) const {
   const double to_write = std::max(checkpoint_seconds(plan_.config), checkpoints_->longest_seconds());
-  const StopReason reason = stop_.reason(to_write + 2 * longest_step_ + seconds_to_draw());
+  const StopReason reason = stop_.reason(to_write + 2 * std::max(longest_step_, longest_step) + seconds_to_draw());
   if (membership_ == nullptr || (reason != StopReason::terminate && reason != StopReason::none)) return reason;
   if (reason == StopReason::terminate) membership_->ask_to_leave();
   return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
@@ -233,7 +312,8 @@ StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   if (reason != StopReason::none || leader_ == nullptr) return reason;
   if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
   if (is_sound() && (leader_->wants_checkpoint() || is_checkpoint_overdue(passed))) return StopReason::checkpoint;
-  return leader_->control().pause_wanted() ? StopReason::pause : reason;
+  if (leader_->control().pause_wanted()) return StopReason::pause;
+  return is_calibration_due() ? StopReason::calibrate : reason;
 }
 
 // Called on rank 0 while all ranks wait for a disk. Returns whether ranks that want to join or leave have waited long
@@ -260,7 +340,8 @@ void RunLoop::note_given_up(PassedBoundary& passed) {
 StopReason RunLoop::end_reason() const {
   const bool was_paused = stopped_while_paused_ != StopReason::none;
   const StopReason reason = was_paused ? stopped_while_paused_ : trainer_.stop_reason();
-  const bool goes_on = reason == StopReason::pause || reason == StopReason::regroup || reason == StopReason::checkpoint;
+  const bool goes_on = reason == StopReason::pause || reason == StopReason::regroup ||
+                       reason == StopReason::checkpoint || reason == StopReason::calibrate;
   return goes_on ? StopReason::none : reason;
 }
 

@@ -20,12 +20,13 @@ namespace copus {
 
 // The progress of a run apart from its training state. The remaining ranks continue from it when others have failed.
 struct PassedBoundary {
-  std::optional<StepRecord> record = {};         // of the latest step; empty before the first one
-  int64_t written = 0;                           // the latest step that was logged and decided on
-  std::optional<SwitchReport> last_switch = {};  // made after the latest step
-  std::optional<RanksChanged> change = {};       // of the ranks, after the latest step, not yet logged by rank 0
-  std::optional<int64_t> last_checkpoint = {};   // step of the latest checkpoint
-  bool may_owe_evaluation = false;               // just resumed from a checkpoint; the same on all ranks
+  std::optional<StepRecord> record = {};           // of the latest step; empty before the first one
+  int64_t written = 0;                             // the latest step that was logged and decided on
+  std::optional<SwitchReport> last_switch = {};    // made after the latest step
+  std::optional<RanksChanged> change = {};         // of the ranks, after the latest step, not yet logged by rank 0
+  std::optional<RunCalibration> calibration = {};  // that has begun after the latest step, not yet logged by rank 0
+  std::optional<int64_t> last_checkpoint = {};     // step of the latest checkpoint
+  bool may_owe_evaluation = false;                 // just resumed from a checkpoint; the same on all ranks
   // When the latest checkpoint was begun; without one, when the run was begun.
   std::chrono::steady_clock::time_point checkpointed_at = std::chrono::steady_clock::now();
 };
@@ -48,7 +49,11 @@ class RunLoop {
   void note_change(PassedBoundary& passed);
   void make_switch(PassedBoundary& passed);
   void stand_still(PassedBoundary& passed);
-  StopReason reason_to_stop() const;
+  void calibrate(PassedBoundary& passed);
+  void note_lost_calibration(PassedBoundary& passed);
+  void share_critical_batches();
+  StopReason reason_to_stop(double longest_step = 0) const;
+  bool is_calibration_due() const;
   double seconds_to_draw() const;
   bool is_checkpoint_overdue(const PassedBoundary& passed) const;
   StopReason reason_to_halt(const PassedBoundary& passed) const;
@@ -73,11 +78,11 @@ class RunLoop {
   const StopRequest& stop_;
   RunLeader* const leader_;
   Membership* const membership_;
-  std::optional<HeldOutLoss> held_out_loss_;  // of the weights after the latest step
-  StopReason stopped_while_paused_ = StopReason::none;
-  bool has_advanced_ = false;       // progress has been reported to the launcher
-  double longest_step_ = 0;         // seconds on the real clock
-  int64_t steps_ = 0, traced_ = 0;  // counts of this process only
+  std::optional<HeldOutLoss> held_out_loss_;            // of the weights after the latest step
+  StopReason stopped_while_paused_ = StopReason::none;  // or while branches trained
+  bool has_advanced_ = false;                           // progress has been reported to the launcher
+  double longest_step_ = 0;                             // seconds on the real clock
+  int64_t steps_ = 0, traced_ = 0;                      // counts of this process only
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<std::chrono::steady_clock::time_point> regroup_wanted_since_;  // on rank 0
   bool diverged_ = false;

@@ -70,7 +70,7 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
 constexpr int64_t one_interrupted = 1;
 constexpr int64_t one_terminated = int64_t{1} << 28;  // counts fewer than 2^28 ranks
 constexpr int64_t one_reason = int64_t{1} << 56;
-static_assert(static_cast<int64_t>(StopReason::checkpoint) < INT64_MAX / one_reason);
+static_assert(static_cast<int64_t>(StopReason::calibrate) < INT64_MAX / one_reason);
 
 int64_t to_word(StopReason reason, int64_t rank) {
   const int64_t told = reason == StopReason::interrupt   ? one_interrupted

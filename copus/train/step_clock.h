@@ -41,8 +41,8 @@ class StepClock {
     world_.health().set_expected_step_seconds(0);  // no expectation for the work between steps
   }
 
-  // Records that training paused for `seconds` to change its configuration. The next step's record contains the pause.
-  void add_pause(double seconds) { pause_seconds_ = seconds; }
+  // Records that training paused for `seconds` before the next step, whose record contains the sum of such pauses.
+  void add_pause(double seconds) { pause_seconds_ = pause_seconds_.value_or(0) + seconds; }
   std::optional<double> take_pause() { return std::exchange(pause_seconds_, std::nullopt); }
   // Drops the expected step time, since the following steps run in another configuration.
   void forget_expectation() { expected_seconds_ = 0; }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/config/run_config.h"
@@ -33,8 +34,13 @@ class StepCompletion {
 
   const UpdateRule& rule() const { return *rule_; }
 
-  // Returns the update of the step after `state`. Empty if none of the step's tokens carries loss. Also empty if the
-  // numbers are not finite; the step is then skipped. `agreed.loss` is the mean per token.
+  // Records state critical batches by these measured ones from the next step on (noise_scale.calibration).
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) {
+    config_.noise_scale.critical_batches = critical_batches;
+  }
+
+  // The update of the step after `state`. Empty if none of the step's tokens carries loss, and if the numbers are not
+  // finite, in which case the step is skipped. `agreed.loss` is the mean per token.
   std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
 
   // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record

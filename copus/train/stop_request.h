@@ -6,9 +6,9 @@
 
 namespace copus {
 
-// Reasons to stop. `pause`, `regroup` and `checkpoint` do not end the run. All ranks leave the step together, to pause,
-// to let ranks join or leave, or to write a checkpoint that was not scheduled.
-enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint };
+// Reasons to stop. `pause`, `regroup`, `checkpoint` and `calibrate` do not end the run. All ranks leave the step
+// together, to pause, to let ranks join or leave, to write a checkpoint that was not scheduled, or to train branches.
+enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint, calibrate };
 
 // Catches the stop signals (copus/base/stop_signals.h) as long as an object exists, so that a run can finish its step
 // and write a checkpoint instead of being killed. A second SIGINT or SIGTERM ends the process at once, even within a

@@ -286,6 +286,36 @@ void Trainer::branch_from(const Checkpoint& checkpoint, int64_t skipped_samples)
   state_.rate_factor = 1;
 }
 
+void Trainer::branch_from(const Trainer& trunk, int64_t skipped_samples) {
+  COPUS_CHECK(configuration().strategy == trunk.configuration().strategy, to_string(configuration()), " from ",
+              to_string(trunk.configuration()));
+  whole_parameters();
+  trunk.whole_parameters();
+  const std::vector<BucketState> to = model_->state(), from = trunk.model_->state();
+  COPUS_CHECK(to.size() == from.size(), to.size(), ", ", from.size());
+  const auto copy = [](const at::Tensor& target, const at::Tensor& source) {
+    if (target.defined()) target.copy_(source);
+  };
+  for (size_t bucket = 0; bucket < to.size(); ++bucket) {
+    copy(to[bucket].weight, from[bucket].weight);
+    copy(to[bucket].master, from[bucket].master);
+    for (size_t slot = 0; slot < to[bucket].slots.size(); ++slot)
+      copy(to[bucket].slots[slot], from[bucket].slots[slot]);
+  }
+  model_->optimizer->set_steps(trunk.state_.optimizer_steps);
+  const Configuration own = configuration();
+  state_ = trunk.state_;
+  state_.configuration = own;
+  state_.consumed_samples += skipped_samples;
+  state_.rate_factor = 1;
+}
+
+void Trainer::spend(double seconds) {
+  state_.elapsed_seconds += seconds;
+  clock_.add_pause(seconds);
+  write_record();
+}
+
 StepRecord Trainer::step(const StopQuestion& stop) {
   StepRecord record;
   if (!fits_into_memory([&] { record = compute_step(stop); })) throw UserError(needs_too_much_memory());

@@ -82,6 +82,13 @@ class Trainer {
   // first updates allow for moments of another batch, as after a switch.
   void branch_from(const Checkpoint& checkpoint, int64_t skipped_samples);
 
+  // Continues from the state of another trainer in the same layout, which does not change, as branch_from() does from a
+  // checkpoint.
+  void branch_from(const Trainer& trunk, int64_t skipped_samples);
+  // What prevents another trainer in this layout beside this one: some rank has no memory for a second copy of the
+  // state and a step. Every rank calls it, and gets the same answer.
+  std::optional<Obstacle> obstacle_to_branch(int64_t global_batch) const;
+
   // Makes one step: forward and backward of this rank's share of the global batch in micro-batches, reduction,
   // clipping, the optimizer's update. A step whose loss or gradient norm is not finite changes no weight and counts as
   // skipped. Throws UserError after max_skipped_in_a_row such steps. Also throws it for a step that does not fit into
@@ -111,6 +118,11 @@ class Trainer {
 
   // Records that training paused for `seconds` before the next step.
   void add_pause(double seconds) { clock_.add_pause(seconds); }
+
+  // Counts seconds for which training stood still between two steps. All ranks call it with the same number.
+  void spend(double seconds);
+  // As StepCompletion::learn, on all ranks.
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) { completion_.learn(critical_batches); }
 
   // Sets whether steps measure the gradient noise scale, from the next one on; initially as noise_scale.enabled says.
   // This changes neither losses nor weights, except for rounding in steps that are split in two to measure it
@@ -159,6 +171,7 @@ class Trainer {
   void check_state(const std::optional<StateHash>& before) const;
 
   const TrainingState& state() const { return state_; }
+  at::Device device() const { return device_; }
   // The record of the latest step. Empty if the training state does not survive failures, or before the first step.
   std::optional<StepRecord> latest_record() const { return survives_ ? survives_->record : std::nullopt; }
   // Waits until the weights of the latest update have been gathered.
@@ -199,6 +212,7 @@ class Trainer {
   std::optional<Obstacle> assemble(const Configuration& configuration, std::vector<BucketState>& state,
                                    const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
   std::optional<Obstacle> rehearse(const Configuration& configuration) const;
+  std::optional<Obstacle> lack_of(double bytes, const char* what) const;
   void settle(const std::vector<BucketState>& state, const std::vector<int64_t>& processes);
   void write_record() const;
   int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }

@@ -416,19 +416,40 @@ double Trainer::step_bytes(const Configuration& configuration) const {
   return parts.activations + parts.logits + parts.workspace;
 }
 
-// Allocates, for a moment, the memory that a step is predicted to need in addition to its state. Returns an obstacle if
-// this memory is not available.
+std::optional<Obstacle> Trainer::obstacle_to_branch(int64_t global_batch) const {
+  Configuration configuration = executed_;
+  configuration.global_batch = global_batch;
+  double bytes = modelled_ ? 0 : step_bytes(configuration);  // the modelled job's step is not this process's
+  const auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
+  };
+  for (const BucketState& bucket : model_->state()) {
+    add(bucket.weight);
+    add(bucket.gradient);
+    if (!bucket.master.is_alias_of(bucket.weight)) add(bucket.master);
+    for (const at::Tensor& slot : bucket.slots) add(slot);
+  }
+  // Ranks on CPUs may all share one machine's memory.
+  if (device_.is_cpu()) bytes *= static_cast<double>(world_.size());
+  return agree_on_obstacle(lack_of(bytes, "another copy of the state and a step in it"), 0, world_.everyone());
+}
+
+// Allocates, for a moment, the memory that a step is predicted to need in addition to its state. Returns the obstacle
+// if it is not available.
 std::optional<Obstacle> Trainer::rehearse(const Configuration& configuration) const {
-  const double bytes = step_bytes(configuration);
-  // Host memory can be overcommitted, and a lack of it shows only when it is used. So the available memory is compared
-  // with the need. Memory in this process' cache is reserved already.
+  return lack_of(step_bytes(configuration), "a step beside its state");
+}
+
+// Allocates so much memory for a moment. Returns the obstacle if it is not available. `what`: what needs it.
+std::optional<Obstacle> Trainer::lack_of(double bytes, const char* what) const {
+  // Host memory can be overcommitted, and a lack of it shows only on use, so compare with what is available. Memory in
+  // this process' cache is reserved already.
   const DeviceMemory memory = device_memory(device_);
   const double fresh = bytes - static_cast<double>(memory.reserved_bytes - memory.used_bytes);
   const bool is_promised = !device_.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());
   const auto take = [&] { kernels::empty({static_cast<int64_t>(bytes)}, at::kByte, device_); };
   if (is_promised && fits_into_memory(take)) return std::nullopt;
-  return Obstacle{concat("there is no memory for the ", format_bytes(bytes), " that a step needs beside its state"),
-                  true};
+  return Obstacle{concat("there is no memory for the ", format_bytes(bytes), " of ", what), true};
 }
 
 }  // namespace copus

@@ -62,7 +62,8 @@ TEST_F(TrainerSwitch, InOtherLayoutsTheRunIsTheSameToRounding) {
                                           {multipliers},
                                           {like_gemma3, tied},
                                           {like_gemma2, tied},
-                                          {like_gpt_neox}}) {
+                                          {like_gpt_neox},
+                                          {free_parts}}) {
     const RunConfig begin = config(join(base, {ranks(4, 2, 1), micro_batch(1)}));
     const History expected = run(begin, {}, 10);
     const History moved = run(begin,

@@ -4,7 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "copus/base/error.h"
-#include "copus/statistics/compared/branch_calibration.h"
+#include "copus/statistics/branch_calibration.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

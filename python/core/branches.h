@@ -1,4 +1,4 @@
-// What short branches of a run tell (statistics/compared/branch_calibration.h), for Python.
+// What short branches of a run tell (statistics/branch_calibration.h), for Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,7 +1,7 @@
 // The files of a calibration: branches.jsonl, and calibration.json, which a run's configuration may name.
 #include "copus/config/descriptions.h"
 #include "copus/report/calibration_files.h"
-#include "copus/statistics/compared/branch_calibration.h"
+#include "copus/statistics/branch_calibration.h"
 #include "fuzz_target.h"
 
 using namespace copus;

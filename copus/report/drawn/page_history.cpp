@@ -99,6 +99,10 @@ struct EventRow {
   std::vector<std::string> operator()(const Unmeasured& unmeasured) const {
     return {std::to_string(unmeasured.step), "is not measured", "-", "unknown", escape_html(unmeasured.reason)};
   }
+  std::vector<std::string> operator()(const RunCalibration& calibration) const {
+    return {std::to_string(calibration.step), "calibrates", "-", format_number("%.3g", calibration.noise_scale),
+            escape_html(describe(calibration))};
+  }
   std::vector<std::string> operator()(const SwitchReport&) const { return {}; }
   std::vector<std::string> operator()(const ControllerState&) const { return {}; }
   std::vector<std::string> operator()(const LoggedRealised&) const { return {}; }

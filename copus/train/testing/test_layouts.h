@@ -137,6 +137,22 @@ inline const Change like_gpt_neox = [](RunConfig& config) {
   config.model.gated_feed_forward = false;
   config.model.parallel_residual = true;
 };
+// Parts that no published model combines.
+inline const Change free_parts = [](RunConfig& config) {
+  config.model.architecture = Architecture::copus;
+  config.model.norm = NormKind::layer;
+  config.model.block_norm = BlockNorm::both;
+  config.model.qk_norm = QkNorm::projection;
+  config.model.activation = ActivationFunction::gelu;
+  config.model.qkv_bias = config.model.attention_output_bias = true;
+  config.model.attention_window = 6;
+  config.model.full_attention_interval = 3;
+  config.model.no_rope_interval = 2;
+  config.model.partial_rotary_factor = 0.5;
+  config.model.residual_multiplier = 0.5;
+  config.model.attention_softcap = 2;
+  config.model.parallel_residual = true;
+};
 inline const Change some_layers_without_rope = [](RunConfig& config) {
   config.model.architecture = Architecture::smollm3;
   config.model.no_rope_interval = 3;

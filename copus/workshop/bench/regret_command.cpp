@@ -23,13 +23,13 @@ namespace copus {
 namespace {
 
 struct RegretCommandOptions {
-  int64_t scenarios = 100;
+  int64_t scenarios = 100, first = 0;
   ScenarioGroup group = ScenarioGroup::chosen;
   std::vector<std::string> policies = {"copus"};
   std::vector<std::string> settings;
   bool calibrated = false;
   std::optional<int64_t> scenario;
-  std::optional<int64_t> steps;
+  ScenarioLength length;
   bool trace = false;
   int64_t worst = 5;
   bool json = false;
@@ -101,7 +101,7 @@ void print_clairvoyant(const Scenario& scenario) {
 }
 
 int run_one_scenario(const RegretCommandOptions& options, const std::vector<SimulatedJob>& jobs) {
-  const Scenario scenario = make_scenario(*options.scenario, jobs, options.steps);
+  const Scenario scenario = make_scenario(*options.scenario, jobs, options.length);
   std::cout << describe(scenario) << '\n';
   print_clairvoyant(scenario);
   for (const std::string& policy : options.policies) {
@@ -112,7 +112,8 @@ int run_one_scenario(const RegretCommandOptions& options, const std::vector<Simu
     std::cout << policy << ": " << format_number("%+.2f %%", 100 * outcome.slowdown()) << " of best static's time ("
               << "clairvoyant " << format_number("%+.2f %%", 100 * (outcome.clairvoyant_time - 1)) << "); "
               << counted(run.steps, "step") << ", " << counted(run.relayouts, "re-layout") << ", "
-              << counted(run.batch_changes, "batch change") << "; ended in " << to_string(run.last) << '\n';
+              << counted(run.batch_changes, "batch change") << ", " << counted(run.calibrations, "calibration")
+              << "; ended in " << to_string(run.last) << '\n';
   }
   std::cout << std::flush;
   return 0;
@@ -140,6 +141,7 @@ nlohmann::json to_json(const RegretOutcome& outcome) {
           {"steps", outcome.steps},
           {"relayouts", outcome.relayouts},
           {"batch_changes", outcome.batch_changes},
+          {"calibrations", outcome.calibrations},
           {"pause_share", outcome.pause_share}};
 }
 
@@ -195,7 +197,7 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   for (const std::string& policy : options.policies) rules.push_back({policy, {}});
   const double start = monotonic_seconds();
   for (int64_t i = 0; i < options.scenarios; ++i) {
-    const Scenario scenario = make_scenario(number_in(options.group, i), jobs, options.steps);
+    const Scenario scenario = make_scenario(number_in(options.group, options.first + i), jobs, options.length);
     for (JudgedRule& rule : rules) {
       const RunConfig config = with_rule(scenario, rule.policy, options);
       rule.outcomes.push_back(outcome_of(scenario, simulate(scenario, config)));
@@ -215,7 +217,7 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   for (const JudgedRule& rule : rules) {
     std::vector<Scenario> worst;
     for (const RegretOutcome& outcome : worst_of(rule.outcomes, static_cast<size_t>(options.worst))) {
-      worst.push_back(make_scenario(outcome.scenario, jobs, options.steps));
+      worst.push_back(make_scenario(outcome.scenario, jobs, options.length));
     }
     print_rule(rule, worst);
   }
@@ -250,9 +252,19 @@ void add_regret_bench(CLI::App& bench, CommandAction& action) {
                     "A setting of [adapt] or [noise_scale] for all of them, section.key=value");
   regret.add_flag("--calibrated", options->calibrated,
                   "Give the rules critical batches that an earlier run's branches would have shown, with their errors");
+  regret.add_option("--first", options->first, "The first of them")
+      ->check(number_in(Range<int64_t>{0, 100'000}))
+      ->capture_default_str();
   regret.add_option("--scenario", options->scenario, "Simulate this scenario alone")->check(at_least(0));
-  regret.add_option("--steps", options->steps, "End each run where it would be after so many steps in its first batch")
-      ->check(number_in(Range<int64_t>{1, 1'000'000'000}));
+  const auto steps = number_in(Range<int64_t>{1, 1'000'000'000});
+  regret
+      .add_option("--whole-steps", options->length.whole_steps,
+                  "Steps of a whole run in its first batch; by default 2,000 to 20,000")
+      ->check(steps);
+  regret
+      .add_option("--steps", options->length.steps,
+                  "End each run where it would be after so many steps in its first batch")
+      ->check(steps);
   regret.add_flag("--trace", options->trace, "Print every decision of that scenario");
   regret.add_option("--worst", options->worst, "How many of the worst scenarios to name")
       ->check(at_least(0))

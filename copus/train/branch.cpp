@@ -1,5 +1,6 @@
-#include "copus/train/experiments/branch.h"
+#include "copus/train/branch.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -30,14 +31,19 @@ int64_t micro_batch_of(int64_t global_batch) { return std::gcd(global_batch, lar
 }  // namespace
 
 RunConfig branch_config(const RunConfig& run, const Branch& branch, int64_t consumed_tokens) {
-  COPUS_CHECK(branch.samples % branch.global_batch == 0, branch.samples, " in batches of ", branch.global_batch);
   RunConfig config = run;
   config.parallel = {};
-  config.adapt = {};
   config.cluster = {};
+  config.train.micro_batch = micro_batch_of(branch.global_batch);
+  return branch_in_layout(config, branch, consumed_tokens);
+}
+
+RunConfig branch_in_layout(const RunConfig& run, const Branch& branch, int64_t consumed_tokens) {
+  COPUS_CHECK(branch.samples % branch.global_batch == 0, branch.samples, " in batches of ", branch.global_batch);
+  RunConfig config = run;
+  config.adapt = {};
   config.noise_scale.enabled = false;
   config.train.global_batch = branch.global_batch;
-  config.train.micro_batch = micro_batch_of(branch.global_batch);
   config.train.max_steps = 0;
   config.train.max_seconds = 0;
   const int64_t tokens = branch.samples * run.train.sequence_length;
@@ -49,7 +55,7 @@ RunConfig branch_config(const RunConfig& run, const Branch& branch, int64_t cons
   config.optimizer.warmup_tokens = 0;
   config.optimizer.schedule = LearningRateSchedule::wsd;
   config.optimizer.decay_tokens = branch_decay * static_cast<double>(tokens);
-  config.evaluate.max_batches = branch_held_out_samples / config.train.micro_batch;
+  config.evaluate.max_batches = std::max<int64_t>(1, branch_held_out_samples / config.train.micro_batch);
   return config;
 }
 

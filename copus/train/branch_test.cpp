@@ -1,4 +1,4 @@
-#include "copus/train/experiments/branch.h"
+#include "copus/train/branch.h"
 
 #include <gtest/gtest.h>
 

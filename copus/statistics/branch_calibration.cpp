@@ -1,9 +1,12 @@
-#include "copus/statistics/compared/branch_calibration.h"
+#include "copus/statistics/branch_calibration.h"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <map>
+#include <numbers>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -128,6 +131,15 @@ class Fit {
   size_t count_;
 };
 
+// By how much the larger of two normal variables exceeds, in the mean, the one with the larger mean (Clark 1961). Their
+// means differ by `difference` >= 0, and their difference has this standard deviation.
+double gain_of_the_larger(double difference, double deviation) {
+  const double ratio = difference / deviation;
+  const double density = std::exp(-ratio * ratio / 2) / std::sqrt(2 * std::numbers::pi);
+  const double beyond = std::erfc(ratio / std::numbers::sqrt2) / 2;
+  return deviation * density - difference * beyond;
+}
+
 }  // namespace
 
 BranchEfficiencies branch_efficiencies(const std::vector<BranchOutcome>& outcomes, double reference_batch) {
@@ -207,6 +219,38 @@ std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencie
     estimate.high = std::max(estimate.high, exponent);
   }
   return estimate;
+}
+
+std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
+                                                     double reference_batch, int64_t repetitions) {
+  COPUS_CHECK(batch > reference_batch && reference_batch > 0 && repetitions > 0, batch, ", ", reference_batch);
+  const auto count = static_cast<double>(repetitions);
+  std::map<double, std::vector<double>> by_exponent;
+  for (const BranchEfficiency& value : efficiencies.values) {
+    if (value.batch == batch) by_exponent[value.rate_exponent].push_back(value.logarithm);
+  }
+  std::vector<double> means;
+  for (const auto& [exponent, values] : by_exponent) {
+    if (std::ssize(values) < repetitions) continue;
+    means.push_back(std::accumulate(values.begin(), values.end(), 0.0) / count);
+  }
+  if (means.empty()) return std::nullopt;
+  std::ranges::sort(means, std::greater<>());
+  double logarithm = means.front();
+  constexpr double common = 0.5, own = 0.5;  // shares of the variance
+  if (means.size() > 1) {
+    const double deviation = branch_error * std::sqrt(2 * own / count);  // of the difference of two means
+    logarithm -= gain_of_the_larger(means[0] - means[1], deviation);
+  }
+  const double efficiency = std::exp(logarithm);
+  if (efficiency * batch <= reference_batch || efficiency >= 1) return std::nullopt;
+  const double critical = (efficiency * batch - reference_batch) / (1 - efficiency);
+  // By how much ln SE changes with ln B_c.
+  const double slope = critical * (1 / (critical + reference_batch) - 1 / (critical + batch));
+  constexpr double largest_deviation = 1;
+  const double deviation = branch_error * std::sqrt(common + own / count) / slope;
+  if (deviation > largest_deviation) return std::nullopt;
+  return BranchCriticalBatch{critical, deviation};
 }
 
 }  // namespace copus

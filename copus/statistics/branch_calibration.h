@@ -78,4 +78,23 @@ std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& effic
 // t-test, 95 %). Empty with fewer than two pairs to compare.
 std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencies);
 
+// A critical batch as the branches of one larger batch show it.
+struct BranchCriticalBatch {
+  double value = 0;      // in samples
+  double deviation = 0;  // standard deviation of its logarithm
+};
+
+// Standard deviation of what the branches of one repetition show of ln SE, around what whole runs show. Root mean
+// squares were 0.12 and 0.20 on the two models of bench/efficiency/sandwich.md. Half of the variance is assumed to be
+// common to all repetitions.
+inline constexpr double branch_error = 0.15;
+
+// Solves SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162) for B_c. SE is the efficiency of
+// the branches of batch B at their best rate: the geometric mean over `repetitions`, less the expected gain of taking
+// the largest of several means with errors (Clark 1961). A rate with a branch beyond its ladder does not count. Empty
+// if no rate counts, and if the branches only bound B_c: SE is not between B_ref / B and 1, or ln B_c has a standard
+// deviation above 1.
+std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
+                                                     double reference_batch, int64_t repetitions);
+
 }  // namespace copus

@@ -1,19 +1,18 @@
 // A branch of a run: training that starts from one of its checkpoints with another batch or learning rate, for some
-// samples, to be compared with other branches (statistics/compared/branch_calibration.h). At its end the learning rate
+// samples, to be compared with other branches (statistics/branch_calibration.h). At its end the learning rate
 // falls to zero. Otherwise the noise of the batch would decide about the loss, not the progress.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
+#include "copus/orchestrator/run_calibration.h"
 #include "copus/train/trainer.h"
 
 namespace copus {
 
 // Fraction of a branch's samples, at its end, over which the rate falls linearly to zero.
 constexpr double branch_decay = 0.25;
-// Number of held-out sequences that judge a branch; all if there are fewer.
-constexpr int64_t branch_held_out_samples = 512;
 
 struct Branch {
   int64_t global_batch = 0;
@@ -26,6 +25,8 @@ struct Branch {
 // The configuration in which a branch of a run trains: on one rank, without adapting. `consumed_tokens`: of the
 // checkpoint.
 RunConfig branch_config(const RunConfig& run, const Branch& branch, int64_t consumed_tokens);
+// The same in the run's layout and micro-batch, on the run's clock.
+RunConfig branch_in_layout(const RunConfig& run, const Branch& branch, int64_t consumed_tokens);
 
 // Trains the branch. Returns the mean held-out loss per token, in nats; infinite if it diverged. Empty if `stop`
 // returned a reason. Throws UserError as Trainer's functions do, and without held-out data.

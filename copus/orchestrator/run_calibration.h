@@ -1,0 +1,73 @@
+// Calibration inside a run: up to three times a run trains short branches from its state, which show the critical batch
+// there. Rules for when that is due, which branches are trained and what they cost. Batches and lengths are in samples.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "copus/config/job_config.h"
+#include "copus/orchestrator/observation.h"
+#include "copus/statistics/branch_calibration.h"
+
+namespace copus {
+
+// Number of held-out sequences that judge a branch; all if there are fewer.
+inline constexpr int64_t branch_held_out_samples = 512;
+
+// What a run trains in a calibration.
+struct CalibrationRequest {
+  int64_t batch = 0;  // the run's
+  int64_t repetitions = 0;
+  bool operator==(const CalibrationRequest&) const = default;
+};
+
+// The batch of the branches that are compared with the run's own: 8 times as large.
+int64_t branch_batch_of(int64_t batch);
+
+// The branches, without losses: for each repetition a ladder in the run's batch, and branches in the larger batch at
+// the run's learning rate and at sqrt(8) times that.
+std::vector<BranchOutcome> branches_of(const CalibrationRequest& request);
+
+// Number of samples on which the run could train in the time of all branches, evaluations included.
+double cost_of(const CalibrationRequest& request);
+
+// Number of samples between the run's position in the data and a repetition's first sample.
+int64_t skipped_samples_of(const CalibrationRequest& request, int64_t repetition);
+
+// Describes the outcome: "critical batch 210 samples (150 to 290) by 7 branches in batches of 32 and 256".
+std::string describe(const RunCalibration& calibration);
+
+// The calibrations of a run so far.
+class RunCalibrations {
+ public:
+  // Of a run with this configuration. It may calibrate itself if adapt.policy "copus" decides, unless the batch is held
+  // in the main phase (adapt.hold_in), noise_scale.calibration holds measured critical batches, or
+  // noise_scale.critical_updates bounds them.
+  explicit RunCalibrations(const JobConfig& config);
+
+  // Whether the run may calibrate itself. If not, nothing is ever due.
+  bool are_allowed() const { return are_allowed_; }
+
+  // The calibration that is due, if its forecast cost fits into adapt.explore_budget: the first at 1 % of the run, the
+  // next ones when four times as much of it is done, none in the second half, in warm-up or in decay, and none before
+  // the noise scale is known. `step_seconds`: expected, in `batch`, the run's current one.
+  std::optional<CalibrationRequest> due(const Observation& latest, int64_t batch, double step_seconds) const;
+  void add(const RunCalibration& calibration);
+  // The critical batches that the calibrations have shown.
+  const std::vector<MeasuredCriticalBatch>& critical_batches() const { return critical_batches_; }
+
+  void visit_state(auto& values) { values(count_, seconds_, latest_share_, critical_batches_); }
+
+ private:
+  bool are_allowed_;
+  double budget_;  // share of the run's time
+  double sequence_length_;
+  std::vector<MeasuredCriticalBatch> critical_batches_;
+  int64_t count_ = 0;
+  double seconds_ = 0;
+  double latest_share_ = 0;  // of the run that was done at the latest
+};
+
+}  // namespace copus
