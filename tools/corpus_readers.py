@@ -444,8 +444,8 @@ TOKEN_SUFFIXES = (".bin", ".npy", ".dat", ".u16", ".u32")
 
 
 def format_of(head, path):
-    """Says what a file is if its format differs from the text that its name promises, and what to do with it; otherwise
-    None. `head` is its beginning, uncompressed."""
+    """Returns what a file is and what to do with it, if its format differs from the text that its name promises;
+    otherwise None. `head` is the beginning of the file, uncompressed."""
     for mark, offset, what, remedy in FORMATS:
         # A text may begin with ORCHID.
         if head.startswith(mark, offset) and (mark != b"ORC" or any(byte < 9 for byte in head[:64])):

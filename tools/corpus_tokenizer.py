@@ -65,8 +65,8 @@ def what_becomes_of_unknown_text(model, is_of_bytes):
 
 
 def neutralise(tokenizer, special_are_text):
-    """Removes from a tokenizer of the `tokenizers` package whatever truncates, pads or varies its output. Returns one
-    sentence for each remaining step that changes texts."""
+    """Removes from a tokenizer of the `tokenizers` package all settings that truncate, pad or vary its output. Returns
+    one sentence for each remaining step that changes texts."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):

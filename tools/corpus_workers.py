@@ -16,7 +16,7 @@ BATCH_CHARACTERS = 1 << 20
 
 
 def batched(documents, characters):
-    """Lists of documents with at least so many characters in total, except the last list. Empty documents are left
+    """Lists of documents with at least this many characters in total, except the last list. Empty documents are left
     out."""
     batch, count = [], 0
     for document in documents:
@@ -102,8 +102,8 @@ def worker_pool(work, processes):
 
 
 def tokenize_pieces(pieces, pool, parts, most_running, progress):
-    """Tokenizes all pieces that are not finished yet, and returns their number. `pieces`: documents, and bytes of
-    input. Shuts the pool down, so that no worker writes a part afterwards."""
+    """Tokenizes all pieces that are not finished yet, and returns the number of all pieces. `pieces` are documents with
+    their bytes of input. Shuts the pool down, so that no worker writes a part afterwards."""
     count, running = 0, {}
 
     def collect(most_left):

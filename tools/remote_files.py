@@ -23,8 +23,8 @@ class Stalled(Exception):
 
 
 def within_deadline(call, *arguments):
-    """Returns or raises what the call does. A thread whose call stalls is abandoned, and does not keep the program
-    alive."""
+    """Makes a call, and returns its result or raises its exception. A thread whose call stalls is abandoned, and does
+    not keep the program alive."""
     answers = queue.SimpleQueue()
 
     def answer():

@@ -10,10 +10,10 @@ AGREEING_TOKENS = 100
 
 
 def joint(left, right, begin, end):
-    """Returns where two windows can be joined: how many tokens to take from the left one and to skip in the right one.
-    Before and after that point AGREEING_TOKENS tokens of both, each given as (ids, starts), must agree with their
-    positions; no effect of a window's end reaches further. Returns None if they agree nowhere between `begin` and
-    `end`, as within a long run of one character, whose tokens depend on where it begins."""
+    """Returns the point at which two windows can be joined: how many tokens to take from the left one and to skip in
+    the right one. AGREEING_TOKENS tokens of both windows, each given as (ids, starts), must agree with their positions
+    before and after that point. No effect of a window's end reaches further. Returns None if they agree nowhere between
+    `begin` and `end`, as within a long run of one character, whose tokens depend on where it begins."""
     step = max(1, (end - begin) // 16)
     middle = (begin + end) // 2
     agreeing = AGREEING_TOKENS

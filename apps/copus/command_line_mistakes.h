@@ -1,5 +1,5 @@
-// Messages for a command line that cannot be understood: which word is wrong, what was expected, and which help
-// explains it.
+// Messages for a command line that cannot be parsed. A message names the wrong word, the expected words, and the help
+// that explains them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// Says what is wrong with a command line that cannot be parsed. Misspelt words come before missing ones, because a
+// Returns the message for a command line that cannot be parsed. Misspelt words come before missing ones, because a
 // misspelt word often causes the missing one.
 std::string explain(const CLI::ParseError& error, CLI::App& program);
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Computes from the rows of the experiment (README.md) what a sample in a larger batch was worth, fits the forms on one
-corpus, and judges them on the other.
+"""Computes the statistical efficiency of larger batches from the rows of the experiment (README.md), fits the forms of
+the efficiency curve on the corpora of --fit, and judges the fitted forms on the corpus of --judge.
 
 Usage: analyse.py [--fit CORPUS,...] [--judge CORPUS]
 
-Reads nothing of the judging corpus if none is named.
+Without --judge no rows of a judging corpus are read.
 """
 
 import argparse
@@ -43,8 +43,8 @@ class Constants(typing.NamedTuple):
 
 
 class Form:
-    """ln worth = power * ln SE_c,k + alpha * ln kappa, since r = kappa^(1/2) in r^(2 alpha). Parameters that are None
-    are fitted."""
+    """ln of the efficiency: power * ln SE_c,k + alpha * ln kappa, since r = kappa^(1/2) in r^(2 alpha). Parameters that
+    are None are fitted."""
 
     def __init__(self, name: str, c: float | None, alpha: float | None = 0, power: float | None = 1,
                  updates: float | None = 0):

@@ -94,8 +94,8 @@ class Experiment:
         return result
 
     def best_power(self, batch: int, middle: int) -> int:
-        """The exponent e for which the whole run at rate LOWEST_RATE * 2**e ends best. The grid grows until its best
-        point is inside."""
+        """The exponent e for which the whole run at rate LOWEST_RATE * 2**e has the lowest loss at its end. The grid
+        grows until its best point is inside."""
         losses: dict[int, float] = {}
         wanted = {middle - 1, middle, middle + 1}
         while wanted:

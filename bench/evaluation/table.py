@@ -65,8 +65,8 @@ def print_arms(path: pathlib.Path, against: str) -> None:
 
 
 def mean_and_peak(mine: list, others: list[list]) -> str:
-    """The mean and the peak saving of an arm over the fastest of others, over the targets that it and one of them have
-    reached."""
+    """Returns the mean and the largest saving of an arm compared with the fastest of the other arms, over the targets
+    that this arm and at least one other have reached."""
     gains, missed, alone = [], 0, 0
     for at, time in enumerate(mine):
         reached = [other[at] for other in others if other[at] is not None]

@@ -14,12 +14,12 @@ from results import ROOT, Case, cases_by_importance
 
 CLUSTERS = ("h100-sxm", "h200-sxm")
 TOKENS_PER_STEP = 32768
-# FlashAttention-2 forward and backward, causal, on an H100: TFLOP/s with heads of 64 over those with heads of 128
-# (github.com/Dao-AILab/flash-attention, assets/flash2_h100_fwd_bwd_benchmark.png).
+# The speed of FlashAttention-2 forward and backward, causal, on an H100: TFLOP/s with heads of 64 divided by TFLOP/s
+# with heads of 128 (github.com/Dao-AILab/flash-attention, assets/flash2_h100_fwd_bwd_benchmark.png).
 HEADS_OF_64 = {1024: 192 / 221, 2048: 232 / 265, 4096: 257 / 294}
 BF16_BYTES = 2
-# AdamW reads weight, gradient and moments, and writes all but the gradient. The norm and zeroing need one more pass
-# each. The bf16 weights are rounded from the fp32 ones.
+# AdamW reads weight, gradient and moments, and writes all but the gradient. Computing the norm and zeroing the gradient
+# need one more pass each. The bf16 weights are rounded from the fp32 ones.
 OPTIMIZER_BYTES = 4 * (7 + 2) + 4 + 2
 
 
@@ -56,8 +56,8 @@ def floor_of(case: Case, device: dict, tokens: int) -> Floor:
     matmul_rate, bandwidth = device["matmul_teraflops"] * 1e12, device["memory_gigabytes_per_second"] * 1e9
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     convention = 12 * layers * hidden * case.sequence
-    # Scores and their product with the values: 2 operations each, over the causal half; the backward pass takes 2.5
-    # times as much.
+    # Scores and their product with the values take 2 operations each, over the causal half. The backward pass takes 2.5
+    # times as many.
     causal_forward = tokens * layers * 2 * 2 * case.sequence * hidden / 2
     share = 1.0 if hidden // config["num_attention_heads"] != 64 else HEADS_OF_64[case.sequence]
     forward = dict(device["attention_forward"])[case.sequence] * share * matmul_rate

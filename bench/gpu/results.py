@@ -212,8 +212,8 @@ def parts_table(results: dict) -> list[str]:
 
 
 def aims(results: dict) -> list[dict]:
-    """Each aim with the result, by sequence length; the smallest if cases differ in how PyTorch is compiled. An aim
-    without any measurement has None for both."""
+    """The result for each aim, by sequence length. If cases differ in how PyTorch is compiled, the smallest result
+    counts. An aim without any measurement has None for both."""
     reached = []
     for model in AIMED_MODELS:
         cases = [case for case in results["cases"] if case["model"] == model and case["precision"] == "bf16"]

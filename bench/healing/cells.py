@@ -72,8 +72,8 @@ device = { matmul_teraflops = 0.1 }
 MOVES = "".join(json.dumps({"after_step": step, "configuration": configuration}) + "\n" for step, configuration in
                 ((6, "d=4,t=1,p=1,B=8,b=1,zero=3"), (12, "d=1,t=2,p=2,B=8,b=1"), (18, "d=2,t=2,p=1,B=8,b=1,zero=2")))
 
-# The layout, the faults that belong to the story, and the processes that are struck in addition, by number, with their
-# roles.
+# The layout, the faults that are part of the story, and, by number and with their roles, the further processes in which
+# faults are injected.
 STORIES = {
     "two ranks": (PAIR, [], {0: "leader", 1: "holder"}),
     "four ranks that move": (MOVING, [], {0: "leader", 3: "holder"}),

@@ -7,9 +7,13 @@ The steps are generated, not trained: a run of a few steps gets a log of `--step
 position after the last one, with checksums that fit. With --adapting the run decides by Goodput, and decisions.jsonl is
 generated as well: a decision after every 100 steps and a state after every 1,000. With --no-states it has no states, as
 before these were logged, so the resumed run repeats all steps up to the first difference. Each program makes a run of
-its own and prints a row. The row has the seconds from the start of the process to the first step, of a new run and of
-the resumed one; the seconds of a run that `--max-time` ends; those from SIGTERM to the last checkpoint and from there
-to the exit; those of `copus watch --once` and `copus report`; and the bytes of the log and of the page.
+its own and prints a row with
+
+- the seconds from the start of the process to the first step, of a new run and of the resumed one,
+- the seconds of a run that `--max-time` ends,
+- the seconds from SIGTERM to the last checkpoint, and from there to the exit,
+- the seconds of `copus watch --once` and of `copus report`,
+- the bytes of the log and of the page.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Which number of the noise scale's interval is nearest to the truth? Draws norms of many runs, and prints how far each
-candidate is from the truth at several steps and when a value first appears (README.md)."""
+"""Which number of the noise scale's interval is nearest to the truth? Draws norms of many runs, and prints the error of
+each candidate at several steps and when a value first appears (README.md)."""
 
 import argparse
 

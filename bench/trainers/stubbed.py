@@ -62,7 +62,7 @@ def local(tensor):
 
 def kept_storages(layer, run, is_table=lambda tensor: False):
     """Returns the bytes of each storage that `run` keeps for its backward pass, the largest first. The layer's
-    parameters and buffers do not count, nor do tables (of rotations), which all layers share."""
+    parameters and buffers do not count. The tables of rotations do not count either, because all layers share them."""
     own = {local(tensor).untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     kept, alive = {}, []
 

@@ -255,8 +255,8 @@ StepRecord Adviser::record_of(const AdvisedStep& step) const {
   return record;
 }
 
-// Makes the first measurement of a step time in the way of StepTimeLearner. Statements about other batches are based on
-// it.
+// Makes the first measurement of a step time in the same way as StepTimeLearner. The predictions for other batches are
+// based on it.
 void Adviser::begin_once_measured(const StepRecord& record) {
   if (record.skipped()) return;
   seconds_.push_back(record.step_seconds);

@@ -51,15 +51,15 @@ class Adviser {
     std::optional<std::string> state = {};                // the text that state() returned
   };
 
-  // Throws UserError for wrong settings, for a directory with the logs of another job or with another writer, and for
-  // logs or a state that do not reach the given step or cannot be read. Settings that leave nothing to choose are
-  // allowed: the job is measured but never gets advice.
+  // Throws UserError for wrong settings, for a directory that has the logs of another job or another writer, and for
+  // logs or a state that cannot be read or do not reach the given step. If the settings leave only one batch, that is
+  // no error: the job is measured but never gets advice.
   Adviser(const AdviserSettings& settings, const Start& start);
 
-  // Processes a step. A step whose samples the ranks cannot share in whole micro-batches, such as the last of an epoch,
-  // is ignored. If the number of samples differs from before, the job has changed its batch. Every decision for another
-  // batch returns advice, even if the previous one was the same. Throws UserError for impossible numbers, and if the
-  // logs cannot be written.
+  // Processes a step, and returns advice whenever the controller decides for another batch, even if the previous advice
+  // was the same. If the ranks cannot divide the step's samples into whole micro-batches, as in the last step of an
+  // epoch, the step is ignored. If the number of samples differs from before, the job has changed its batch. Throws
+  // UserError for impossible numbers, and if the logs cannot be written.
   std::optional<Advice> step(const AdvisedStep& step);
 
   // Restarts the averages of the noise scale: other parameters have gradients now, or the measurements were wrong.
@@ -68,8 +68,8 @@ class Adviser {
   void log_unmeasured(const std::string& reason);
 
   std::optional<NoiseScale> noise() const { return noise_scale(state_.noise); }
-  // Expected seconds of a step of `samples` samples; empty until steps have been measured. Throws UserError if such a
-  // step is impossible.
+  // Returns the expected seconds of a step of `samples` samples; empty until steps have been measured. Throws UserError
+  // if such a step is impossible.
   std::optional<Corrected> expected_step(int64_t samples) const;
 
   // Number of steps so far, without ignored ones; the samples of the latest step; the samples of all steps.

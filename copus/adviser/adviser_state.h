@@ -31,8 +31,9 @@ struct AdviserState {
   bool operator==(const AdviserState&) const = default;
 };
 
-// The contents of a checkpoint. `begin` makes a controller that continues from there, if the job has had one. It knows
-// the step times, but not what the earlier controller remembered, which is only in the logs.
+// The contents of a checkpoint. `begin`, which is empty if the job has had no controller, makes a controller that
+// continues from there. This controller knows the step times. It does not know the earlier controller's state, which is
+// only in the logs.
 struct KeptState {
   AdviserState state;
   std::optional<ControllerBegin> begin;

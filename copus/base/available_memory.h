@@ -6,8 +6,8 @@
 
 namespace copus {
 
-// Returns bytes: the system's estimate (MemAvailable) or, if smaller, the free memory of the container's control group.
-// Returns the largest number if the system states neither.
+// Returns the free memory in bytes: the system's estimate (MemAvailable) or, if smaller, the free memory of the
+// container's control group. Returns the largest number if the system reports neither.
 int64_t available_memory_bytes();
 
 // Returns the bytes that remain under a limit on this process' address space (ulimit -v), or the largest number without

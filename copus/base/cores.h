@@ -13,13 +13,13 @@ namespace copus {
 // Counts the cores that this process may run on. A scheduler may have bound it to fewer cores than the machine has.
 int64_t cores_of_affinity();
 
-// Counts the cores that this process may compute with: the smaller of its affinity and its quota (cpu_quota.h). A quota
-// is rounded up: two threads use all of 1.5 cores, one thread wastes a third. `root` is the folder that holds proc and
-// sys.
+// Returns the number of cores with which this process may compute: the smaller of its affinity and its quota
+// (cpu_quota.h). A quota is rounded up: two threads use all of 1.5 cores, one thread wastes a third. `root` is the
+// folder that holds proc and sys.
 int64_t usable_cores(const std::filesystem::path& root = "/");
 
-// The default number of threads of one of `processes` on this machine: OMP_NUM_THREADS if set, otherwise an equal share
-// of the cores.
+// Returns the default number of threads of one of `processes` on this machine: OMP_NUM_THREADS if set, otherwise the
+// cores divided by the number of processes.
 int64_t default_threads(int64_t processes);
 
 // The allowed numbers of threads; 0 stands for all cores. The upper end is far above the cores of any machine.

@@ -34,8 +34,8 @@ struct FileDigest {
 // folder) are UserErrors that name the file and, for a full disk, the bytes needed and the bytes free.
 class DurableFile {
  public:
-  // `expected_bytes` is the final size of the file, or 0 if unknown. It is used in messages, and to fail early if the
-  // file will not fit.
+  // `expected_bytes` is the final size of the file, or 0 if unknown. Messages contain it, and the constructor fails
+  // early if the file will not fit.
   explicit DurableFile(std::filesystem::path path, uint64_t expected_bytes = 0);
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;

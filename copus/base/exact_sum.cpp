@@ -100,8 +100,8 @@ void ExactSum::add(double value) {
   words[2] += sign * static_cast<int64_t>(high >> digit_bits);
 }
 
-// Carries after each merge: the spare bits of a word are then needed only for the terms of one sum, not for those of
-// all merged sums. The last digit keeps the sign.
+// Carries after each merge. The spare bits of a word are then needed only for the terms of one sum, and not for the
+// terms of all merged sums. The last digit keeps the sign.
 void ExactSum::add(const ExactSum& other) {
   for (int64_t i = 0; i < num_words; ++i) words_[i] += other.words_[i];
   for (int64_t i = 0; i + 1 < num_digits; ++i) {

@@ -23,8 +23,8 @@ class ExactSum {
   // Returns the sum, rounded once to the nearest double, ties to even; inf or NaN as IEEE addition would give.
   double value() const;
 
-  // The words, for a reduction over ranks: adding the words adds the sums. A reduction may add at most 2^30 sums, each
-  // carried as add(const ExactSum&) leaves it.
+  // The words, for a reduction over ranks: adding the words adds the sums. A reduction may add at most 2^30 sums, and
+  // add(const ExactSum&) must have been the last call on each.
   std::array<int64_t, num_words>& words() { return words_; }
   const std::array<int64_t, num_words>& words() const { return words_; }
 

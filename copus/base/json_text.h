@@ -21,8 +21,8 @@ bool nests_too_deeply(std::string_view json);
 // number beyond the range of double precision. Does not throw.
 nlohmann::json parse_json(std::string_view text);
 
-// Tells whether some object of the text has a name twice: then `parsed`, the library's value of the text, has fewer
-// names than the text.
+// Returns whether some object of the text has a name twice. In this case `parsed`, the library's value of the text, has
+// fewer names than the text.
 bool repeats_names(std::string_view json, const nlohmann::json& parsed);
 
 // Finds a name that occurs twice in one object. JSON allows this, and the library silently keeps the last value.

@@ -31,8 +31,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// After this call, reading a truncated mapped file ends the process with exit code 2 and a message that names the file,
-// instead of a bare SIGBUS. Any other SIGBUS has its previous effect.
+// Makes the process end with exit code 2 and a message that names the file, instead of a bare SIGBUS, when it reads a
+// truncated mapped file. Any other SIGBUS has its previous effect.
 void tell_of_files_cut_short();
 
 }  // namespace copus

@@ -6,7 +6,7 @@
 
 namespace copus {
 
-// Tells whether a path is a pattern. `*` stands for any characters within a name, `?` for one character, and `[a-c]`
+// Returns whether a path is a pattern. `*` stands for any characters within a name, `?` for one character, and `[a-c]`
 // for one of the listed characters.
 bool is_path_pattern(const std::string& path);
 

@@ -23,11 +23,11 @@ OpenedFile open_regular_file(const std::filesystem::path& path, int flags);
 // Why no file can be written at `path`, in words. Empty if `path` is a regular file or does not exist.
 std::string obstacle_to_file(const std::filesystem::path& path);
 
-// Tells whether `path` still names the open file, which may have been deleted, moved or replaced. Returns true if the
-// system cannot tell.
+// Returns whether `path` still names the open file, which may have been deleted, moved or replaced. Returns true if the
+// system does not report it.
 bool is_file_at(int descriptor, const std::filesystem::path& path);
 
-// Tells whether a process holds the file locked (flock) as its only writer. Returns false if the file does not exist.
+// Returns whether a process holds the file locked (flock) as its only writer. Returns false if the file does not exist.
 // Tries a shared lock and releases it at once, so a check blocks other processes only for a moment.
 bool is_file_locked(const std::filesystem::path& path);
 

@@ -8,8 +8,9 @@ namespace copus {
 // any file.
 void open_standard_descriptors();
 
-// Returns the descriptor unchanged. A negative one means that a file could not be opened. Throws InternalError if text
-// for the standard output would be written into the file.
+// Checks a newly opened descriptor and returns it. A negative one means that the file could not be opened, and is
+// returned too. Throws InternalError if the descriptor is 0, 1 or 2, because text for the standard output would then be
+// written into the file.
 int checked_descriptor(int descriptor);
 
 }  // namespace copus

@@ -21,7 +21,7 @@ std::optional<std::string> nearest(std::string_view text, const std::vector<std:
 // Joins texts with the separator: join({"a", "b"}, ", ") is "a, b".
 std::string join(const std::vector<std::string>& texts, std::string_view separator);
 
-// Suggests what an unknown name may have meant: `did you mean "lr"?` if a candidate is near enough. Otherwise lists the
+// Returns a suggestion for an unknown name: `did you mean "lr"?` if a candidate is near enough. Otherwise lists the
 // candidates after `introduction`: "its keys are lr, seed".
 std::string suggest(std::string_view text, const std::vector<std::string>& candidates, std::string_view introduction);
 

@@ -6,8 +6,8 @@
 
 namespace copus {
 
-// Writes the whole text, or as much as there is room for, and returns the number of bytes written. If that is less than
-// the whole text, errno says why.
+// Writes the whole text, or as much as fits, and returns the number of bytes written. If that is less than the whole
+// text, errno gives the reason.
 size_t write_all(int descriptor, std::string_view text);
 
 }  // namespace copus

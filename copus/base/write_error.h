@@ -15,8 +15,8 @@ class WriteError : public UserError {
   using UserError::UserError;
 };
 
-// Describes a failed write's errno. If space is lacking, the text adds the size that the file would have, the free
-// space or limit, and what to do: "No space left on device; the file needs 4096 bytes, 100 are free in /data; free some
+// Describes a failed write's errno. If space is lacking, the text also has the size that the file would have, the free
+// space or the limit, and advice: "No space left on device; the file needs 4096 bytes, 100 are free in /data; free some
 // space there or choose another folder".
 std::string write_error_text(int error_number, uint64_t file_bytes, const std::filesystem::path& path);
 

@@ -1,32 +1,32 @@
-// Training checkpoints: the whole state of a run at one step, independent of how the run was laid out over devices.
+// Training checkpoints: the whole state of a run at one step, independent of the layout in which the run wrote it.
 //
 // On disk. A run's `checkpoints` folder holds one folder per checkpoint, `step-00000100`, with
 //
 //   config.json                        the model, as Hugging Face describes it
-//   model.safetensors                  fp32 master weights under Hugging Face's names; more than one file becomes
-//   model-00001-of-0000N.safetensors   this, with model.safetensors.index.json saying which tensor is where
+//   model.safetensors                  fp32 master weights under Hugging Face's names; or several files
+//   model-00001-of-0000N.safetensors   with model.safetensors.index.json, which names the file of each tensor
 //   optimizer-00001-of-0000N.safetensors   the optimizer's moments: exp_avg.<parameter>, exp_avg_sq.<parameter>
-//   training_state.json                step, consumed samples, averages: what else the training loop needs
+//   training_state.json                step, consumed samples, averages: the other values that training needs
 //   config.toml                        the resolved run configuration
 //   manifest.json                      format version, step, and size and XXH3-128 checksum of every other file
 //
-// so the folder itself is an fp32 model that transformers loads. Every tensor is whole, global and identified by its
-// name. Ranks, shards and stages of a parallel layout appear nowhere, and every layout can read what any other has
-// written. A tensor is never split across files.
+// The folder itself is an fp32 model that transformers loads. Every tensor is whole, global and identified by its name.
+// Ranks, shards and stages of a parallel layout appear nowhere, and every layout can read the checkpoints of any other.
+// A tensor is never split across files.
 //
 // Durability. A checkpoint is written as `step-00000100.partial`. First all ranks write the files of tensors at the
-// same time (checkpoint_part.h). When all of them are durable, rank 0 (checkpoint_folder.h) writes the other files and
-// then the manifest, each synced to the disk. Then the folder is synced and renamed, and its parent synced. So a folder
-// with its final name is complete, whenever the process or the machine dies. Older checkpoints are deleted only
+// same time (checkpoint_part.h). When all of them are on the disk, rank 0 (checkpoint_folder.h) writes the other files
+// and then the manifest, each synced to the disk. Then the folder is synced and renamed, and its parent synced. So a
+// folder with its final name is complete, whenever the process or the machine dies. Older checkpoints are deleted only
 // afterwards, and are first renamed to `.partial` too. A process that starts writing into a `checkpoints` folder locks
 // it (flock on `.lock`, which is released when the process dies) and deletes the leftovers `step-<step>.partial` of
-// dead writers. A name in a manifest or an index is that of a file in the same folder, never a path.
+// dead writers. A manifest or an index contains only names of files in the same folder, never a path.
 //
 // Damage. Since a folder gets its final name only when it is complete, a folder with such a name but without a complete
 // checkpoint has been damaged later. It is reported, never ignored, and never deleted or overwritten: a new checkpoint
 // of the same step first renames it to `step-00000100.set-aside`.
 //
-// Reading checks the manifest, and size and checksum of every file, before anything is used.
+// Reading checks the manifest, and size and checksum of every file, before any content is used.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@
 
 namespace copus {
 
-// Finds the newest checkpoint under `root`; empty if there is no folder with a checkpoint's name. Throws
+// Returns the newest checkpoint under `root`; empty if there is no folder with a checkpoint's name. Throws
 // CheckpointDamage if the newest folder has no readable manifest, or the manifest of another step. Other damage is
 // reported when the checkpoint is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
@@ -59,9 +59,9 @@ class Checkpoint {
   // Throws UserError that names what is missing or damaged.
   explicit Checkpoint(const std::filesystem::path& directory, Check check = Check::everything);
 
-  // Compares the files of tensors with their checksums. The files are divided into `num_parts` parts of about equal
-  // size, of which this call verifies `part`, for ranks that read a checkpoint together. Throws UserError that names
-  // the first damaged file.
+  // Compares the files of tensors with their checksums, for ranks that read a checkpoint together. The files are
+  // divided into `num_parts` parts of about equal size, and this call verifies the part with number `part`. Throws
+  // UserError that names the first damaged file.
   void verify_tensors(int64_t part, int64_t num_parts) const;
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -95,8 +95,8 @@ struct UsableCheckpoint {
   std::vector<std::string> damage;       // CheckpointDamage::reason() of each later folder, newest first
 };
 
-// Opens the newest checkpoint under `root` that is intact as far as can be checked without reading its tensors. Throws
-// UserError if the newest undamaged one cannot be used for another reason, such as its format version.
+// Opens the newest checkpoint under `root` that is undamaged as far as can be checked without reading its tensors.
+// Throws UserError if this checkpoint cannot be used for another reason, such as its format version.
 UsableCheckpoint open_newest_usable(const std::filesystem::path& root);
 
 // Opens and verifies the checkpoint that latest_checkpoint() finds; empty if there is none. Tries again if a running

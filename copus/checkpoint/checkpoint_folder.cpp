@@ -66,8 +66,8 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
   }
 }
 
-// Whether a folder is the complete checkpoint of its name. A damaged one may be repaired, and a copy under another name
-// must not be deleted, so neither counts among the kept checkpoints.
+// Returns whether a folder is the complete checkpoint of its name. Other folders do not count among the kept
+// checkpoints: a damaged one may be repaired, and a copy under another name must not be deleted.
 bool is_whole(const std::filesystem::path& directory) {
   try {
     check_texts_and_sizes(directory);

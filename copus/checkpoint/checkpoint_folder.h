@@ -31,15 +31,15 @@ class CheckpointFolder {
   // and has not ended after `wait_seconds`.
   CheckpointFolder(std::filesystem::path root, int64_t keep_last, double wait_seconds = 0);
 
-  // Deletes an uncommitted checkpoint. Does not wait for the commit in progress, so call finish() first: otherwise the
-  // commit continues while the process lives, keeps the folder locked until then, and its error is lost.
+  // Deletes an uncommitted checkpoint. Does not wait for the commit in progress, so call finish() first. Otherwise the
+  // commit continues while the process lives and keeps the folder locked until then, and its error is lost.
   ~CheckpointFolder();
 
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Whether the folder is still in its place: somebody may have deleted, moved or replaced it. Until put_back() nothing
-  // is written, deleted or completed any more, and failures are not errors.
+  // Returns whether the folder still exists in its place: somebody may have deleted, moved or replaced it. If it does
+  // not, then until put_back() no file is written or deleted, no checkpoint is completed, and failures are not errors.
   bool is_in_place() const;
   // Makes and locks the folder again if it is not in place. An uncommitted checkpoint is lost. Throws UserError as the
   // constructor does.
@@ -67,8 +67,8 @@ class CheckpointFolder {
 
   // Whether no commit is in progress.
   bool is_idle() const;
-  // Waits for the commit in progress and throws its error. A failed commit leaves nothing behind, and older checkpoints
-  // unchanged.
+  // Waits for the commit in progress and throws its error. After a failed commit no file of it remains, and older
+  // checkpoints are unchanged.
   void finish();
 
   // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged ones: a run that

@@ -17,9 +17,9 @@
 
 namespace copus {
 
-// Bytes are hashed and written as they arrive, which leaves them in the system's page cache. A separate thread makes
-// them durable. A failure of the disk is an outcome, not an exception, since the other ranks rely on this one to take
-// its bytes.
+// The files of one rank. Bytes are hashed and written as they arrive, which leaves them in the system's page cache. A
+// separate thread syncs them to the disk. A failure of the disk is an outcome, not an exception, since the other ranks
+// rely on this rank to take its bytes.
 class CheckpointPart {
  public:
   struct Outcome {

@@ -1,5 +1,5 @@
-// Which rank writes which tensors of a checkpoint, and into which files. A pure function: every rank computes the same
-// plan by itself.
+// Plans which rank writes which tensors of a checkpoint, and into which files. A pure function: every rank computes the
+// same plan by itself.
 #pragma once
 
 #include <cstdint>
@@ -59,9 +59,9 @@ struct CheckpointLimits {
   int64_t bytes_per_writer = int64_t{16} << 20;
 };
 
-// Spreads the tensors over the ranks, the largest first. Each goes to a writer that holds it, unless this would give
-// the writer more than its share of all bytes; then it goes to the writer with least. So no rank writes more than its
-// share plus one tensor.
+// Assigns the tensors to writers, the largest first. Each goes to a writer that holds it, unless the writer would get
+// more than an equal part of all bytes; then it goes to the writer with the fewest bytes. So no rank writes more than
+// an equal part plus one tensor.
 CheckpointPlan plan_checkpoint(std::vector<CheckpointTensor> tensors, int64_t num_ranks,
                                const CheckpointLimits& limits = {});
 

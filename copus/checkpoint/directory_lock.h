@@ -16,8 +16,8 @@ class DirectoryLock {
   DirectoryLock& operator=(const DirectoryLock&) = delete;
   ~DirectoryLock();
 
-  // Whether the folder is still in its place. It may have been deleted, moved, or replaced by another one, which
-  // another process can lock.
+  // Returns whether the folder still exists in its place. It may have been deleted, moved, or replaced by another one,
+  // which another process can lock.
   bool is_in_place() const;
 
  private:

@@ -29,8 +29,8 @@ constexpr std::array special_tokens = {
     SpecialToken{"pad_token", "pad_token_id", false},
 };
 
-// `auto_map` and `_name_or_path` name code and weights outside the export. Instead of `no_rope_layer_interval` an
-// export lists the layers.
+// Fields that an export leaves out. `auto_map` and `_name_or_path` name code and weights outside the export.
+// `no_rope_layer_interval` is left out because an export lists the layers instead.
 constexpr std::array dropped_fields = {"auto_map", "_name_or_path", "no_rope_layer_interval"};
 
 // Fields that transformers requires to be integers.

@@ -36,8 +36,8 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// Tells whether a tensor is a buffer that older versions of transformers saved; these follow from config.json: rotary
-// embeddings' frequencies, and the masks of GPT-2 and GPT-NeoX.
+// Returns whether a tensor is a buffer that older versions of transformers saved. Such buffers follow from config.json:
+// the frequencies of rotary embeddings, and the masks of GPT-2 and GPT-NeoX.
 bool is_derived_buffer(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias");
@@ -242,8 +242,8 @@ bool holds_text_tokenizer(const std::filesystem::path& directory) { return is_th
 
 namespace {
 
-// Returns the first folder of a run for which `holds` is true: that of the model from which it started, or the one next
-// to its data.
+// Returns the first folder of a run for which `holds` is true. The candidates are the folder of the model from which
+// the run started and the folder next to its data.
 std::optional<std::filesystem::path> first_that(bool (*holds)(const std::filesystem::path&),
                                                 const std::filesystem::path& init_from, const std::string& data) {
   if (!init_from.empty() && holds(init_from)) return init_from;

@@ -50,8 +50,9 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
-// Checks in the same way that `tensors` are exactly those of the model's files, and returns the parameters by name. A
-// parameter that the file stores transposed is a copy, whose memory its view keeps alive.
+// Like the function above, for the tensors of the model's files: checks that `tensors` are exactly these, and returns
+// the parameters by name. If the file stores a parameter transposed, the result is a copy, whose memory its view keeps
+// alive.
 std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
                                                                std::span<const TensorView> tensors,
                                                                const std::string& source);
@@ -60,16 +61,16 @@ std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescri
 // is too large for a text.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
 
-// Reads what an export takes over: from the Hugging Face folder `model`, which is the model or the one it was trained
-// from, and from the folder `tokenizer`. Either may be empty: none. Throws as above.
+// Reads the files that an export copies. They come from the Hugging Face folder `model`, which is the model or the one
+// from which it was trained, and from the folder `tokenizer`. Either may be empty: none. Throws as above.
 ModelOrigin read_model_origin(const std::filesystem::path& model, const std::filesystem::path& tokenizer);
 
 // Whether the folder has a file with a vocabulary.
 bool holds_tokenizer(const std::filesystem::path& directory);
 
-// Returns the folder of a run's tokenizer files. This is the Hugging Face folder `init_from` from which the run started
-// (empty: none), unless it has no tokenizer and tools/tokenize_corpus.py has left one next to the training data `data`.
-// Returns nothing if there is neither.
+// Returns the folder of a run's tokenizer files; empty if there is none. It is the Hugging Face folder `init_from` from
+// which the run started (empty: none), if that has a tokenizer. Otherwise it is the folder that
+// tools/tokenize_corpus.py has left next to the training data `data`.
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data);
 
 // Whether there is a tokenizer.json, which `copus generate` needs to turn text into tokens.
@@ -81,9 +82,9 @@ std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::
 
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
-// Writes a folder that transformers loads, with weights rounded to `dtype` (f32, bf16 or f16), the files of
-// exported_config and the tokenizer's. Returns the result of exported_config. The folder appears completely or not at
-// all; `directory` must not exist, or be empty. Needs memory for one shard if weights are converted, and for all
+// Writes a folder that transformers loads, and returns the result of exported_config. Weights are rounded to `dtype`
+// (f32, bf16 or f16). The folder also gets the files of exported_config and of the tokenizer. It appears completely or
+// not at all; `directory` must not exist, or be empty. Needs memory for one shard if weights are converted, and for all
 // weights that the model's files fuse or transpose. Throws UserError if the folder is not empty, the weights are not
 // the model's, or the disk fails.
 ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,

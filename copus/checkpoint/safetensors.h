@@ -45,8 +45,8 @@ std::vector<float> to_float(const TensorView& tensor);
 // Converts the tensor into the caller's memory for tensor.num_elements() floats.
 void to_float(const TensorView& tensor, std::span<float> destination);
 
-// A file that is open for reading. Views are valid as long as it, or an object moved from it, lives. Pages are read
-// from the disk on first use.
+// A file that is open for reading. Views are valid as long as this object, or an object moved from it, lives. Pages are
+// read from the disk on first use.
 class SafetensorsFile {
  public:
   // Checks the whole header. Throws UserError that names the file and the fault.

@@ -33,8 +33,8 @@ std::string shard_name(std::string_view stem, size_t index, size_t count);
 // Makes the index's text: the file of each tensor, and the bytes of all tensors.
 std::string make_model_index(const std::map<std::string, std::string>& file_of_tensor, uint64_t total_bytes);
 
-// Distributes tensors of these sizes, in order, over files "<stem>-00001-of-0000N.safetensors" of at most
-// `shard_bytes`, or with a single larger tensor. There is at least one shard, even without tensors.
+// Distributes tensors of these sizes, in order, over files "<stem>-00001-of-0000N.safetensors". A file has at most
+// `shard_bytes`, or a single larger tensor. There is at least one shard, even without tensors.
 std::vector<Shard> plan_shards(std::span<const uint64_t> tensor_bytes, int64_t shard_bytes, std::string_view stem);
 
 // Writes weights into `directory` as Hugging Face does: model.safetensors, or the shards of "model" and

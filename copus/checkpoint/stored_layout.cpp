@@ -47,8 +47,8 @@ std::byte* allocate(TensorView& tensor) {
 
 namespace {
 
-// For a stack that interleaves its parameters, some outputs of each in turn: calls copy(parameter, first byte in the
-// parameter, first byte in the stack, bytes) for each contiguous range.
+// Calls copy(parameter, first byte in the parameter, first byte in the stack, bytes) for each contiguous range of a
+// stack that interleaves its parameters (some outputs of each in turn).
 template <class Copy>
 void for_turns(const StoredTensor& stored, DType dtype, Copy copy) {
   const int64_t row = (stored.shape.size() == 2 ? stored.shape.back() : 1) * size_of(dtype);

@@ -1,5 +1,4 @@
-// The branches of `copus calibrate`, in an order in which any first part of them is as informative as its length
-// allows.
+// The branches of `copus calibrate`. Their order makes any first part of them as informative as its length allows.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +18,9 @@ struct CalibrationPlan {
 };
 
 // Plans branches for batches up to 8 times the reference batch. Each has at least 32 updates, the minimum for an
-// optimizer's averages. With kappa = batch / reference batch, there are `repetitions` repetitions of the ladder
-// together with a branch of each batch at the rate kappa^(1/2), and as many repetitions of the branches at the rates 1
-// and kappa^(1/4). The first two repetitions of the ladder are needed.
+// optimizer's averages. Let kappa = batch / reference batch. There are `repetitions` repetitions of the ladder, each
+// together with a branch of each batch at the rate factor kappa^(1/2). There are as many repetitions of the branches at
+// the rate factors 1 and kappa^(1/4). The first two repetitions of the ladder are needed.
 CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions);
 
 // The number of samples between a checkpoint's position and a repetition's first sample. Repetitions share no samples

@@ -20,8 +20,8 @@ class ChildProcesses {
     int signal = 0;     // the stop signal sent to this process; 0: none
   };
 
-  // From here on, stop signals are only reported as news. The process must have no other threads, because these would
-  // receive the signals.
+  // Begins to report stop signals as news; they have no other effect any more. The process must have no other threads,
+  // because these would receive the signals.
   ChildProcesses();
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;

@@ -1,5 +1,5 @@
-// `copus convert`: writes a stored model as a Hugging Face directory. Adds known files of its origin: the tokenizer,
-// and entries of config.json besides the description.
+// `copus convert`: writes a stored model as a Hugging Face directory. It adds the tokenizer and those entries of the
+// original config.json that are not part of the description.
 #include <filesystem>
 #include <iostream>
 #include <memory>

@@ -40,8 +40,8 @@ class ExperimentDirectory {
   void check_place() const;
 
   // Throws UserError if finished runs do not match this experiment: their settings differ, their arm or seed is gone,
-  // or the experiment now compares something else than was recorded before they ran. Also throws if an arm that joins a
-  // group for screening already has a finished run with the seeds that are compared.
+  // or the experiment now compares other quantities than were recorded before they ran. Also throws it if an arm that
+  // joins a group for screening already has a finished run with the seeds that are compared.
   void check_runs() const;
 
   // Writes experiment.toml.

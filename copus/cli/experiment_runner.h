@@ -1,4 +1,4 @@
-// Makes the runs of an experiment, several at the same time, seed by seed and within a seed arm by arm. This order
+// Makes the runs of an experiment, several at the same time: seed by seed, and for each seed arm by arm. This order
 // spreads changes of the machine's speed over all arms.
 #pragma once
 
@@ -15,17 +15,17 @@
 
 namespace copus {
 
-// Returns the screening runs of all arms in groups, and the runs to compare. A group contributes to the latter only the
-// runs of its arm in `choices`, and none if it has no entry there or no arm was chosen.
+// Returns the screening runs of all arms in groups, and the runs to compare. Of a group, only the runs of its arm in
+// `choices` are compared. If `choices` has no entry for the group, or no arm was chosen, none is.
 std::vector<ExperimentRun> screening_runs(const Experiment& experiment);
 std::vector<ExperimentRun> final_runs(const Experiment& experiment, const std::vector<GroupChoice>& choices);
 
 // The number of runs of the whole experiment.
 size_t count_runs(const Experiment& experiment);
 
-// Estimates how many seconds of wall-clock time `left` runs and `unknown` further ones, whose arm is not chosen yet,
-// will take with `jobs` at a time. Uses the times of finished runs of the same arm or, without any, of all arms. Empty
-// if no run has finished.
+// Returns an estimate of the wall-clock seconds for `left` runs, and for `unknown` further runs whose arm is not chosen
+// yet, with `jobs` runs at a time. It uses the times of finished runs of the same arm or, without any, of all arms.
+// Empty if no run has finished.
 std::optional<double> estimate_seconds(const ExperimentDirectory& directory, const std::vector<ExperimentRun>& left,
                                        size_t unknown, int64_t jobs);
 

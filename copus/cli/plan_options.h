@@ -26,8 +26,8 @@ void add_batch(std::vector<int64_t>& global_batches, int64_t batch);
 // any other text.
 int64_t parse_tokens(std::string_view text);
 
-// The number of GPUs to plan for. `asked` is the value of --gpus, or 0 if not given. Throws UserError if neither --gpus
-// nor the cluster gives a number, and if the cluster has fewer GPUs.
+// Returns the number of GPUs to plan for. `asked` is the value of --gpus, or 0 if not given. Throws UserError if
+// neither --gpus nor the cluster gives a number, or if the cluster has fewer GPUs.
 int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& cluster_name, int64_t asked);
 
 // Checks that the description gives the speed of the cluster's devices. Throws UserError otherwise.
@@ -45,7 +45,7 @@ PlannedSystem planned_system(const std::string& name, const std::string& precisi
 [[noreturn]] void refuse_value(PlannedSystem system, const std::string& option, const std::string& value,
                                const std::vector<std::string>& known);
 
-// Keeps those values the program knows that were given to `option`, or all if it was not given. Throws UserError for a
+// Keeps only the values given to `option`, or all values if the option was not given. Throws UserError for a given
 // value that the program does not know.
 template <class Value>
 void narrow(PlannedSystem system, const std::string& option, std::vector<Value>& known,

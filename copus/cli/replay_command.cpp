@@ -1,5 +1,6 @@
-// `copus replay`: gives the inputs of a run's controller to a new one. Under the run's own settings it must make the
-// same decisions. Under other settings the command shows what would have been decided along the run's way.
+// `copus replay`: gives the inputs of a run's controller to a new controller. With the run's own settings the new
+// controller must make the same decisions. With other settings the command shows the decisions that it would have made
+// at each point of the run.
 #include <filesystem>
 #include <iostream>
 #include <memory>

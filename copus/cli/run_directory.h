@@ -6,12 +6,12 @@
 
 namespace copus {
 
-// If the folder is one of runs, such as runs/, says so in words that continue a sentence: ", which is a folder of 2:
+// Returns a hint if the folder contains runs, as runs/ does. The words continue a sentence: ", which is a folder of 2:
 // give one of them, such as runs/b". Empty if no folder in it has `needed_file`.
 std::string if_folder_of_runs(const std::filesystem::path& folder, const std::string& needed_file);
 
-// Says why there is no run in the directory: "there is no run in r (...)". If the directory is a folder of runs,
-// suggests one of them. `needed_file` is a file that a run would have.
+// Returns the message that there is no run in the directory: "there is no run in r (...)". If the directory contains
+// runs, suggests one of them. `needed_file` is a file that a run would have.
 std::string why_no_run(const std::filesystem::path& directory, const std::string& needed_file);
 
 // Throws UserError, which refers to the command's help, if the directory has no `needed_file`.

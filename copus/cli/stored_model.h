@@ -30,11 +30,11 @@ class StoredModel {
   // The config.toml of a checkpoint; empty for other models.
   const std::optional<std::string>& run_config() const { return run_config_; }
 
-  // The Hugging Face folder of the model or, for a checkpoint, the one that its run started from; empty if there is
+  // The Hugging Face folder of the model or, for a checkpoint, the folder from which its run started; empty if there is
   // none.
   std::filesystem::path origin_directory() const;
-  // The folder with the files of the model's tokenizer, if the model knows it: its own folder or, for a checkpoint,
-  // that of find_tokenizer. Otherwise empty.
+  // The folder with the files of the model's tokenizer. This is the model's own folder or, for a checkpoint, the result
+  // of find_tokenizer. Empty if it is unknown.
   std::optional<std::filesystem::path> tokenizer_directory() const;
   // The folder of the tokenizer that turns text into tokens: its own or, for a checkpoint, that of find_text_tokenizer.
   std::optional<std::filesystem::path> text_tokenizer_directory() const;

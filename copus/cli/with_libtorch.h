@@ -1,6 +1,6 @@
-// How the program `copus`, which does not contain libtorch, runs commands that need it: it becomes the program
-// copus-torch, which a build with libtorch places next to it. Loading libtorch takes a hundred times as long as the
-// rest of a start, so only these commands load it.
+// Runs commands that need libtorch in the program `copus`, which does not contain it: the process becomes the program
+// copus-torch, which a build with libtorch places next to `copus`. Loading libtorch takes a hundred times as long as
+// the rest of a start, so only these commands load it.
 #pragma once
 
 #include <filesystem>
@@ -31,9 +31,10 @@ struct PytorchMismatch {
   std::string remedy;
 };
 
-// A Python wheel has a copus-torch without libtorch. It loads the libtorch of the environment's PyTorch, whose binary
-// interface changes with each version. Returns what is wrong if the environment has another PyTorch or none. Returns
-// nothing if the environment has the right one, or if `program`, the path of copus-torch, is not from a wheel.
+// Returns an error message if copus-torch cannot run in this Python environment. A Python wheel has a copus-torch
+// without libtorch. It loads the libtorch of the environment's PyTorch, whose binary interface changes with each
+// version. The environment may have another PyTorch or none. Empty if it has the right one, or if `program`, the path
+// of copus-torch, is not from a wheel.
 std::optional<PytorchMismatch> pytorch_mismatch(const std::filesystem::path& program);
 
 // Becomes copus-torch, with the same arguments, environment and descriptors. Throws UserError if that fails.

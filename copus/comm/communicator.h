@@ -71,8 +71,9 @@ class Communicator {
     run(Operation::all_reduce(data, count, type, reduction));
   }
 
-  // input: sum(counts) elements. Member i gets the reduction of its part, the counts[i] elements after those of earlier
-  // members. output may be the member's own part of input; the rest of input is then unspecified.
+  // Reduces a vector and gives each member one part. `input` has sum(counts) elements. Member i gets the reduction of
+  // its part: counts[i] elements after the parts of earlier members. `output` may be the member's own part of `input`;
+  // the rest of `input` is then unspecified.
   Work start_reduce_scatter(void* input, void* output, std::span<const int64_t> counts, DataType type,
                             Reduction reduction) {
     return start(Operation::reduce_scatter(input, output, counts, type, reduction));
@@ -81,8 +82,8 @@ class Communicator {
     run(Operation::reduce_scatter(input, output, counts, type, Reduction::sum));
   }
 
-  // Member i contributes counts[i] elements. output: sum(counts) elements in the order of the members. input may be the
-  // member's own part of output.
+  // Gathers the parts of all members. Member i contributes counts[i] elements. `output` has sum(counts) elements, in
+  // the order of the members. `input` may be the member's own part of `output`.
   Work start_all_gather(const void* input, void* output, std::span<const int64_t> counts, DataType type) {
     return start(Operation::all_gather(input, output, counts, type));
   }
@@ -112,8 +113,8 @@ class Communicator {
     run(Operation::receive(data, count, type, from, route));
   }
 
-  // Messages between any members at the same time, at most one from each member to each. Every member calls it, even
-  // without messages.
+  // Sends messages between any members at the same time, at most one from each member to each. Every member calls it,
+  // even if it has no messages.
   void exchange(std::span<const Message> outgoing, std::span<const Message> incoming) {
     run({.kind = OperationKind::exchange,
          .outgoing = {outgoing.begin(), outgoing.end()},

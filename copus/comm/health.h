@@ -1,6 +1,6 @@
-// How the ranks of a job monitor each other. Every rank publishes its place. A watchdog thread sends heartbeats and
-// checks those of the other ranks. The first rank that sees a failure reports it for all. From then on every wait
-// throws RankFailure, and the watchdog of a rank that does not notice in time ends it.
+// How the ranks of a job monitor each other. Every rank says in words where it is (set_place). A watchdog thread sends
+// heartbeats and checks the heartbeats of the other ranks. The first rank that sees a failure reports it for all. From
+// then on every wait throws RankFailure, and the watchdog of a rank that does not notice in time ends the rank.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace copus {
 
-// The sizes, including the terminating 0, of a place and of a failure's cause in memory of fixed size. Longer texts are
+// Sizes in memory of fixed size, including the terminating 0: of a place, and of a failure's cause. Longer texts are
 // truncated.
 inline constexpr size_t place_bytes = 96, cause_bytes = 256;
 

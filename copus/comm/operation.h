@@ -24,12 +24,12 @@ struct Message {
 
 // How a message travels if messages wait for their receivers on the device (NCCL). Otherwise it has no effect.
 struct Route {
-  // The link that carries the message in the ring of n members. Link i connects member i and the next one, link n - 1
-  // the last member and the first, and link n + i is a second link parallel to link i. -1: the first link between the
-  // two members. Messages on different links do not wait for each other.
+  // The link that carries the message in the ring of n members. Link i connects member i and the next one. Link n - 1
+  // connects the last member and the first. Link n + i is a second link parallel to link i. -1: the first link between
+  // the two members. Messages on different links do not wait for each other.
   int64_t link = -1;
-  // The sender's next operation in this group is a receive, and the two may be joined into one operation. Otherwise two
-  // neighbours in a pipeline that both send before they receive would deadlock.
+  // Whether the sender's next operation in this group is a receive that may be joined with this send into one
+  // operation. Otherwise two neighbours in a pipeline that both send before they receive would deadlock.
   bool with_next_receive = false;
 };
 
@@ -40,8 +40,8 @@ struct VectorPart {
   bool operator==(const VectorPart&) const = default;
 };
 
-// What one member does in an operation. Every operation except a barrier and an exchange works on one vector of `count`
-// elements of `type`. The functions of Communicator describe each kind.
+// The part of one member in an operation. Every operation except a barrier and an exchange works on one vector of
+// `count` elements of `type`. The functions of Communicator describe each kind.
 struct Operation {
   OperationKind kind;
   const void* input = nullptr;  // what this member contributes

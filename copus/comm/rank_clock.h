@@ -1,4 +1,4 @@
-// The clock for a rank's step times, timeline and log: the real clock, the real clock with delayed messages, or a
+// The clock of a rank's step times, timeline and log. It is the real clock, the real clock with delayed messages, or a
 // virtual clock on which 16 ranks on 2 cores have the step times of 16 devices.
 #pragma once
 
@@ -11,12 +11,12 @@ class RankClock {
  public:
   virtual ~RankClock() = default;
 
-  // Seconds since the job began, comparable between ranks. A virtual clock advances by the computing done since the
-  // last call: the thread's measured time, or the time added by charge().
+  // Returns the seconds since the job began, comparable between ranks. A virtual clock advances by the computing time
+  // since the last call: the thread's measured time, or the time added by charge().
   virtual double now() = 0;
 
-  // Sets the time at which something that this rank waited for ended. A virtual clock moves there unless it is later
-  // already; a real one sleeps until then.
+  // Waits until the clock shows this time, at which an event that this rank waited for ended. A virtual clock moves to
+  // this time unless it is later already; a real one sleeps until then.
   virtual void advance_to(double seconds) = 0;
 
   // Adds `flops` of computing since the last call. Only virtual clocks with modelled computing count them.

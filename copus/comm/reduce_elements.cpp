@@ -25,7 +25,7 @@ float widen(Bfloat16 value) { return std::bit_cast<float>(static_cast<uint32_t>(
 
 void narrow(Bfloat16& to, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  // Adding half of the last kept place, or one less if that place is even, rounds to nearest even. This could turn a
+  // Rounds to nearest even by adding half of the last kept bit, or one unit less if that bit is even. This could turn a
   // NaN into an infinity, so a NaN keeps its upper bits and becomes quiet.
   const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const uint32_t quiet = bits | 0x400000;

@@ -16,8 +16,8 @@ namespace copus {
 
 class TaskQueue;
 
-// The queues of all groups of a rank. After a failure, an exception makes this rank leave whatever it does. Its other
-// operations, which soon end too, still use their buffers, so these must not be freed earlier.
+// The queues of all groups of a rank. After a failure, an exception interrupts this rank. Its other operations, which
+// soon end too, still use their buffers, so the queues keep the buffers until then.
 class OpenQueues {
  public:
   void add(TaskQueue* queue);

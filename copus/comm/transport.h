@@ -1,5 +1,6 @@
-// What each kind of connection provides for one group of at least two ranks: blocking operations on host memory.
-// Queues, asynchrony and modelled times are added around it, once for all kinds (queued_communicator.h, timed_world.h).
+// The operations that each kind of connection provides for one group of at least two ranks: blocking, on host memory.
+// Queues, asynchrony and modelled times are added around them, once for all kinds (queued_communicator.h,
+// timed_world.h).
 #pragma once
 
 #include <cstdint>

@@ -18,8 +18,8 @@ namespace copus {
 
 // A group of ranks that a layout uses for communication.
 struct GroupUse {
-  // Which neighbours exchange messages: none, each member and the next one, or also the last and the first. In a
-  // one-way ring, neighbours have a link per direction (Route).
+  // Which neighbours exchange messages. none: no members. line: each member and the next one. ring: as in a line, and
+  // also the last and the first member. one_way_ring: as in a ring, with a link per direction (Route).
   enum class Messages { none, line, ring, one_way_ring };
 
   std::vector<int64_t> ranks;  // in the group's order
@@ -39,16 +39,16 @@ class World {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  // The communicator of an ordered list of distinct world ranks, which include this rank. It is made at the first call
-  // and kept. Making it does not wait for other ranks, so ranks may ask for their groups in different orders. Throws
-  // InternalError if the list is not a group of this rank.
+  // Returns the communicator of an ordered list of distinct world ranks, which must include this rank. It is made at
+  // the first call and kept. This does not wait for other ranks, so ranks may make their groups in different orders.
+  // Throws InternalError if the list is not a group of this rank.
   Communicator& group(const std::vector<int64_t>& ranks);
   Communicator& everyone();
 
-  // Every rank calls this between two steps, with no operation under way, with the same list of all ranks' groups,
-  // before it asks for its own groups. If ranks have to cooperate to connect (NCCL), they do so here, and groups that
-  // are not in the list may be closed. Otherwise this does nothing. Returns on all ranks why groups cannot be opened,
-  // or nothing if all are open. Groups in the list that were open before stay open.
+  // Opens the groups of a layout. Every rank calls this between two steps, with no operation under way, with the same
+  // list of all ranks' groups, before it uses its own groups. If ranks have to cooperate to connect (NCCL), they do so
+  // here, and groups that are not in the list may be closed; in other worlds this does nothing. Groups in the list that
+  // were open before stay open. Returns, on all ranks, the reason why groups cannot be opened; empty if all are open.
   [[nodiscard]] virtual std::optional<std::string> prepare(const std::vector<GroupUse>& /*groups*/) { return {}; }
   // The same, if the job cannot continue without the groups. Throws UserError.
   void require(const std::vector<GroupUse>& groups);
@@ -66,9 +66,9 @@ class World {
   virtual RankClock& clock() = 0;
 
  protected:
-  // `used_by_groups` holds the objects of a derived class that its groups use, or null. Threads of a group end when the
-  // group is destroyed, and members of a derived class would already be gone by then. This object is destroyed after
-  // the groups.
+  // `used_by_groups` holds the objects of a derived class that its groups use, or null. It is destroyed after the
+  // groups. This matters because the threads of a group end only when the group is destroyed, and by then the members
+  // of a derived class are gone.
   World(int64_t rank, int64_t size, std::shared_ptr<const void> used_by_groups)
       : rank_(rank), size_(size), used_by_groups_(std::move(used_by_groups)) {}
 

@@ -12,7 +12,7 @@ namespace copus {
 // Completes config.cluster, whose inline fields have been read already, with the file that cluster.config names. If
 // --set names the file, the file replaces all inline fields that --set did not give, so a run can be resumed on another
 // cluster. Throws UserError if a file and inline fields contradict each other, if a field is wrong or missing, if the
-// file cannot be read, and if a clock needs a cluster and none is given.
+// file cannot be read, or if a clock needs a cluster and none is given.
 void read_cluster_section(const Setting& root, const std::string& source, RunConfig& config);
 
 // Makes a description from a table with the fields of a cluster file. `where` names the table in messages. Throws

@@ -27,8 +27,8 @@ std::vector<std::string> names_of(const std::vector<ShippedFile>& files) {
   return names;
 }
 
-// No file exists if the path is too long for a file name. A path without permission counts as existing: reading it then
-// reports the error.
+// Returns whether a file exists. None exists if the path is too long for a file name. A path without permission counts
+// as existing, because reading it then reports the error.
 bool exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) || error == std::errc::permission_denied;
@@ -39,8 +39,8 @@ bool exists(const std::string& path) {
                          const std::vector<ShippedFile>& shipped) {
   const std::vector<std::string> names = names_of(shipped);
   auto similar = nearest(text, names);
-  // A user who writes "h100" omits the suffix that tells the kinds apart. The plain hardware's name begins with this
-  // text.
+  // Finds a name by its beginning. A user who writes "h100" omits the suffix that distinguishes the kinds of this
+  // hardware.
   const auto longer =
       std::find_if(names.rbegin(), names.rend(), [&](const std::string& name) { return name.starts_with(text + "-"); });
   if (!similar && longer != names.rend()) similar = *longer;

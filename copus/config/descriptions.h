@@ -21,8 +21,8 @@ ClusterDescription parse_cluster(std::string_view toml_text, const std::string& 
 // was given: "--cluster". Throws as parse_cluster does, and UserError if the file cannot be read.
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by);
 
-// The text of a model's description, from a config.json, from the folder that holds one, or of a model that ships with
-// Copus. `source` names the file in messages.
+// The text of a model's description. It comes from a config.json, from the folder that holds one, or from a model that
+// ships with Copus. `source` names the file in messages.
 struct ModelText {
   std::string text;
   std::string source;

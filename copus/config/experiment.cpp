@@ -174,8 +174,8 @@ void check_reference(const Experiment& experiment, const std::string& source) {
                          suggest(experiment.reference, contenders, "there are")));
 }
 
-// Finds the first of the keys that equals one of `wanted`, or that begins with an item of `wanted` that ends with a
-// dot.
+// Returns the first of the keys that `wanted` contains. An item of `wanted` that ends with a dot stands for all keys
+// that begin with it.
 std::string first_of(const std::vector<std::string>& keys, const std::vector<std::string>& wanted) {
   const auto found = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) {
     return std::any_of(wanted.begin(), wanted.end(), [&](const std::string& one) {
@@ -187,8 +187,7 @@ std::string first_of(const std::vector<std::string>& keys, const std::vector<std
 }
 
 // Returns the key because of which the clocks of two runs show the times of different jobs or clusters; empty if there
-// is none. Differences in what the controllers believe are allowed: with `truth` on the modelled clock, the
-// description.
+// is none. The controllers' assumptions may differ: with `truth` on the modelled clock, these are the description.
 std::string find_other_times(RunConfig one, RunConfig other) {
   for (RunConfig* run : {&one, &other}) run->cluster.description = run->cluster.as_timed();
   const std::vector<std::string> keys = differing_keys(one, other);

@@ -1,5 +1,5 @@
-// An experiment: the training policies, called arms, that `copus compare` runs with the same seeds, and what it
-// measures. The user writes it in TOML; parsing checks it.
+// An experiment: the training policies, called arms, that `copus compare` runs with the same seeds, and the quantities
+// that it measures. The user writes the experiment in TOML; parsing checks it.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,9 @@ Experiment parse_experiment(std::string_view toml_text, const std::string& sourc
 RunConfig run_config_of(const Experiment& experiment, std::string_view base_text, const ExperimentArm& arm,
                         int64_t seed);
 
-// Throws UserError if runs of the arms cannot be compared: if they differ in text, sequence length, clock, the job or
-// cluster of the clock, or the sample of held-out text, or if held-out losses are requested that no run measures.
+// Throws UserError if runs of the arms cannot be compared. They cannot if they differ in text, sequence length, clock,
+// the job or cluster of the clock, or the sample of held-out text. They also cannot if held-out losses are requested
+// that no run measures.
 void check_arms_are_comparable(const Experiment& experiment, std::string_view base_text, const std::string& source);
 
 }  // namespace copus

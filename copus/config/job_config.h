@@ -21,8 +21,8 @@ inline constexpr auto named_values<LearningRateSchedule> =
                                                      {LearningRateSchedule::cosine, "cosine"},
                                                      {LearningRateSchedule::wsd, "wsd"}});
 
-// The phase of the learning rate's schedule that a step is in. Cosine has no separate decay at the end: everything
-// after the warm-up is its main phase.
+// The phase of the learning rate's schedule to which a step belongs. Cosine has no separate decay at the end:
+// everything after the warm-up is its main phase.
 enum class SchedulePhase { warm_up, main, decay };
 template <>
 inline constexpr auto named_values<SchedulePhase> = std::to_array<NamedValue<SchedulePhase>>(
@@ -34,8 +34,8 @@ template <>
 inline constexpr auto named_values<BatchScaling> = std::to_array<NamedValue<BatchScaling>>(
     {{BatchScaling::square_root, "sqrt"}, {BatchScaling::linear, "linear"}, {BatchScaling::none, "none"}});
 
-// What a run should save when progress per second and progress per token disagree. automatic: tokens if their number
-// limits the run, otherwise time.
+// The quantity that a run saves when progress per second and progress per token disagree. automatic: tokens if a number
+// of tokens limits the run, otherwise time.
 enum class Objective { automatic, time, tokens };
 template <>
 inline constexpr auto named_values<Objective> = std::to_array<NamedValue<Objective>>(
@@ -122,8 +122,8 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// A critical batch that branches of a run have shown. Amounts are in tokens, so that they also serve runs with another
-// sequence length.
+// A critical batch that branches of a run have measured. Amounts are in tokens, so that they also serve runs with
+// another sequence length.
 struct MeasuredCriticalBatch {
   double tokens = 1;          // that the run had read there
   double noise_scale = 1;     // of the run there

@@ -71,8 +71,8 @@ void describe_rope_by_layer_type(Json& config) {
   config.erase("rope_scaling");
 }
 
-// Sets the multipliers of Gemma 2 and 3. In transformers the embedding's multiplier is fixed, and that of the attention
-// scores is 1 / sqrt(a whole number).
+// Sets the multipliers of Gemma 2 and 3. In transformers the embedding's multiplier is fixed, and the multiplier of the
+// attention scores is 1 / sqrt(a whole number).
 ModelDescription describe_gemma(Json config, Architecture architecture, const std::string& where) {
   config["query_pre_attn_scalar"] = nullptr;
   if (config["attention_multiplier"].is_number()) {
@@ -144,11 +144,18 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 }  // namespace
 
-// Some defaults of transformers' classes would surprise a reader of the table, so they do not apply here: the number of
-// key/value heads, the head size of Qwen3 and Gemma, Mistral's window, the epsilon of OLMo 2, OLMo 3, Phi-3, GPT-2 and
-// GPT-NeoX, the tied embeddings of SmolLM3, Gemma and GPT-2, the rotary base of SmolLM3, OLMo 3 and Gemma 3, SmolLM3's
-// layers without rotary embeddings, the layer types of OLMo 3 and Gemma, the attention multiplier of Granite and Gemma,
-// Gemma 2's soft-caps, and GPT-NeoX's biases of attention, parallel residual and rotating fraction.
+// Some defaults of transformers' classes would surprise a reader of the table, so they do not apply here:
+// - the number of key/value heads;
+// - the head size of Qwen3 and Gemma;
+// - Mistral's window;
+// - the epsilon of OLMo 2, OLMo 3, Phi-3, GPT-2 and GPT-NeoX;
+// - the tied embeddings of SmolLM3, Gemma and GPT-2;
+// - the rotary base of SmolLM3, OLMo 3 and Gemma 3;
+// - SmolLM3's layers without rotary embeddings;
+// - the layer types of OLMo 3 and Gemma;
+// - the attention multiplier of Granite and Gemma;
+// - Gemma 2's soft-caps;
+// - GPT-NeoX's biases of attention, parallel residual and rotating fraction.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},

@@ -8,10 +8,11 @@
 
 namespace copus {
 
-// Sets config.model and config.init_from from inline fields, from the file that model.config names, or from the
-// config.json in the directory that model.init_from names; reads these files. Inline fields next to init_from must
-// agree with that config.json. A resolved configuration has both, so that it stays readable when the directory is gone.
-// Throws UserError if none or more than one of these is given, if a field is wrong, and if a file cannot be read.
+// Sets config.model and config.init_from. They come from inline fields, from the file that model.config names, or from
+// the config.json in the directory that model.init_from names; this function reads these files. Inline fields next to
+// init_from must agree with that config.json. A resolved configuration has both, so that it stays readable when the
+// directory is gone. Throws UserError if none or more than one of these sources is given, if a field is wrong, or if a
+// file cannot be read.
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config);
 
 // Makes a description from a table of inline fields, which have the names and rules of config.json. `where` names the

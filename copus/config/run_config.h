@@ -25,8 +25,8 @@ inline constexpr auto named_values<Precision> = std::to_array<NamedValue<Precisi
 // Section [data].
 struct DataSource {
   std::string path;  // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
-  // Share of the samples, relative to the other sources; 1 if only other sources have a weight. If no source has a
-  // weight, all sources form one corpus.
+  // Weight of the source: its fraction of the samples relative to the other sources. It is 1 if only other sources have
+  // a weight. If no source has a weight, all sources form one corpus.
   std::optional<double> weight = {};
   bool operator==(const DataSource&) const = default;
 };
@@ -153,8 +153,8 @@ std::string to_toml(const RunConfig& config);
 // Returns the keys, in the order of run_config_keys, whose values differ.
 std::vector<std::string> differing_keys(const RunConfig& one, const RunConfig& other);
 
-// The job whose step times, memory and possible layouts are predicted: the run itself or, on the modelled clock, the
-// job that it stands for.
+// Returns the job whose step times, memory and possible layouts are predicted. This is the run itself or, on the
+// modelled clock, the job that it represents.
 struct PredictedJob {
   ModelDescription model;
   int64_t sequence_length = 0;

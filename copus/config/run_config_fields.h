@@ -55,7 +55,7 @@ inline constexpr const char* model_ignore_dropout_key = "ignore_dropout";  // al
 // The key of [cluster] that names a file, instead of inline fields.
 inline constexpr const char* cluster_config_key = "config";
 
-// A unit of a cluster file; the key names it. The program itself uses seconds, bytes and operations. Each conversion
+// A unit of a cluster file, which the key names. The program itself uses seconds, bytes and operations. Each conversion
 // rounds once, so that reading a value, writing it and reading it again gives the same value.
 struct Unit {
   double multiplier;
@@ -72,18 +72,22 @@ inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
 inline constexpr const char* tree_key = "tree_microseconds";
-// The points of a curve are at positive sizes. Their values are relative to one value, which was fitted or measured at
-// one size, so a point may be above 1: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed
-// of one of 16.
+// The points of a curve are at positive sizes. Their values are relative to the value at one size, which was fitted or
+// measured. So a point may be above 1: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed
+// of a product of 16.
 inline constexpr Range<double> curve_place{1e-9, 1e18};
 inline constexpr Range<double> curve_share{1e-9, 10.0};
 
 // Visits the fields of a model's description.
 //
-// A visitor has section(name), field(key, member), field(key, member, range) for numbers, quantity(key, member, unit,
-// range) for numbers in another unit than the program's own, duration(key, member, range) for seconds that may also be
-// given as text, and cluster(member). For the member of cluster() a visitor may call visit_cluster; for fields of type
-// Device or CommunicatorCosts, visit_device or visit_communicators.
+// A visitor has these functions:
+// - section(name);
+// - field(key, member), and field(key, member, range) for numbers;
+// - quantity(key, member, unit, range) for numbers in another unit than the program's own;
+// - duration(key, member, range) for seconds that may also be given as text;
+// - cluster(member), for which a visitor may call visit_cluster.
+//
+// For fields of type Device or CommunicatorCosts a visitor may call visit_device or visit_communicators.
 template <class Model, class Visitor>
 void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("architecture", model.architecture);

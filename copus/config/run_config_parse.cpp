@@ -31,9 +31,9 @@ std::vector<Section> sections_of(const std::vector<std::string>& paths) {
   return sections;
 }
 
-// Says what an unknown key may have meant: the same key in another section, the key that other programs call so, a
-// similar key here, or a similar key elsewhere. If no key is similar, lists the keys of the section. `here` is null for
-// a key outside of any section.
+// Returns a suggestion for an unknown key: the same key in another section, the key that other programs call by this
+// name, a similar key in the same section, or a similar key elsewhere. If no key is similar, lists the keys of the
+// section. `here` is null for a key outside of any section.
 std::string hint(const std::vector<Section>& sections, const Section* here, const std::string& key) {
   std::vector<std::string> places;
   for (const std::string& setting : settings_called(key)) {
@@ -102,8 +102,8 @@ void refuse_other_optimizers_keys(const Setting& root, Job& job) {
   }
 }
 
-// Refuses an override whose key has no section, with a suggestion. Only the first such override is examined:
-// read_settings refuses all of them, so one whose key resembles no setting is left to it.
+// Refuses an override whose key has no section, with a suggestion. It examines only the first such override.
+// read_settings refuses all of them, so an override whose key resembles no setting is left to read_settings.
 void refuse_key_without_section(const std::vector<std::string>& overrides) {
   for (const std::string& text : overrides) {
     const std::string key = text.substr(0, text.find('='));

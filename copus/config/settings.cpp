@@ -13,7 +13,7 @@ namespace copus {
 
 namespace {
 
-// The most parts, joined by dots, that a key may have. The library limits the nesting of values but not of keys,
+// The largest number of parts, joined by dots, of a key. The library limits the nesting of values but not of keys,
 // although it converts and deletes the resulting tables by recursion.
 constexpr int most_parts_of_key = 8;
 
@@ -35,7 +35,7 @@ size_t end_of_string(std::string_view toml, size_t begin) {
   return toml.size();
 }
 
-// Finds the line, counted from 1, of the first key with too many parts. Looks at the characters only, because the
+// Returns the line, counted from 1, of the first key with too many parts. It examines only characters, because the
 // library could not delete a parsed value without overflowing the stack.
 std::optional<int64_t> line_of_long_key(std::string_view toml) {
   constexpr std::string_view between_keys = "=,[]{}\n";

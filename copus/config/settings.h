@@ -31,8 +31,8 @@ std::string describe(const Setting& setting);
 // malformed TOML (with line and column) and for a malformed override.
 Setting read_settings(std::string_view toml_text, const std::string& source, const std::vector<std::string>& overrides);
 
-// Returns the path that a setting holds. Throws UserError, which calls the setting `key`, if it is not a text or is
-// empty.
+// Returns the path that a setting contains. Throws UserError if the setting is empty or is not a text; the message
+// names the setting `key`.
 std::string path_of(const Setting& setting, const std::string& key);
 
 // Writes a TOML basic string: "C:\\text" for C:\text.

@@ -51,8 +51,8 @@ std::string hint_behind_number(const std::string& text, std::string_view rest, d
   return concat("; write the number in full, without \"", rest, "\": there are no units here");
 }
 
-// Says what to write instead of a text that was meant as a number: "; a share of 10% is written 0.1". Empty if the text
-// does not begin like a number, or if it is unclear which number was meant.
+// Returns advice if a text was meant as a number: "; a share of 10% is written 0.1". Empty if the text does not begin
+// like a number, or if it is unclear which number was meant.
 std::string hint_at_number(const Setting& setting, bool is_whole) {
   if (setting.kind != Setting::Kind::text) return "";
   const std::string& text = std::get<std::string>(setting.value);

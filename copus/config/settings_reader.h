@@ -43,8 +43,9 @@ class SettingsReader {
   void field(const char* key, std::optional<ModelDescription>& model);
   void field(const char* key, std::optional<ClusterDescription>& cluster);
   void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
-  // Reads critical batch / noise scale as a number, or measured critical batches: as a list of numbers for each, or
-  // from one or several calibration.json.
+  // Reads noise_scale.calibration. It is the ratio critical batch / noise scale, as a number, or measured critical
+  // batches. Measured critical batches are given as a list of numbers for each batch, or as the paths of one or several
+  // calibration.json.
   void calibration(const char* key, NoiseScaleConfig& value);
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }

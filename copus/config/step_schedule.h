@@ -25,7 +25,7 @@ StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length)
 int64_t scheduled_batch(const StepSchedule& schedule, int64_t consumed_samples);
 
 // Explains why a run cannot follow the schedule; empty if it can. A run can change its batch again two steps after the
-// latest change at the earliest, so a shorter piece is impossible.
+// latest change at the earliest, so shorter pieces are impossible.
 std::optional<std::string> why_too_short(const StepSchedule& schedule);
 
 }  // namespace copus

@@ -13,19 +13,20 @@ struct SampleAddress {
   bool operator==(const SampleAddress&) const = default;
 };
 
-// Mixes sources by their shares. After any number of whole blocks of the global order, each source has its share to
-// within 1.7 samples, and mostly to within one, however small its weight and however many sources there are. There is
-// no state: a block is computed from its number alone. The cost of a sample grows with the binary logarithm of 1 / its
-// source's share.
+// Mixes sources by their weights. After any number of whole blocks of the global order, each source has its part of the
+// samples to within 1.7 samples, and mostly to within one, however small its weight and however many sources there are.
+// There is no state: a block is computed from its number alone. The cost of a sample grows with the binary logarithm of
+// 1 / (the fraction of its source).
 //
 // The seed shuffles the sources of a block's samples, and each source gives its samples in order. Without the shuffle
 // the sources would alternate in a fixed pattern, and the first samples of all steps would come from one source. These
 // samples must represent the whole batch, because the noise scale compares both.
 //
 // The sources are the leaves of a Huffman tree (Huffman 1952). Of the first m samples of a node, floor(m q + 1/2) go to
-// its first child, where q is this child's part of the node's weight. Each node adds a rounding error of at most 1/2. A
-// source inherits the error of a node above it in proportion to its part of that node's weight. In a Huffman tree these
-// parts are at most 1, 1/2, 1/3, 1/5 and so on along the Fibonacci numbers, so the errors sum to less than 1.7.
+// its first child, where q is this child's fraction of the node's weight. Each node adds a rounding error of at most
+// 1/2. A source inherits the error of a node above it in proportion to its fraction of that node's weight. In a Huffman
+// tree these fractions are at most 1, 1/2, 1/3, 1/5 and so on along the Fibonacci numbers, so the errors sum to less
+// than 1.7.
 class Blend {
  public:
   static constexpr uint64_t block_size = 256;

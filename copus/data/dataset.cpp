@@ -29,9 +29,10 @@ constexpr uint64_t epoch_keys = 1;
 // a different order.
 constexpr uint64_t order_version = 2;
 
-// Hashes the contents of a source: all tokens and document ends of a small one, and of a larger one this many windows
-// and ends, evenly spread. The windows also read ids all over the file, so a corpus made with another tokenizer is
-// noticed when it is opened and not hours later.
+// Returns a hash of the contents of a source. Of a small source it covers all tokens and document ends. Of a larger
+// source it covers max_windows windows of tokens and as many document ends, evenly spread. Reading the windows also
+// checks token ids throughout the file. So a corpus made with another tokenizer is noticed when it is opened and not
+// hours later.
 uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
   constexpr int64_t max_windows = 64;
   constexpr int64_t max_window = 256;
@@ -251,8 +252,8 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
       if (fraction > 0)
         result->hold_out(source.path(), contents, held_out, has_weights ? result->blend->shares()[i] : 0);
     } else {
-      // Reads the held-out source only to check its ids: the hash is not part of the fingerprint, since it has no
-      // influence on training.
+      // Reads the held-out source only to check its ids. Its hash is not part of the fingerprint, since the held-out
+      // data have no influence on training.
       const uint64_t contents = hash_contents(0, source);
       const PackedTokens held_out(source, 0, source.size(), sequence_length, config.mask_document_ends);
       if (held_out.num_samples() == 0)

@@ -1,5 +1,5 @@
-// The training data as one endless, shuffled sequence of samples: token sources, packed into sequences of one length,
-// blended by weight, and the held-out part that is never trained on.
+// The training data as one endless, shuffled sequence of samples. Token sources are packed into sequences of one length
+// and blended by weight. A held-out part is never used for training.
 #pragma once
 
 #include <cstdint>
@@ -46,13 +46,13 @@ class Dataset {
   Dataset(Dataset&&) noexcept;
   Dataset& operator=(Dataset&&) noexcept;
 
-  // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index):
-  // none is skipped and none repeated within an epoch, which is that of the whole corpus where no source has a weight
-  // and otherwise that of each source. Throws UserError for a token id outside the vocabulary.
+  // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index).
+  // Within an epoch no sample is skipped or repeated. If no source has a weight, there is one epoch for the whole
+  // corpus; otherwise each source has its own epochs. Throws UserError for a token id outside the vocabulary.
   Batch train_batch(uint64_t first_sample, int64_t count) const;
 
-  // Number of loss_tokens that train_batch would report, without reading tokens: the normalisation of a global batch's
-  // loss.
+  // Returns the number of loss_tokens that train_batch would report, without reading tokens. It is the divisor of a
+  // global batch's loss.
   int64_t loss_tokens(uint64_t first_sample, int64_t count) const;
 
   // The held-out data, in the order of the configuration. Empty if data.held_out is empty and data.held_out_fraction is
@@ -61,8 +61,8 @@ class Dataset {
   int64_t held_out_samples() const;  // of all of them
   // Samples first .. first+count of a held-out source.
   Batch held_out_batch(int64_t source, int64_t first, int64_t count) const;
-  // Returns what an evaluation of so many samples reads. Held-out tails of weighted sources have their shares of
-  // training; other sources have shares in proportion to their sizes.
+  // Returns the samples that an evaluation of this many samples reads. Held-out tails of weighted sources have the same
+  // weights as in training; other sources have weights in proportion to their sizes.
   std::vector<HeldOutPart> held_out_parts(int64_t samples) const;
 
   // The number of positions with a next token to predict, document ends included, each counted once.

@@ -94,8 +94,8 @@ bool is_sentencepiece(std::string_view file) {
          find_invalid_utf8(file);
 }
 
-// Whether at least half of the first bytes are 0, as in token ids below 256 and in UTF-16 without a byte order mark.
-// Both are valid UTF-8.
+// Returns whether at least half of the first bytes are 0, as in token ids below 256 and in UTF-16 without a byte order
+// mark. Both are valid UTF-8.
 bool is_half_zeros(std::string_view file) {
   constexpr size_t beginning = 4096;
   const std::string_view head = file.substr(0, beginning);

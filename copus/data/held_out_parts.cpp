@@ -10,8 +10,9 @@ namespace copus {
 
 namespace {
 
-// Returns the unrounded samples of each source: in proportion to the shares, at least `least` and at most its size. A
-// source whose share is beyond one of these bounds gets the bound, and the other sources divide the rest.
+// Returns the unrounded samples of each source, in proportion to the shares (relative weights), at least `least` and at
+// most its size. A source whose proportional number is beyond one of these bounds gets the bound, and the other sources
+// divide the rest.
 std::vector<double> proportional_parts(const std::vector<int64_t>& sizes, const std::vector<double>& shares,
                                        double samples, double least) {
   constexpr double smallest_share = 1e-30;  // a share may have been rounded to zero

@@ -9,10 +9,14 @@
 
 namespace copus {
 
-// Reads the format. The layout of PREFIX.idx, little endian, no padding: magic "MMIDIDX\0\0" (9 bytes), version 1
-// (u64), dtype code (u8), number of sequences n (u64), length of the document list m (u64), sequence lengths in tokens
-// (i32[n]), byte offsets of the sequences in PREFIX.bin (i64[n]), documents (i64[m]: the sequence that document k
-// starts with, and n at the end). Both files stay in the page cache; nothing is copied.
+// Reads the format of Megatron-LM. PREFIX.idx is little endian, without padding:
+// - magic "MMIDIDX\0\0" (9 bytes), version 1 (u64), dtype code (u8);
+// - number of sequences n (u64), length of the document list m (u64);
+// - sequence lengths in tokens (i32[n]);
+// - byte offsets of the sequences in PREFIX.bin (i64[n]);
+// - documents (i64[m]: the sequence with which document k starts, and n at the end).
+//
+// Both files stay in the page cache; nothing is copied.
 class MegatronSource final : public TokenSource {
  public:
   // Checks all of the .idx (a scan of 12 bytes a sequence) and that the .bin has the right size. Token ids are only

@@ -9,9 +9,9 @@
 namespace copus {
 
 // A part of a token stream, divided into samples of sequence_length positions L. Sample i reads the tokens [begin +
-// i*L, begin + i*L + L], one more than it has positions, because the target of a position is the next token. So
-// neighbouring samples share one token, and every token but the first is predicted once. Documents follow each other
-// without padding. Refers to the source for its whole life.
+// i*L, begin + i*L + L]. That is one token more than it has positions, because the target of a position is the next
+// token. So neighbouring samples share one token, and every token but the first is predicted once. Documents follow
+// each other without padding. The object refers to the source for its whole life.
 class PackedTokens {
  public:
   // Packs tokens [begin, end) of `source`. With mask_document_ends, the last token of a document has no target, because

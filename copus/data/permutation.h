@@ -7,7 +7,7 @@ namespace copus {
 
 // A bijection of [0, size) chosen by `key`: a Feistel network over a power of two that covers the range, with cycle
 // walking (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Values outside the range pass
-// through the network again, less than twice on average (more often in ranges below 32).
+// through the network again, fewer than two times on average (more often in ranges below 32).
 class Permutation {
  public:
   // `size` >= 1.

@@ -34,8 +34,9 @@ struct ActivationNames {
 };
 
 struct ArchitectureConfig {
-  // What all models of the architecture compute alike, and transformers' defaults of absent fields. A
-  // num_key_value_heads of 0 means as many as num_attention_heads, a head_dim of 0 hidden_size / num_attention_heads.
+  // The properties that all models of the architecture share, and transformers' defaults of absent fields. A
+  // num_key_value_heads of 0 means as many as num_attention_heads. A head_dim of 0 means hidden_size /
+  // num_attention_heads.
   ModelDescription defaults = {};
   // Fields that not all architectures have (value_without).
   std::vector<std::string_view> fields = {};

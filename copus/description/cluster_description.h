@@ -36,8 +36,8 @@ struct Link {
   double latency_seconds = 0;
   double bytes_per_second = 0;
   Curve efficiency = {};  // the fraction of bytes_per_second that is reached, by the bytes of a collective or message
-  // Time of an all-reduce with a tree of nodes for each level, up or down, in addition to its bytes; 0: only rings are
-  // used.
+  // Time of an all-reduce with a tree of nodes, for each level, up or down, in addition to the time of its bytes. 0:
+  // only rings are used.
   double tree_seconds = 0;
   bool operator==(const Link&) const = default;
 };
@@ -63,8 +63,8 @@ struct Device {
 // Measured costs of the communicators that NCCL (or RCCL) opens between devices, one for each group of ranks and kind
 // of operation. 0: not measured.
 struct CommunicatorCosts {
-  // Device memory of one communicator on the rank where it takes most: for a group's collectives, for exchanges between
-  // any of its members, for messages between two neighbours.
+  // Device memory of one communicator on the rank where it takes most. There is one value for a group's collectives,
+  // one for exchanges between any of its members, and one for messages between two neighbours.
   double collective_bytes = 0;
   double exchange_bytes = 0;
   double message_bytes = 0;
@@ -93,8 +93,8 @@ struct ClusterDescription {
   bool operator==(const ClusterDescription&) const = default;
 };
 
-// Whether the description gives the computing speed of a rank, so that steps can be predicted: a rate for the virtual
-// clock, or the speed of its device.
+// Returns whether the description gives the computing speed of a rank, so that steps can be predicted. The speed is a
+// rate for the virtual clock, or the speed of the rank's device.
 bool is_speed_known(const ClusterDescription& cluster);
 
 // How a run simulates the cost of communication on the described cluster.

@@ -54,9 +54,9 @@ std::string configuration_parts();
 // from the default; "-" stands for the default.
 std::vector<std::vector<std::string>> configuration_rows(const std::vector<Configuration>& configurations);
 
-// Changes the named fields. The others stay, unless the new layout makes them impossible or meaningless: without a
-// pipeline the schedule is 1f1b with one stage per rank, without tensor parallelism there is no sequence parallelism,
-// and with one data-parallel rank no ZeRO. Copies and gathering belong to ZeRO.
+// Changes the named fields. The other fields stay, unless the new layout makes them impossible or meaningless. Without
+// a pipeline the schedule becomes 1f1b with one stage per rank. Without tensor parallelism there is no sequence
+// parallelism. With one data-parallel rank there is no ZeRO, and so no copies and no gathering.
 Configuration apply(const ConfigurationChange& change, const Configuration& configuration);
 
 // Whether all named fields have these values in `configuration`.

@@ -1,5 +1,5 @@
-// Which configurations a model allows. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and B, or
-// OTHER_KEY C": it ends with possible values for the key that it begins with, or for another one.
+// Decides which configurations a model allows. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and
+// B, or OTHER_KEY C": it ends with possible values for the key with which it begins, or for another key.
 #include <vector>
 
 #include "copus/base/error.h"

@@ -1,6 +1,6 @@
-// The mesh of ranks: every rank has one coordinate on each named axis. Tensor-parallel ranks are neighbours, then come
-// data-parallel ranks, and pipeline stages are farthest apart, in the order of decreasing communication. The order is
-// Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
+// The mesh of ranks: every rank has one coordinate on each named axis. Axes are ordered by decreasing communication:
+// tensor-parallel ranks are neighbours, then come data-parallel ranks, and pipeline stages are farthest apart. The
+// order is Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
 #pragma once
 
 #include <array>

@@ -78,8 +78,9 @@ inline constexpr auto named_values<RopeType> = std::to_array<NamedValue<RopeType
 struct RopeScaling {
   RopeType type = RopeType::llama3;
   double factor = 8.0;
-  // Frequencies with fewer turns than the first bound within the original context are divided by the factor; those with
-  // more turns than the second are kept. Only for Llama 3 and YaRN. Linear and dynamic scaling ignore the context too.
+  // Bounds of turns within the original context. Frequencies with fewer turns than the first bound are divided by the
+  // factor; frequencies with more turns than the second bound are kept. Only for Llama 3 and YaRN. Linear and dynamic
+  // scaling ignore the context too.
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
@@ -147,8 +148,8 @@ struct ModelDescription {
   int64_t max_position_embeddings = 2048;
   NormKind norm = NormKind::rms;
   double rms_norm_eps = 1e-6;  // for norms of either kind
-  // The embedding of a position, from a table of max_position_embeddings rows, is added to that of the token. No layer
-  // rotates.
+  // The model adds the embedding of a token's position, from a table of max_position_embeddings rows, to the embedding
+  // of the token. No layer rotates.
   bool learned_positions = false;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling = {};
@@ -164,7 +165,7 @@ struct ModelDescription {
   bool feed_forward_bias = false;  // in all of its linear layers
   QkNorm qk_norm = QkNorm::none;
   BlockNorm block_norm = BlockNorm::input;
-  // Feed-forward and attention read the same stream, to which both results are added; otherwise the feed-forward reads
+  // Feed-forward and attention read the same stream, and both results are added to it. Otherwise the feed-forward reads
   // the stream after attention.
   bool parallel_residual = false;
   bool norms_add_one = false;  // all norms multiply by 1 + weight, and weights begin at 0
@@ -241,8 +242,8 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
 // tokenizer.
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
 
-// Names of the modules with the norms of a block's input and output; null if there is none. Models use the same name
-// for different norms.
+// Return the names of the modules with the norms of a block's input and output; null if there is none. Models use the
+// same name for different norms.
 struct BlockNormNames {
   const char* input;
   const char* output;
@@ -253,9 +254,9 @@ BlockNormNames feed_forward_norm_names(BlockNorm norm);
 // The initial weight of a norm.
 inline double initial_norm_weight(const ModelDescription& model) { return model.norms_add_one ? 0 : 1; }
 
-// All parameters in canonical order, which is that of transformers' named_parameters() for Llama: embeddings, layers 0
-// to L-1 (in each: attention with its norms, feed-forward, the layer's norms), final norm, and the head unless it is
-// tied to the embedding.
+// Returns all parameters in canonical order, the order of transformers' named_parameters() for Llama: embeddings,
+// layers 0 to L-1 (in each layer attention with its norms, then feed-forward, then the layer's norms), final norm, and
+// the head unless it is tied to the embedding.
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model);
 
 int64_t count_parameters(const ModelDescription& model);
@@ -263,15 +264,15 @@ int64_t count_parameters(const ModelDescription& model);
 // The standard deviation of the initial weights of an embedding or a linear layer.
 double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter);
 
-// The number of tokens that a token of a sequence attends to, averaged over the layers, without terms of order 1: it is
-// s / 2, or w - w^2 / (2 s) with a window w of less than s tokens.
+// Returns the number of tokens to which a token of a sequence attends, averaged over the layers, without terms of order
+// 1. It is s / 2, or w - w^2 / (2 s) with a window w of less than s tokens.
 double attended_tokens(const ModelDescription& model, int64_t sequence_length);
 
-// Floating-point operations for training on one token, forward and backward, without recompute:
+// Returns the floating-point operations for training on one token, forward and backward, without recompute:
 //   6 (L (2 h h_q + 2 h h_kv + 3 h f) + V h) + 24 L h_q a,
-// if a token attends to `a` others on average (attended_tokens). Attention counts in full, not only its causal half, so
-// a = s / 2 without a window. The head counts once, and the look-up of embeddings not at all. This is the convention of
-// Narayanan et al. 2021, extended to grouped-query attention and windows.
+// where `a` is the number of other tokens to which a token attends on average (attended_tokens). Attention counts in
+// full, not only its causal half, so a = s / 2 without a window. The head counts once, and the look-up of embeddings
+// not at all. This is the convention of Narayanan et al. 2021, extended to grouped-query attention and windows.
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length);
 
 }  // namespace copus

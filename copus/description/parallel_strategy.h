@@ -44,8 +44,8 @@ struct ParallelStrategy {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   // Whether activations outside attention and feed-forward are sharded over the tensor-parallel ranks.
   bool sequence_parallel = false;
-  // What is sharded over the data-parallel ranks (Rajbhandari et al. 2020): master weights and moments from stage 1 on,
-  // gradients from stage 2 on, and compute weights in stage 3.
+  // The state that is sharded over the data-parallel ranks (Rajbhandari et al. 2020): master weights and moments from
+  // stage 1 on, gradients from stage 2 on, and compute weights in stage 3.
   int64_t zero_stage = 0;
   Recompute recompute = Recompute::none;
   // With ZeRO-3: whether gathered weights are freed after a forward pass and gathered again for the backward pass, or

@@ -44,8 +44,8 @@ double yarn_attention_factor(const Fields& rope, double factor) {
   return scale != 0 && all_scale != 0 ? grown(scale) / grown(all_scale) : grown(1);
 }
 
-// The context of a model: the longest sequence that it is designed for, and the original context before scaling from
-// config.json itself, which transformers prefers to the one in the rope object.
+// The context of a model. One number is the longest sequence for which it is designed. The other is the original
+// context before scaling; transformers prefers the value in config.json itself to the one in the rope object.
 struct Context {
   int64_t longest;
   std::optional<int64_t> original;

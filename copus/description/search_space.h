@@ -26,9 +26,9 @@ struct SearchSpace {
 };
 
 // Lists all configurations that infeasible_reason and the space allow, without duplicates, by strategy, then by global
-// batch, then by micro-batch. Options without an effect are listed once, whatever the lists contain: without a pipeline
-// the schedule is 1f1b (gpipe would only keep more activations), with t = 1 there is no sequence parallelism, with d =
-// 1 no ZeRO, and without ZeRO-3 nothing is gathered again.
+// batch, then by micro-batch. Options without an effect are listed once, whatever the lists contain. Without a pipeline
+// the schedule is 1f1b (gpipe would only keep more activations). With t = 1 there is no sequence parallelism, and with
+// d = 1 no ZeRO. Without ZeRO-3 nothing is gathered again.
 std::vector<Configuration> enumerate(const ModelDescription& model, int64_t sequence_length, const SearchSpace& space);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
 // The tensors of a model's files in transformers' layout. Most architectures store each parameter separately under its
-// own name; others fuse parameters, or store them transposed.
+// own name. Others fuse parameters, or store them transposed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A chunk reports here which buckets it uses while it computes. The listener may hold buckets only while they are in
-// use (ZeRO-2 and 3), or reduce gradients as soon as they are complete.
+// The interface through which a chunk reports the buckets that it uses while it computes. The listener may hold buckets
+// only while they are in use (ZeRO-2 and 3), or reduce gradients as soon as they are complete.
 #pragma once
 
 #include <cstdint>

@@ -28,8 +28,8 @@ class HostMemoryExceeded : public std::bad_alloc {
 };
 
 // Sets the limit of reserved bytes; 0, the initial value, means no limit. Returns cached blocks to the operating
-// system, and does so again before a tensor that exceeds the limit throws HostMemoryExceeded. Live tensors beyond a new
-// limit stay.
+// system. The allocator returns them again before a tensor that exceeds the limit throws HostMemoryExceeded. Live
+// tensors beyond a new limit stay.
 void set_host_memory_limit(int64_t bytes);
 
 }  // namespace copus

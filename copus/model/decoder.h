@@ -20,12 +20,14 @@ class Decoder {
   // Keeps a reference to `parameters` for its whole life.
   Decoder(ParameterStore& parameters, Recompute recompute);
 
-  // Runs one micro-batch forward and backward. tokens, targets: int64 [batch, sequence] on the store's device; targets
-  // are already shifted, `ignored_target` where there is no loss. Adds to every parameter's main gradient the gradient
-  // of loss_scale * (sum of token losses); a tied head's goes to the tied copy and is not added to the embedding's.
-  // Returns the unscaled sum of token losses, a float64 scalar tensor on the device; reading it synchronises, so read
-  // it once a step. With loss_scale = 1 / (tokens with loss in the global batch) the gradients of the micro-batches sum
-  // to that of the mean loss. document_starts: as in MicroBatch.
+  // Runs one micro-batch forward and backward, and returns the unscaled sum of token losses: a float64 scalar tensor on
+  // the device. Reading it synchronises, so read it once a step. tokens, targets: int64 [batch, sequence] on the
+  // store's device. targets are already shifted, and are `ignored_target` where there is no loss. document_starts: as
+  // in MicroBatch.
+  //
+  // Adds to every parameter's main gradient the gradient of loss_scale * (sum of token losses). A tied head's gradient
+  // is added to the tied copy and not to the embedding's. With loss_scale = 1 / (tokens with loss in the global batch)
+  // the gradients of the micro-batches sum to the gradient of the mean loss.
   at::Tensor forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale,
                               const at::Tensor& document_starts = {});
 

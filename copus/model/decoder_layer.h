@@ -1,5 +1,6 @@
-// One decoder layer, forward and hand-written backward: attention and feed-forward, either in sequence or both reading
-// the same stream. Each adds to the residual stream, and has a norm of its input, of its output or of both.
+// One decoder layer, forward and hand-written backward: attention and feed-forward, either in sequence or in parallel
+// (both reading the same stream). Each of the two adds to the residual stream, and has a norm of its input, of its
+// output or of both.
 //
 // With tensor parallelism every rank has some of the attention heads and some of the feed-forward's inner columns. The
 // linear layers before them hold the rows of the weight for these outputs (column-parallel). The linear layers after
@@ -54,8 +55,8 @@ struct LayerActivations {
   at::Tensor feed_forward_statistics, feed_forward_input;
   at::Tensor gate_up;                                              // up alone without a gate
   at::Tensor feed_forward_output, feed_forward_output_statistics;  // input and statistics of its norm, if any
-  // The inputs with the rows of all ranks, from the gather in forward, or in the recompute before backward, to their
-  // last use. Never kept.
+  // The inputs with the rows of all ranks. They exist from the gather in forward, or in the recompute before backward,
+  // until their last use, and are never kept.
   at::Tensor all_attention_input, all_feed_forward_input;
 };
 
@@ -76,8 +77,8 @@ class DecoderLayer {
  public:
   DecoderLayer(const ParameterStore& parameters, int64_t layer, const TensorParallel& tensor_parallel);
 
-  // Runs the forward pass. shape: of a micro-batch, with the heads of this rank (local_attention_shape). Fills `kept`
-  // for backward according to `recompute`; null: keeps nothing.
+  // Runs the forward pass. `shape` describes a micro-batch, with the heads of this rank (local_attention_shape). Fills
+  // `kept` for backward according to `recompute`; if it is null, nothing is kept.
   ResidualStream forward(const ResidualStream& in, const kernels::AttentionShape& shape,
                          const RotaryTable::Rows& rotary, Recompute recompute, LayerActivations* kept) const;
 
@@ -93,8 +94,9 @@ class DecoderLayer {
                                 const at::Tensor& values) const;
 
  private:
-  // Projects to a.qkv. Returns the matrix that attention reads, with queries and keys normalised and rotated if this
-  // layer does so. Without normalisation this is a.qkv itself.
+  // Computes the projection a.qkv, and returns the matrix that attention reads. If the layer normalises queries and
+  // keys, this is a normalised copy; otherwise it is a.qkv itself. Queries and keys are rotated if the layer has rotary
+  // embeddings.
   at::Tensor project_query_key_value(LayerActivations& a, const kernels::AttentionShape& shape,
                                      const RotaryTable::Rows& rotary) const;
   at::Tensor normalize_and_rotate(const LayerActivations& a, const kernels::AttentionShape& shape,
@@ -106,9 +108,9 @@ class DecoderLayer {
   at::Tensor scaled(const at::Tensor& x) const;
   // Returns what the feed-forward adds to the stream.
   at::Tensor project_down(LayerActivations& a, const at::Tensor& activation) const;
-  // Runs the backward pass of a column-parallel layer. Two collectives overlap with its two products: the gather of the
-  // input x [local rows, width], unless all_x is defined, with the input gradient's product, and the sum of the input
-  // gradient with the weight gradient's product.
+  // Runs the backward pass of a column-parallel layer. Two collectives overlap with its two products. The gather of the
+  // input x [local rows, width], which is not needed if all_x is defined, overlaps with the product for the input
+  // gradient. The sum of the input gradient overlaps with the product for the weight gradient.
   at::Tensor column_backward(const Linear& linear, const at::Tensor& dy, const at::Tensor& x, at::Tensor all_x,
                              WeightGradients& weight_gradients) const;
   ResidualStream feed_forward(LayerActivations& a, const at::Tensor& attended) const;
@@ -124,7 +126,7 @@ class DecoderLayer {
 };
 
 // Returns the attention of a rank over a micro-batch of `tokens`, int64 [batch, sequence], with the window of `layer`.
-// The rank has its share of the query heads, and the key-value heads that these read, at least one.
+// The rank has some of the query heads, and at least one key-value head: those that its query heads read.
 kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t layer,
                                               const TensorParallel& tensor_parallel, const at::Tensor& tokens);
 

@@ -1,5 +1,5 @@
-// Flat tensors whose memory is allocated and freed while views of them stay: whole buckets that a rank holds only while
-// it uses them, and of which it otherwise keeps its shard (ZeRO-2 and 3).
+// Flat tensors whose memory is allocated and freed while views of them stay. A rank that keeps only its shard of a
+// bucket (ZeRO-2 and 3) uses them for the whole bucket, which has memory only while it is in use.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -64,8 +64,8 @@ NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const a
                     const at::Tensor& bias, double epsilon);
 
 // Returns residual_gradient + the norm's input gradient (residual_gradient may be undefined), and adds the weight's
-// gradient to weight_gradient [width]. The shape of `statistics` tells the kind of norm. For the gradient of a bias use
-// add_linear_bias_gradient.
+// gradient to weight_gradient [width]. The kind of norm follows from the shape of `statistics`. For the gradient of a
+// bias use add_linear_bias_gradient.
 at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
                          const at::Tensor& weight, const at::Tensor& residual_gradient,
                          const at::Tensor& weight_gradient);
@@ -78,8 +78,8 @@ struct AttentionShape {
   int64_t window = 0;
   double multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
   double softcap = 0;     // scaled scores s become softcap tanh(s / softcap); 0: they stay
-  // Where a query's document begins, int64 [batch, sequence], ascending: it attends to no position before that.
-  // Undefined: a sequence is one document.
+  // The position at which a query's document begins, int64 [batch, sequence], ascending. The query attends to no
+  // earlier position. Undefined: a sequence is one document.
   at::Tensor document_starts = {};
   double scale() const { return score_scale(multiplier, head_dim); }
   bool has_window() const { return window > 0 && window < sequence; }
@@ -90,14 +90,14 @@ struct AttentionShape {
 // with one weight [head_dim] for all query heads and one for all key heads. Copies values unchanged.
 at::Tensor normalize_heads(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& query_weight,
                            const at::Tensor& key_weight, double epsilon);
-// Turns the gradient of normalize_heads' result into the gradient of `qkv`, in place, and adds the weights' gradients
+// Replaces the gradient of normalize_heads' result by the gradient of `qkv`, in place, and adds the weights' gradients
 // to query_weight_gradient and key_weight_gradient [head_dim].
 void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
                                const at::Tensor& query_weight, const at::Tensor& key_weight, double epsilon,
                                const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
-// RMSNorm over all queries of a row together, and over all its keys. A rank may hold some of the heads. Both directions
-// need sums over the heads of all ranks, so the ranks add their sums up.
+// RMSNorm over all queries of a row together, and over all its keys. A rank may hold only some of the heads. Both
+// directions need sums over the heads of all ranks, so callers add up the sums of the ranks.
 struct ProjectionNorm {
   at::Tensor query_weight, key_weight;  // [heads * head_dim], [kv_heads * head_dim]: of the local heads
   int64_t query_width, key_width;       // heads * head_dim and kv_heads * head_dim of all ranks
@@ -118,8 +118,8 @@ void normalize_projections_backward_(const at::Tensor& gradient, const at::Tenso
                                      const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
 // Rotates the first r elements of each query and key head in place. Backward rotates by the opposite angle, which gives
-// the gradient. cosine, sine: [sequence, r / 2], or [batch * sequence, r / 2] if each row has its own angle; master
-// dtype.
+// the gradient. cosine and sine are [sequence, r / 2], or [batch * sequence, r / 2] if each row has its own angle, in
+// the master dtype.
 void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& cosine, const at::Tensor& sine,
              bool backward);
 
@@ -155,8 +155,8 @@ ActivationGradient activate_backward(const at::Tensor& activation_gradient, cons
 
 // ---- embedding and loss -------------------------------------------------------------------------------------------
 
-// A vocabulary may be split into parts (tensor parallelism). `first_token` is the first token of this part, which has
-// `vocab` rows of the table, or columns of the logits.
+// Embedding and cross-entropy for a vocabulary that may be split into parts (tensor parallelism). `first_token` is the
+// first token of this part, which has `vocab` rows of the table, or columns of the logits.
 
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& tokens);  // tokens int64 [rows] -> [rows, width]
 // Looks up tokens in a part of the table. Tokens outside the part give zero rows.
@@ -204,9 +204,9 @@ void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Ten
 
 inline constexpr int64_t squared_norm_block = 64;
 
-// Computes the squared norm of the elements begin .. end of a flat contiguous tensor. Squares are in its dtype, sums
-// within blocks in float64, and the sum over blocks is exact. Blocks begin at multiples of squared_norm_block, so the
-// result is the same for any number of threads, and for ranks that split a tensor at such multiples. Waits for the
+// Returns the squared norm of the elements begin .. end of a flat contiguous tensor. Squares are in the tensor's dtype,
+// sums within blocks in float64, and the sum over blocks is exact. Blocks begin at multiples of squared_norm_block. So
+// the result is the same for any number of threads, and for ranks that split a tensor at such multiples. Waits for the
 // result.
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end);
 

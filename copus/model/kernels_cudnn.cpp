@@ -48,8 +48,8 @@ enum Operand : int64_t {
   value_gradient
 };
 
-// Runs `call`, which allocates device memory outside ATen's allocator. If it fails, empties ATen's cache and retries.
-// Throws like the allocator if memory is still lacking; returns other errors.
+// Runs `call`, which allocates device memory outside ATen's allocator. If it fails for lack of memory, empties ATen's
+// cache and retries. Throws like the allocator if memory is still lacking; returns other errors.
 fe::error_t with_memory(at::Device device, const std::function<fe::error_t()>& call) {
   fe::error_t error = call();
   if (error.is_good()) return error;

@@ -137,7 +137,7 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
 }
 
 // Returns whether `way` adds a small product exactly. The product's terms are whole numbers, and the sum has a fraction
-// that float32 can hold and bfloat16 cannot. An operator that this libtorch or device lacks throws.
+// that float32 can represent and bfloat16 cannot. Throws if this libtorch or device lacks the operator.
 bool is_exact(WideSum way, at::Device device) {
   constexpr int64_t rows = 64, in = 32, out = 48;
   const auto whole_numbers = [&](int64_t columns) {
@@ -159,8 +159,9 @@ bool is_exact(WideSum way, at::Device device) {
   return sum.equal(expected);
 }
 
-// Finds the best way once, because all devices of a process are alike. With CUDA, libtorch 2.11 and 2.13 have all three
-// ways. ROCm's may refuse results wider than the factors.
+// Returns the most exact way to add a product (WideSum) that this device supports. It is found once, because all
+// devices of a process are alike. libtorch 2.11 and 2.13 for CUDA support all three ways. In libtorch for ROCm, the
+// products may refuse a result type that is wider than the factors' type; the later ways then remain.
 WideSum wide_sum(at::Device device) {
   if (device.is_cpu()) return WideSum::after_rounding;
   static const WideSum best = [&] {
@@ -253,12 +254,14 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const A
 }
 
 // Chooses ATen's operator for these heads; a GPU has several. `math` stands for our own composition, which also
-// computes what the operators do not support, such as float32. The operators read query, key and value in place, and
-// key and value heads may serve several query heads. ATen's choice depends on device, shape and determinism. If kernels
-// have to be deterministic (configure_aten), it is flash attention on compute capabilities 8.0 to 12.1: cuDNN's
-// backward pass in ATen is faster on 9.0 and 10.x, but adds in any order. This function first excludes shapes that the
-// operators, called without ATen's front end, cannot handle: heads of odd sizes, which the front end would pad, and
-// sizes between 192 and 256, for which flash attention has no backward pass on some devices.
+// computes cases that the operators do not support, such as float32. The operators read query, key and value in place,
+// and key and value heads may serve several query heads.
+//
+// ATen's choice depends on device, shape and determinism. If kernels have to be deterministic (configure_aten), it is
+// flash attention on compute capabilities 8.0 to 12.1. (cuDNN's backward pass in ATen is faster on 9.0 and 10.x, but
+// adds in any order.) This function first excludes shapes that the operators, called without ATen's front end, cannot
+// handle: heads of odd sizes, which the front end would pad, and sizes between 192 and 256, for which flash attention
+// has no backward pass on some devices.
 at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   const int64_t head_dim = h.query.size(3);
   // These operators have neither windows nor documents nor soft-caps.
@@ -271,8 +274,8 @@ at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   return is_known ? choice : at::SDPBackend::math;
 }
 
-// Turns [batch, heads, sequence, head_dim] into [batch * sequence, heads * head_dim]. Shares the memory if it already
-// has this layout.
+// Turns [batch, heads, sequence, head_dim] into [batch * sequence, heads * head_dim]. The result shares the memory of
+// the argument if this already has the second layout.
 at::Tensor join_heads(const at::Tensor& heads) {
   return heads.transpose(1, 2).reshape({heads.size(0) * heads.size(2), heads.size(1) * heads.size(3)});
 }

@@ -28,8 +28,8 @@ struct MicroBatch {
   double loss_scale = 1;  // for gradients of loss_scale * (sum of token losses)
   // A copy of the tokens on the host, row by row, for code that must not wait for the device.
   std::vector<int64_t> host_tokens = {};
-  // Where a position's document begins in its sequence, int64 [batch, sequence]: attention and positions begin there.
-  // Undefined: a sequence is one document.
+  // The position at which a position's document begins in its sequence, int64 [batch, sequence]: attention and position
+  // numbers begin there. Undefined: a sequence is one document.
   at::Tensor document_starts = {};
 
   // Returns the position of each row in its document, int64 [batch * sequence]; undefined without documents.

@@ -61,9 +61,9 @@ at::Tensor OutputHead::backward(ResidualStream stream, const at::Tensor& targets
   return norm_.backward(gradient, norm.sum, norm.statistics, {}, at_once);
 }
 
-// Adds the loss of every row of `hidden` [rows, hidden]. With `hidden_gradient` defined, also writes the gradient of
-// `hidden` there (with tensor parallelism this rank's term of it) and adds the head's weight gradient. Each chunk's
-// logits are overwritten by their gradient and then freed.
+// Adds the loss of every row of `hidden` [rows, hidden]. If `hidden_gradient` is defined, also adds the head's weight
+// gradient, and writes the gradient of `hidden` to `hidden_gradient` (with tensor parallelism, this rank's term of it).
+// Each chunk's logits are overwritten by their gradient and then freed.
 void OutputHead::token_losses(const at::Tensor& hidden, const at::Tensor& targets, double loss_scale,
                               const at::Tensor& loss_sum, const at::Tensor& hidden_gradient) const {
   const int64_t rows = hidden.size(0);

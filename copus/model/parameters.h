@@ -37,15 +37,15 @@ struct JoinedParameters {
   at::Tensor gradient;  // same shape
 };
 
-// The parameters of one decoder layer, or of the embedding, or of final norm and head, or the tied copy of the head.
-// Flat 1-d buffers with zeros between and after the parameters (BucketOffsets).
+// A bucket: the parameters of one decoder layer, of the embedding, of the final norm with the head, or of the tied copy
+// of the head. It stores them in flat 1-d buffers, with zeros between and after the parameters (BucketOffsets).
 struct Bucket {
   std::vector<int64_t> parameters;  // indices into ParameterStore::parameters()
   int64_t chunk;
   at::Tensor weight;    // [size]; undefined for a tied copy beside its embedding
   at::Tensor gradient;  // [size]
-  // What this rank keeps of them between steps: the same tensors, or with ZeRO its shards (`weight` and `gradient` are
-  // then flat_without_memory).
+  // The weights and gradients that this rank keeps between steps: the same tensors, or with ZeRO its shards of them
+  // (`weight` and `gradient` are then flat_without_memory).
   at::Tensor kept_weight, kept_gradient;
   // The elements shard_begin .. shard_end, which this rank updates: the whole bucket, or with ZeRO its shard. They are
   // views of the kept tensors. `master` is a view of `weight_shard` if the compute dtype is the master dtype. Undefined
@@ -76,15 +76,16 @@ class ParameterStore {
   const Parameter& find(const std::string& name) const;  // throws InternalError if there is none
   const Parameter* find_tied_copy() const;               // null if this rank has none
 
-  // Returns the parameter's master weights, a view of the shape of its box. Only if this rank updates the whole
+  // Returns the parameter's master weights, a view of the shape of its box. Call it only if this rank updates the whole
   // parameter.
   at::Tensor master(const Parameter& parameter) const;
 
   // Returns views over parameters that are adjacent in memory.
   JoinedParameters join(const std::vector<std::string>& names) const;
 
-  // Fills the master weights from (seed, parameter name, element index) alone and publishes them: normal with
-  // initial_deviation() for embeddings and linear weights, zero for biases, one for norms (the rule of transformers).
+  // Fills the master weights from (seed, parameter name, element index) alone, and derives the compute weights
+  // (publish_weights). Embeddings and linear weights are normal with initial_deviation(), biases are zero, norms are
+  // one (the rule of transformers).
   void initialize(uint64_t seed);
 
   // Rounds the master weights to this rank's shards of the compute weights. Call it after every change of a master

@@ -1,5 +1,5 @@
-// Measures where a step's time goes, for `copus bench step`: seconds by kind of kernel, summed while a PartTimes is
-// active.
+// Measures how the time of a step is divided, for `copus bench step`: seconds by kind of kernel, summed while a
+// PartTimes is active.
 #pragma once
 
 #include <c10/core/Device.h>

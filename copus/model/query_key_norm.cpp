@@ -71,8 +71,9 @@ void QueryKeyNorm::backward_(const at::Tensor& gradient, const at::Tensor& qkv, 
                                        of_key);
     return;
   }
-  // Ranks that hold the same key heads each have a term of these heads' gradient, so all of them count in the products.
-  // The gradient's part along the keys belongs to the sum of the terms, so the first rank's term takes all of it.
+  // If several ranks hold the same key heads, each has a term of these heads' gradient, so all of them count in the
+  // products. The part of the gradient that is parallel to the keys must be subtracted once from the sum of the terms,
+  // so only the first rank's term subtracts it.
   const at::Tensor products = kernels::projection_products(gradient, qkv, shape, norm);
   tensor_parallel_.add_up(products);
   leave_keys_to_first_replica(products);

@@ -19,8 +19,9 @@ class QueryKeyNorm {
 
   bool is_there() const { return kind_ != QkNorm::none; }
 
-  // Returns what forward and backward_ need from all ranks' heads: each row's sums of squares, [rows, 2], for norms of
-  // whole projections; otherwise undefined. A collective of the tensor-parallel ranks.
+  // Returns the sums over all ranks' heads that forward and backward_ need. For norms of whole projections these are
+  // each row's sums of squares, [rows, 2]; otherwise the result is undefined. A collective of the tensor-parallel
+  // ranks.
   at::Tensor statistics(const at::Tensor& qkv, const kernels::AttentionShape& shape) const;
 
   // Returns `qkv` with normalised queries and keys; `qkv` itself where there is no norm.

@@ -10,16 +10,16 @@ namespace copus {
 
 namespace {
 
-// The share of a frequency that Llama 3.1 keeps: none if its wavelength exceeds the original context, all if it is
-// short (transformers, modeling_rope_utils, rope_type "llama3").
+// Returns the fraction of a frequency that Llama 3.1 keeps: nothing if its wavelength exceeds the original context, all
+// of it if the wavelength is short (transformers, modeling_rope_utils, rope_type "llama3").
 double llama3_share(const RopeScaling& scaling, double frequency) {
   const double turns =
       static_cast<double>(scaling.original_max_position_embeddings) / (2 * std::numbers::pi / frequency);
   return (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
 }
 
-// Returns the share of its frequency that pair `j` keeps under YaRN. The share is linear in j between two pairs: those
-// that make beta_fast and beta_slow turns in the original context.
+// Returns the fraction of its frequency that pair `j` keeps under YaRN. It is linear in j between two pairs: those that
+// make beta_fast and beta_slow turns in the original context.
 double yarn_share(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j) {
   const auto index_of = [&](double turns) {
     const double context = static_cast<double>(scaling.original_max_position_embeddings);

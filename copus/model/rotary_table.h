@@ -13,8 +13,8 @@ namespace copus {
 
 // The rotation of one kind of layer.
 struct Rotation {
-  // The angle per position of each pair (j, j + r / 2) of the r rotated elements of a head: r / 2 values. They are in
-  // single precision as in transformers, so that both programs give a model the same angle at every position.
+  // Returns the angle per position of each pair (j, j + r / 2) of the r rotated elements of a head: r / 2 values. They
+  // are in single precision as in transformers, so that both programs give a model the same angle at every position.
   std::vector<float> frequencies;
   double factor = 1;  // multiplies cosines and sines
 };
@@ -25,8 +25,8 @@ class RotaryTable {
  public:
   RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device);
 
-  // The rows for `count` positions from `first` on in a layer, each [count, r / 2] in the table's dtype. The rotation
-  // is that of a sequence of first + count tokens. The table grows on demand.
+  // Returns the rows for `count` positions from `first` on in a layer, each [count, r / 2] in the table's dtype. The
+  // rotation is the one for a sequence of first + count tokens. The table grows on demand.
   struct Rows {
     at::Tensor cosine, sine;
   };

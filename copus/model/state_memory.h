@@ -25,9 +25,9 @@ class StateMemory {
 
 // Allocates tensors as usual on the device.
 std::unique_ptr<StateMemory> allocator_memory(at::Device device);
-// Allocates in the arena's host memory, which lives as long as any tensor in it. allocate() makes pages present that
-// prefault has not, and throws HostMemoryExceeded if there is no memory. It must not run at the same time as
-// StateArena::prefault.
+// Allocates in the arena's host memory, which lives as long as any tensor in it. Pages that prefault has not made
+// present are made present by allocate(), which throws HostMemoryExceeded if there is no memory. It must not run at the
+// same time as StateArena::prefault.
 std::unique_ptr<StateMemory> arena_memory(std::shared_ptr<StateArena> arena);
 
 // The flat tensors of one bucket that outlive a step; missing ones are undefined.
@@ -43,8 +43,8 @@ struct BucketState {
 // Returns kDouble for kDouble (tests), kFloat otherwise.
 at::ScalarType master_dtype_of(at::ScalarType compute_dtype);
 
-// Allocates the state that outlives a step, with arbitrary elements, for an optimizer with so many slots. A bucket that
-// has only a gradient gets none.
+// Allocates the state that outlives a step, with arbitrary elements, for an optimizer with this number of slots. A
+// bucket that has only a gradient gets no other state.
 BucketState allocate_state(const BucketOffsets& bucket, at::ScalarType compute_dtype, size_t num_slots,
                            StateMemory& memory);
 // Allocates a gradient with arbitrary elements; a step zeroes it before adding to it.
@@ -58,7 +58,7 @@ int64_t state_bytes(const ModelDescription& model, const Placement& placement, a
                     size_t num_slots);
 
 // Zeroes the elements of weights and slots that belong to no parameter. They must be zero, but reused memory is not.
-// `parameters`: those from which `bucket` was arranged.
+// `parameters` are the parameters from which `bucket` was arranged.
 void clear_padding(const BucketState& state, const BucketOffsets& bucket,
                    const std::vector<LocalParameter>& parameters);
 

@@ -1,6 +1,6 @@
 // The tensor-parallel group for the model's layers (Shoeybi et al. 2019; with sequence parallelism Korthikanti et al.
-// 2022). Outside attention and feed-forward every rank holds all rows of the residual stream, or with sequence
-// parallelism rows / size of them, in the order of the ranks. With one rank every operation is the identity.
+// 2022). Outside attention and feed-forward every rank holds all rows of the residual stream. With sequence parallelism
+// it holds rows / size of them, in the order of the ranks. With one rank every operation is the identity.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,8 +44,8 @@ class TensorParallel {
   // Returns the number of rows of this rank's residual stream, for a micro-batch of `rows` tokens.
   int64_t local_rows(int64_t rows) const { return sequence_parallel() ? rows / size() : rows; }
 
-  // Gathers all rows before a column-parallel layer from the local ones [local rows, width]. The identity without
-  // sequence parallelism. Also the backward of reduce().
+  // Gathers all rows before a column-parallel layer from the local rows [local rows, width]. Without sequence
+  // parallelism it is the identity. It is also the backward of reduce().
   at::Tensor gather(const at::Tensor& local) const;
 
   // Sums the ranks' partial results [rows, width] after a row-parallel layer, and as the backward of gather(). Returns

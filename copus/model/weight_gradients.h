@@ -13,8 +13,8 @@ namespace copus {
 
 class WeightGradients {
  public:
-  // deferred: run() adds the gradients of linear layers; norms' gradients are added at once. all_deferred: run() adds
-  // norms' gradients too, so no gradient of a layer exists before run().
+  // deferred: run() adds the gradients of linear layers, while norms' gradients are added at once. all_deferred: run()
+  // adds norms' gradients too, so no gradient of a layer exists before run().
   enum class Mode { immediate, deferred, all_deferred };
 
   explicit WeightGradients(Mode mode) : mode_(mode) {}

@@ -1,5 +1,5 @@
-// The contract of an adapting run (docs/decisions/orchestrator.md): it makes few re-layouts, and it leaves a batch in
-// which the loss is higher than forecast from the batch before.
+// The contract of an adapting run (docs/decisions/orchestrator.md). The run makes few re-layouts. If the loss in a
+// batch is higher than forecast from the previous batch, the run leaves that batch.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ class AdaptContract {
  public:
   explicit AdaptContract(const JobConfig& config) : adapt_(config.adapt), counts_samples_(spares_tokens(config)) {}
 
-  // Records a step and the configuration that it ran in. Every re-layout counts, also one that a user commanded. If the
-  // number of ranks or the speed of steps changes, another layout may be best, so the count restarts at 0.
+  // Records a step and the configuration in which it ran. Every re-layout counts, also one that a user commanded. If
+  // the number of ranks or the speed of steps changes, the count of re-layouts restarts at 0, since another layout may
+  // now be best.
   void observe(const Observation& step, const Configuration& configuration);
 
   // The number of re-layouts that are still allowed; negative if users have made more.
@@ -35,12 +36,13 @@ class AdaptContract {
     int64_t batch_before = 0;  // the batch before it grew
     LossSentinel::Excess excess;
   };
-  // Returns the breach if the loss in the current batch exceeds its forecast by adapt.loss_contract plus more than two
-  // standard deviations. A run that only advises has no breach.
+  // Returns the breach if the loss in the current batch is above its forecast by more than adapt.loss_contract plus two
+  // standard deviations. Empty otherwise, and always empty for a run that only advises.
   std::optional<Breach> breach() const;
   std::string describe(const Breach& breach) const;
-  // Forbids this batch and larger ones, because the loss was too high, until the run has consumed twice as many
-  // samples. Under the published laws the critical batch is then 1.4 times as large (docs/decisions/statistics.md).
+  // Forbids this batch and larger ones, because the loss was too high there. They are allowed again when the run has
+  // consumed twice as many samples. Under the published laws the critical batch is then 1.4 times as large
+  // (docs/decisions/statistics.md).
   void forbid(int64_t batch, int64_t consumed_samples);
   // Explains why a batch is forbidden after this many samples; empty if it is allowed.
   std::optional<std::string> why_forbidden(int64_t batch, int64_t consumed_samples) const;

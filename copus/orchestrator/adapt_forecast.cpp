@@ -32,9 +32,9 @@ FastestByBatch fastest_by_batch(const std::vector<Candidate>& candidates) {
   return fastest;
 }
 
-// The saving of a run that uses the best batch in each piece, under one law, as a share of its time in the first batch.
-// A run that spares tokens uses no batch in which a sample is worth less than adapt.least_efficiency times one in the
-// first batch.
+// Returns the time that a run saves under one law if it uses the best batch in each piece, as a fraction of its time in
+// the first batch. If adapt.objective is to spare tokens, the run uses no batch with a statistical efficiency below
+// adapt.least_efficiency times the first batch's.
 double batch_saving(const JobConfig& config, const FastestByBatch& fastest, int64_t first_batch,
                     const TokensLeft& tokens, const EfficiencyLaw& law) {
   const auto tokens_of = [&](int64_t batch) { return static_cast<double>(batch * config.train.sequence_length); };

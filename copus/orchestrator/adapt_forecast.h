@@ -25,8 +25,8 @@ struct AdaptForecast {
   // the errors as independent, although they have causes in common, so it is too wide. It does not correct for the fact
   // that the best of many predictions is too good on average.
   double layout_saving_low = 0, layout_saving = 0, layout_saving_high = 0;
-  // The further saving, to the same progress, if every moment used the best batch in its fastest layout: the 10, 50 and
-  // 90 % quantiles over the laws. No policy saves more.
+  // The 10, 50 and 90 % quantiles, over the laws, of the further saving to the same progress if the run always used the
+  // best batch in its fastest layout. No policy saves more.
   double batch_saving_low = 0, batch_saving = 0, batch_saving_high = 0;
   int64_t relayouts = 0;  // at most, by adapt.most_relayouts and the number of layouts
   double cost = 0;        // of these re-layouts, if every second one undoes a failed trial
@@ -36,9 +36,10 @@ struct AdaptForecast {
   bool may_pay() const { return layout_saving + batch_saving > cost; }
 };
 
-// Forecasts the rest of a run that begins in `current`, which must be among the candidates; tokens.left must be above
-// 0. `pause_seconds` returns the pause of a re-layout to a strategy. The cost uses the longest pause over the fastest
-// layouts of all batches. `laws` has at least one law. All laws are equally likely, and they depend on tokens alone.
+// Returns the forecast for the rest of a run that begins in `current`, which must be one of the candidates. tokens.left
+// must be above 0. `pause_seconds` returns the pause of a re-layout to a strategy; the cost is the longest pause among
+// the fastest layouts of all batches. `laws` must contain at least one law. All laws are equally likely, and they
+// depend on tokens alone.
 AdaptForecast forecast_adapting(const JobConfig& config, std::vector<Candidate> candidates,
                                 const Configuration& current, const TokensLeft& tokens,
                                 const std::function<double(const ParallelStrategy&)>& pause_seconds,

@@ -150,9 +150,9 @@ Reaction Controller::observe(const Observation& observation) {
   return reaction;
 }
 
-// Besides the interval, decisions are due after the first and the third step that count in a configuration. The run
-// counts these steps, so a resumed run, which warms up again, decides at the same steps. Steps that are not finite do
-// not count.
+// Decisions are due at the interval, and after the first and the third counted step in a configuration. Steps that are
+// not finite do not count. The run counts these steps, so a resumed run, which warms up again, decides at the same
+// steps as without the interruption.
 bool Controller::is_decision_due(bool has_counted) const {
   if (!policy_ || under_way_ || pinned_) return false;
   const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples ||
@@ -219,8 +219,8 @@ void Controller::describe_schedule(Decision& decision) {
   if (updates > 0) decision.clipped_share = clipped / updates;
 }
 
-// Whether the batch must not change in this phase of the learning rate's schedule. Layouts may change, since they do
-// not change the losses, and the rate still follows the critical batch.
+// Returns whether this phase of the learning rate's schedule forbids changes of the batch. Layouts may change, since
+// they do not change the losses, and the rate still follows the critical batch.
 bool Controller::holds_batch() const {
   const std::vector<SchedulePhase>& phases = config_.adapt.hold_in;
   return latest_.phase && !is_open_loop(config_.adapt.policy) &&
@@ -286,9 +286,9 @@ void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain)
               .to_rate_factor = intent.rate_factor};
 }
 
-// The first step boundary at which all ranks can be ready for `target`. If the run has just switched at this boundary,
-// it is one step later. A user could want the next switch at once, but a script that repeats the run is only asked
-// again after another step.
+// Returns the first step boundary at which all ranks can be ready for `target`. If the run has just switched at the
+// current boundary, the result is one step later. A user could want the next switch at once, but a script that repeats
+// the run is asked again only after another step.
 int64_t Controller::first_boundary(const Configuration& target) const {
   const bool has_just_moved = switched_at_ == latest_.consumed_samples;
   return latest_.step + (has_just_moved ? 2 : 1) + (is_relayout(current_, target) ? lead_steps : 0);
@@ -303,8 +303,8 @@ double Controller::critical_batch_at(double noise_scale) const {
   return BatchWorth(config_).critical_batch(noise_scale, static_cast<double>(latest_.consumed_samples));
 }
 
-// A pause is the planned time plus an overhead that does not grow with the plan: the ranks' agreement, allocations. If
-// re-layouts took less time than planned, the plans are wrong by a factor instead.
+// A pause is the planned time plus an overhead that does not grow with the plan: the agreement of the ranks, and
+// allocations. But if re-layouts took less time than planned, the plan is corrected by a factor.
 double Controller::pause_seconds(const ParallelStrategy& target) {
   const double planned = job_->move_seconds(current_.strategy, target);
   std::vector<double> on_top, factors, of_no_state;
@@ -397,9 +397,9 @@ void Controller::note_refusal(const SwitchReport& report) {
   if (!memory_refusal_ || bytes < memory_refusal_->bytes) memory_refusal_ = {report.to, bytes, report.reason};
 }
 
-// Explains why earlier switches rule a configuration out; empty if none does. Predicted bytes may be wrong, but they
-// order configurations well enough: whatever needs at least as much as one that did not fit is not worth a try. A
-// configuration that has run is known to fit.
+// Explains why earlier switches rule a configuration out; empty if none does. A configuration that has run is known to
+// fit. The predicted bytes of others may be wrong, but they order configurations well enough: if one did not fit, any
+// that needs at least as much is not worth a try.
 std::optional<std::string> Controller::why_refused(const Configuration& target) {
   if (const auto refused = infeasible_.find(target); refused != infeasible_.end()) {
     return concat("it was tried and is not possible: ", refused->second);

@@ -38,13 +38,14 @@ struct Decision {
   std::string policy;
   Configuration current;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
-  // Learning rate and schedule phase of the latest step, and the share of updates since the previous decision whose
+  // Learning rate and schedule phase of the latest step. Then the fraction of updates since the previous decision whose
   // gradient was clipped (empty if there was no update).
   std::optional<double> learning_rate;
   std::optional<SchedulePhase> phase;
   std::optional<double> clipped_share;
-  // Factors on the schedule's learning rate: from the next update on, and in the target (empty if there is none). The
-  // cap, in samples, is used for both factors (empty if the policy sets factors of its own).
+  // Factors on the schedule's learning rate: in the current configuration from the next update on, and in the target
+  // (empty if there is none). Both are computed with the cap `rate_cap`, in samples. The cap is empty if the policy
+  // sets factors of its own.
   std::optional<double> rate_factor, target_rate_factor, rate_cap;
   Choice choice;
   bool moves = false;             // whether a switch was announced; false for a hold or mere advice
@@ -67,20 +68,21 @@ class Controller {
   // switch of batch or micro-batch alone commits at the boundary after the announcement has reached every rank.
   static constexpr int64_t lead_steps = 2;
 
-  // Largest share of the run between two decisions, whatever adapt.interval_samples is. phi is averaged over at most a
-  // quarter of the run, and four decisions fall within that time.
+  // Largest fraction of the run between two decisions, whatever adapt.interval_samples is. phi is averaged over at most
+  // a quarter of the run, so four decisions fall into that window.
   static constexpr double longest_interval = NoiseWindow().largest_share / 4;
 
   // Makes the controller of a run that begins in `initial` (configuration_of(config), or a checkpoint's configuration),
-  // on as many ranks as `initial` needs. `knowledge` is that of step times. `file` is the text of adapt.file, empty if
-  // none is named. `rate_factor` is the run's factor on the learning rate; empty: the factor that a new run begins
-  // with. Throws what make_policy throws, and UserError if a policy has nothing to choose among, memory does not allow
-  // a batch of a schedule, or the cluster's speed is not described. Never throws without a policy.
+  // on as many ranks as `initial` needs. `knowledge` contains the measured step times. `file` is the text of the file
+  // that adapt.file names, or empty. `rate_factor` is the run's factor on the learning rate; if empty, the controller
+  // uses the factor of a new run. Throws what make_policy throws. Throws UserError if the policy has no candidates, if
+  // a batch of a schedule does not fit into memory, or if the cluster's speed is not described. Never throws without a
+  // policy.
   Controller(const AnyConfig& config, const Configuration& initial, const Knowledge& knowledge,
              const std::string& file = "", std::optional<double> rate_factor = std::nullopt);
 
-  // Whether the controller of such a run depends on the steps that it observes: a policy decides, or step times are
-  // predicted.
+  // Returns whether the controller of such a run depends on the steps that it observes. It does if a policy decides or
+  // step times are predicted.
   static bool learns_from_steps(const AnyConfig& config);
 
   // Returns the state, from which a controller that was made with the same arguments can continue. In both controllers
@@ -96,14 +98,14 @@ class Controller {
   void resumed();
   // Call after every step, before anything else that happens at its boundary.
   Reaction observe(const Observation& observation);
-  // Records the outcome of an intent. A configuration that was vetoed or rolled back is not chosen again. If memory was
-  // lacking, neither is any configuration that has never run and is predicted to need at least as much. A controller
-  // that only advises also receives the switches that were made without it.
+  // Records the outcome of an intent. The controller does not choose a configuration again that was vetoed or rolled
+  // back. If memory was lacking, it also does not choose configurations that have never run and are predicted to need
+  // at least as much memory. In a run that only advises, call this also for switches that another program made.
   void report(const SwitchReport& report);
-  // Records that the job's ranks have changed and that it was moved to a configuration for them, without a decision of
-  // the policy. From here on, candidates are for as many ranks as that configuration needs. A switch under way is
-  // dropped; do not report it. The batch stays, so the controller keeps what it knows of step times and the noise
-  // scale, the learning rate's factor and a pin. Everything else restarts as after a re-layout.
+  // Records that the job's ranks have changed and that the job was moved to a configuration for the new ranks, without
+  // a decision of the policy. From here on, candidates are for as many ranks as that configuration needs. A switch
+  // under way is dropped; do not report it. The batch stays, so the controller keeps the measured step times and noise
+  // scale, the factor on the learning rate, and a pin. Everything else restarts as after a re-layout.
   void ranks_changed(const RanksChanged& change);
   // The calibration of the run by its own branches that is due, unless a switch is under way, the run is pinned, or
   // there is no other batch to choose.
@@ -135,8 +137,8 @@ class Controller {
   Corrected expected_step(const Configuration& configuration) const {
     return step_in(configuration, learner_->knowledge());
   }
-  // Expected seconds for which a re-layout to this strategy, on the same number of ranks, would stop training: the
-  // duration of its plan, corrected by how far earlier pauses differed from their plans. If no state has to move, the
+  // Returns the expected seconds for which a re-layout to this strategy, on the same number of ranks, stops training.
+  // This is the duration of its plan, corrected by the errors of earlier plans. If no state has to move, it is the
   // median of earlier pauses in which none moved.
   double pause_seconds(const ParallelStrategy& target);
 

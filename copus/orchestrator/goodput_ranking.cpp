@@ -12,9 +12,9 @@ namespace copus {
 
 namespace {
 
-// Worth of a sample in a batch of B, at phi and at the ends of its interval. It is computed once per batch, since a
-// table has thousands of candidates but few batches. At phi, the learning rate is the one that the run will have in
-// this batch; at an end of the interval, it is the one that the run would reach if phi were there.
+// The statistical efficiency of a sample in a batch of B, at phi and at the ends of its interval. At phi, the learning
+// rate is the one that the run will have in this batch. At an end of the interval, it is the rate that the run would
+// reach if phi were at that end. Computed once per batch, since a table has thousands of candidates but few batches.
 class Worths {
  public:
   struct Worth {

@@ -29,8 +29,8 @@ class GoodputRanking {
     double at_value = 0, at_low = 0, at_high = 0;
   };
 
-  // Ranks by Goodput_alpha of adapt.alpha, with B_c as in record/batch_worth.h and the learning rate of each batch at
-  // situation.rate_cap.
+  // Ranks candidates by Goodput_alpha with adapt.alpha. record/batch_worth.h defines B_c. Each batch has its learning
+  // rate at situation.rate_cap.
   GoodputRanking(const JobConfig& config, const NoiseBelief& noise, const Situation& situation);
 
   // The candidate of the configuration that the run is in.
@@ -38,8 +38,8 @@ class GoodputRanking {
   // Gains of `candidate`, which must refer to an element of situation.candidates.
   const Gains& gains_of(const Candidate& candidate) const { return gains_[&candidate - candidates_.data()]; }
   double gain_of(const Configuration& configuration) const;
-  // The worth of a sample in the candidate's batch relative to one in train.global_batch: the least over phi and the
-  // ends of its interval.
+  // Returns the statistical efficiency of the candidate's batch relative to train.global_batch: the smallest of the
+  // values at phi and at both ends of its interval.
   double least_efficiency_of(const Candidate& candidate) const {
     return least_efficiencies_[&candidate - candidates_.data()];
   }

@@ -21,8 +21,8 @@ class InputHash {
 
   // Hash of everything so far.
   uint64_t value();
-  // Restarts from the hash of everything so far, so that only this number has to be saved. Later hashes differ from
-  // those without a restart.
+  // Restarts the hash: its present value becomes the first input. So only this number has to be saved. Later hashes
+  // differ from the hashes of a controller that does not restart.
   void restart_from(uint64_t value);
 
  private:

@@ -35,8 +35,8 @@ std::unique_ptr<StepTimeModel> step_time_model(const RunConfig& config) {
                                          training_system_of(config));
 }
 
-// A job of Copus' own. Each model is made on first use, because the description of a cluster may not suffice for all of
-// them.
+// The model of a job that Copus trains. Each part is made on first use, because the description of a cluster may not
+// suffice for all of them.
 class OwnJob : public JobModel {
  public:
   explicit OwnJob(RunConfig config) : config_(std::move(config)) {}
@@ -94,8 +94,8 @@ class OwnJob : public JobModel {
   std::optional<RelayoutForecast> moves_;
 };
 
-// A job that another program trains. Its layout and micro-batch are fixed, and memory suffices for them, so only its
-// batch can be chosen. It need not report its loss.
+// The model of a job that another program trains. Its layout and micro-batch are fixed and fit into memory, so only its
+// batch can be chosen. The job need not report its loss.
 class AdvisedJobModel : public JobModel {
  public:
   AdvisedJobModel(AdvisedConfig config, AccumulationTime time) : config_(std::move(config)), time_(time) {}

@@ -1,6 +1,5 @@
-// Predictions about a job in any of its configurations. There are two kinds of jobs. For Copus' own jobs, the
-// configuration describes model and cluster. For a job that another program trains, only the times of its own steps are
-// known.
+// Predictions about a job in any of its configurations. For a job that Copus trains, they come from the description of
+// model and cluster. For a job that another program trains, only the measured times of its steps are known.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +46,7 @@ class JobModel {
 bool predicts_steps(const RunConfig& config);
 bool predicts_steps(const AnyConfig& config);
 
-// The model of the job that a configuration describes. For a job that another program trains, it derives step times
+// Makes the model of the job that a configuration describes. For a job that another program trains, step times follow
 // from the measurements in `known`; throws UserError if there are none.
 std::unique_ptr<JobModel> job_model_of(const RunConfig& config);
 std::unique_ptr<JobModel> job_model_of(const AnyConfig& config, const Knowledge& known);

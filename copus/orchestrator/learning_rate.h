@@ -9,15 +9,15 @@
 namespace copus {
 
 // Progress of a run. `tokens` includes the batch whose learning rate is computed. So the first step of a warm-up has a
-// rate above 0, and the last step of a run exactly the final rate. `seconds` is the training time up to that step's
+// rate above 0, and the last step of a run has exactly the final rate. `seconds` is the training time up to that step's
 // update.
 struct RunProgress {
   int64_t tokens = 0;
   double seconds = 0;
 };
 
-// The learning rate schedule, clocked in tokens. A run that is limited by max_seconds alone cannot know its tokens in
-// advance, so its shares are shares of the time. The run log states the rates that were used.
+// The learning rate schedule, clocked in tokens. A run that only max_seconds limits cannot know its tokens in advance,
+// so the phases of its schedule are fractions of the time. The run log records the rates that were used.
 class LearningRate {
  public:
   // Throws UserError if the schedule does not fit the run: the run has no limit, warm-up and decay together are longer

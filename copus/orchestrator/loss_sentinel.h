@@ -11,12 +11,12 @@ namespace copus {
 
 class LossSentinel {
  public:
-  // Adds the finite loss of a step, in nats per token, at a place in the run: seconds or samples so far, > 0 and
-  // ascending.
+  // Adds the loss of a step, which must be finite, in nats per token. `place` is the progress of the run, in seconds or
+  // in samples; it must be > 0 and ascend.
   void add(double place, double loss);
 
-  // Call when the batch has grown. Later losses are compared with a forecast from the losses so far. If the previous
-  // watch began fewer than 64 steps ago, its forecast stays, and this returns false.
+  // Begins a watch; call this when the batch has grown. Later losses are compared with a forecast from the losses so
+  // far. If the previous watch began fewer than 64 steps ago, its forecast stays in use, and this returns false.
   bool begin_watch();
   // Forgets all losses and ends the watch.
   void restart() { *this = {}; }
@@ -26,15 +26,16 @@ class LossSentinel {
     double nats = 0;
     double deviation = 0;  // one standard deviation of `nats`
   };
-  // Returns the mean excess since the watch began. It leaves out the first quarter of the steps, in which the loss may
-  // jump and recover (Merrill et al. 2025, arXiv 2505.23971). Empty if the watch has fewer than 32 steps or the
-  // forecast is made from fewer than 64. Also empty once the run is 1.25 times as far as when the watch began, since
-  // the forecast is then too old.
+  // Returns the mean of loss minus forecast since the watch began. It leaves out the first quarter of these steps, in
+  // which the loss may jump and recover (Merrill et al. 2025, arXiv 2505.23971). Empty if the watch has fewer than 32
+  // steps, or if the forecast rests on fewer than 64 steps or 16 bins. Also empty once the forecast is too old: the
+  // run's place has passed 1.25 times the place of the last loss behind the forecast. If begin_watch() kept the
+  // previous forecast, that loss is earlier than the beginning of the watch.
   //
-  // A forecast is a least-squares line of the loss over place^-a, through the second half of the run before the watch.
-  // The exponent a with which a run's loss falls is unknown; the law of Hoffmann et al. 2022 (arXiv 2203.15556) has
-  // 0.28 for the tokens. Of the exponents that fit the earlier losses within two standard deviations, the one with the
-  // highest forecast counts.
+  // A forecast is a least-squares line of the loss over place^-a, through the second half of the losses before it. The
+  // exponent a of a run is unknown; the law of Hoffmann et al. 2022 (arXiv 2203.15556) has 0.28 for the tokens. Several
+  // exponents are tried. Among those that fit the earlier losses within two standard deviations, the one with the
+  // highest forecast is used.
   std::optional<Excess> excess() const;
 
   void visit_state(StateValues& values) { values(before_, since_, is_watching_); }

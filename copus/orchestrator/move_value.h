@@ -4,14 +4,14 @@
 
 namespace copus {
 
-// Number of steps that a failed trial of a layout takes: three after the switch, the one in which the decision is made,
-// and the lead of the move back.
+// Number of steps of a failed trial of a layout: three steps after the switch, then the step in which the decision is
+// made, then the steps before the move back takes effect.
 inline constexpr double steps_of_a_trial = 6;
 
 // A move as predicted.
 struct MoveProspect {
-  // Logarithm of the target's Goodput over the current one's, and the standard deviation of what a few steps in the
-  // target would reveal about it: 0 if they would reveal nothing.
+  // `gain` is the logarithm of the target's Goodput divided by the current Goodput. `deviation` is the standard
+  // deviation of the part of `gain` that a few steps in the target would reveal: 0 if they would reveal nothing.
   double gain = 0;
   double deviation = 0;
   double pause_seconds = 0;  // of the move, and of the one back

@@ -16,8 +16,8 @@
 
 namespace copus {
 
-// One finished step, with those fields of run.jsonl (record/step_record.h) that decisions may depend on. It has no
-// configuration, because that follows from the switches before.
+// One finished step: the fields of run.jsonl (record/step_record.h) on which decisions may depend. The configuration is
+// missing, because it follows from the earlier switches.
 struct Observation {
   int64_t step = 0;              // steps so far, this one included
   int64_t consumed_samples = 0;  // samples so far, those of this step included
@@ -32,9 +32,9 @@ struct Observation {
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high;  // phi and its 95 % interval
   // Seconds of training left at the pace so far; infinite if no limit is known.
   double seconds_left = std::numeric_limits<double>::infinity();
-  // Share of the run that is done, as the learning rate's schedule counts it (LearningRate::share). Empty if unknown,
-  // for example if another program trains and does not report its length. Decisions and changes of the batch are then
-  // not made sooner because a run is short.
+  // The completed fraction of the run, as the learning rate's schedule counts it (LearningRate::share). Empty if
+  // unknown, for example if another program trains and does not report the length of its run. The intervals between
+  // decisions and between changes of the batch are then not shortened for short runs.
   std::optional<double> share_done;
 };
 
@@ -71,7 +71,7 @@ struct SwitchReport {
 };
 
 // A change of the job's ranks: some were lost, or others joined. The job continues in `to`, which has the global batch
-// of `from` and needs no more ranks than there are. Ranks beyond that are spare.
+// of `from` and needs at most as many ranks as the job has. Further ranks are spare.
 struct RanksChanged {
   int64_t after_step = 0;  // the step boundary
   int64_t ranks = 0;       // that the job now has, spare ones included

@@ -1,5 +1,5 @@
-// The policies and what they share. policy_goodput.cpp is the policy of Copus, policy_script.cpp repeats a run, and
-// baselines/ holds the policies that Copus is compared with. make_policy makes any of them.
+// The policies and their common parts. policy_goodput.cpp is the policy of Copus, policy_script.cpp repeats a run, and
+// baselines/ contains the policies with which Copus is compared. make_policy makes any of them.
 #pragma once
 
 #include <functional>
@@ -33,8 +33,8 @@ std::unique_ptr<Policy> make_script_policy(const JobConfig& config, std::string_
 using CandidateFilter = std::function<bool(const Candidate&)>;
 CandidateFilter layout_is(const ParallelStrategy& strategy);
 
-// Base class of the policies that Copus is compared with and that do not decide by Goodput. It adds the ranking by
-// Goodput to their decisions, for the log.
+// Base class of policies that Copus is compared with and that do not decide by Goodput. For the log, it adds the
+// ranking by Goodput to their decisions.
 class BaselinePolicy : public Policy {
  public:
   explicit BaselinePolicy(JobConfig config) : config_(std::move(config)) {}
@@ -66,8 +66,8 @@ class BaselinePolicy : public Policy {
 // Finds the candidate in this configuration; null if there is none.
 const Candidate* find_candidate(const std::vector<Candidate>& candidates, const Configuration& configuration);
 
-// Among the candidates that `allowed` accepts, finds those whose batch is nearest by ratio, and returns the fastest;
-// null if there are none. If two batches are equally near, the smaller one is taken.
+// Returns the fastest candidate among those that `allowed` accepts and whose batch is nearest to `batch` by ratio; null
+// if `allowed` accepts none. If two batches are equally near, the smaller one is taken.
 const Candidate* fastest_near(const Situation& situation, double batch, const CandidateFilter& allowed);
 
 }  // namespace copus

@@ -63,8 +63,9 @@ struct Choice {
   std::string reason;                   // reason to move or hold, in words: "Goodput +23 %, ..."
   double predicted_gain = 0;            // Goodput of the target, or to hold of the best candidate, / current - 1
   std::vector<RankedCandidate> best;    // at most five, best first
-  // Factors on the schedule's learning rate that the policy sets itself, not capped: in the current configuration from
-  // the next update on, and in the target. Empty: the factors of [optimizer], at the situation's cap (rate_factor).
+  // Factors on the schedule's learning rate, if the policy sets its own, which no cap limits: in the current
+  // configuration from the next update on, and in the target. Empty: the run uses the factors of [optimizer], at the
+  // situation's cap (rate_factor).
   std::optional<double> rate_factor, target_rate_factor;
   // Step boundary of the switch, set by a script that repeats a run. Empty: as soon as possible.
   std::optional<int64_t> commit_after_step;

@@ -21,30 +21,31 @@ namespace copus {
 
 namespace {
 
-// Number of steps between two switches: two that warm up, and one that counts. One measured step is enough to leave a
-// layout that stalls.
+// Number of steps between two switches: two to warm up, and one that is measured. One measured step is enough to leave
+// a layout that stalls.
 constexpr int64_t least_steps = 3;
 
 // A decision forecasts the pauses of at most this many strategies that were never measured, because planning one takes
 // milliseconds with hundreds of ranks.
 constexpr size_t most_forecasts = 4;
 
-// The cost of a change of the batch for the optimizer, in steps: for some 1 / (1 - beta2) = 20 steps its second moments
-// are those of the old batch. The loss from that has not been measured. In the simulated runs by which the rule was
-// chosen, which lose nothing, costs of 0, 2 and 8 steps differed by at most 0.3 % of the time.
+// The cost of a change of the batch for the optimizer, in steps. For about 1 / (1 - beta2) = 20 steps the second
+// moments still belong to the old batch. How much loss this costs has not been measured. The rule was chosen in
+// simulated runs, in which it costs no loss; there, values of 0, 2 and 8 steps changed the time by at most 0.3 %.
 constexpr double steps_of_a_batch_change = 2;
 
-// The share of the time left that the remaining re-layouts together have to save, each an equal part.
-// adapt.most_relayouts makes re-layouts scarce: one spent on a small gain early in a run is missing later. So a large
-// gain is taken at once, and a small one after it has lasted for some time. Chosen on the chosen group of the simulated
-// runs, in which 0.002 to 0.005 do equally well (docs/decisions/orchestrator.md).
+// The fraction of the remaining time that all remaining re-layouts together have to save, each an equal part.
+// adapt.most_relayouts makes re-layouts scarce: one that is spent on a small gain early in a run is missing later. With
+// this price a large gain is taken at once, and a small gain only after it has lasted for some time. The value was
+// tuned on the chosen group of simulated runs, in which 0.002 to 0.005 do equally well
+// (docs/decisions/orchestrator.md).
 constexpr double share_to_save_by_relayouts = 0.003;
 
-// Base of the price of a turn, a change of the batch in the opposite direction to the one before. phi depends on the
-// learning rate, and the learning rate on the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray et al. 2024,
-// arXiv 2411.00999, disagree on the sign). So each of two batches may look better from the other, forever and beyond
-// any threshold. The price rises with every turn that follows soon after another, and falls with the time since. A
-// candidate with a larger gain therefore waits for less time, and no turn is ruled out for good.
+// Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. phi
+// depends on the learning rate, and the learning rate on the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray
+// et al. 2024, arXiv 2411.00999, disagree on the sign). So each of two batches may forever look better from the other
+// one, by more than any threshold. The price rises with every turn that follows soon after another, and falls with the
+// time since. So a candidate with a larger gain waits less, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
 constexpr double soon = 8;             // a turn within this many times patience() follows soon
 
@@ -126,9 +127,10 @@ class GoodputPolicy : public Policy {
   };
 
   // Finds the candidate with the largest expected saving; none if it is best to stay. Candidates are considered in
-  // descending order of their saving without a pause (ties in their own order), until no later one can save more. Among
-  // thousands of candidates, the exact saving is computed only for those whose cheap bound reaches the top of the heap.
-  // Forecasting a pause takes milliseconds, so only the strategies to try that would save most get a forecast.
+  // descending order of their saving without a pause (ties in their own order), until no later one can save more. A
+  // heap orders thousands of candidates by a cheap bound, and only those that reach its top get the exact saving.
+  // Forecasting a pause takes milliseconds, so among strategies that were never measured only the most promising ones
+  // get a forecast.
   Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
     if (dwell_of_any(situation)) return {};
     std::vector<Saving> without_pause;
@@ -177,9 +179,9 @@ class GoodputPolicy : public Policy {
     if (seconds > most.seconds) most = {seconds, &candidate, true};
   }
 
-  // An upper bound on seconds_saved without a pause that costs only a square root: log(1 + gain) <= gain, 1 - exp(-x)
-  // <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution. The factor allows for
-  // rounding.
+  // Returns an upper bound on seconds_saved without a pause. Computing it costs only a square root. It uses log(1 +
+  // gain) <= gain, 1 - exp(-x) <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution.
+  // The factor allows for rounding.
   double most_seconds_saved(const Candidate& candidate, const GoodputRanking& ranking,
                             const Situation& situation) const {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
@@ -220,8 +222,9 @@ class GoodputPolicy : public Policy {
     return candidate.configuration.strategy != situation.current.strategy;
   }
 
-  // The seconds within which a move must pay: at most the time left, and at most the time passed. The noise scale
-  // changes with the progress of the run, so what is best now has been best for no longer than the run has lasted.
+  // Returns the seconds within which a move must pay: the smaller of the remaining and the elapsed time of the run. The
+  // noise scale changes with the progress, so the candidate that is best now has been best for at most the elapsed
+  // time.
   static double horizon(const Situation& situation) {
     return std::max(0.0, std::min(situation.latest.seconds_left, situation.latest.elapsed_seconds));
   }
@@ -241,9 +244,9 @@ class GoodputPolicy : public Policy {
     return has_own_speed(candidate, situation) && !candidate.is_layout_measured ? candidate.relative_deviation : 0;
   }
 
-  // The logarithm of the gain at the worst phi of its interval; gains are monotonic in phi. A trial does not show
-  // whether a batch is better, so uncertainty about phi counts against a move. If both speeds were measured, a
-  // difference within their errors counts as none.
+  // Returns the logarithm of the gain at the least favourable phi of its interval; gains are monotonic in phi. A trial
+  // does not show whether a batch is better, so uncertainty about phi counts against a move. If both speeds were
+  // measured, a difference within their errors counts as none.
   static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
     const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));
@@ -270,8 +273,8 @@ class GoodputPolicy : public Policy {
     return of_relayouts + (turns_back(candidate, situation) ? of_batch * price_factor_of_turning(situation) : of_batch);
   }
 
-  // The seconds that a move has to save to pay for the re-layouts that it may use up. 0 if the length of the run is
-  // unknown, as in logs that do not state it.
+  // Returns the seconds that a move has to save to pay for the re-layouts that it may use up. 0 if the length of the
+  // run is unknown, as in logs that do not contain it.
   double price_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     const int64_t relayouts = relayouts_to(candidate, situation);
     if (relayouts == 0 || !std::isfinite(situation.latest.seconds_left)) return 0;
@@ -320,8 +323,9 @@ class GoodputPolicy : public Policy {
     return what_trying_tells(candidate, situation) > 0 ? 2 : 1;
   }
 
-  // Whether a reason that holds for thousands of candidates at once rules this one out: too few re-layouts left, or a
-  // batch that is held. Writing out the reason for each of them would take too long.
+  // Returns whether a candidate is ruled out because too few re-layouts are left for it, or because the batch must not
+  // change (holds_batch). These reasons apply to thousands of candidates at once, and writing out the reason for each
+  // would take too long.
   bool is_ruled_out(const Candidate& candidate, const Situation& situation) const {
     return (is_relayout(candidate, situation) && !contract_.allows(relayouts_to(candidate, situation))) ||
            (situation.holds_batch && candidate.configuration.global_batch != situation.current.global_batch);
@@ -345,8 +349,9 @@ class GoodputPolicy : public Policy {
     if (floor > 0 && gains.at_value < floor) {
       return concat("its gain of ", percent(gains.at_value), " is less than ", percent(floor));
     }
-    // If only a lower bound is known, phi may have any value above it. So the run may want a larger batch, but never a
-    // smaller one, unless the number of updates bounds the critical batch.
+    // Without an upper bound, phi may have any value above its lower bound. So the run may move to a larger batch, but
+    // not to a smaller one. With noise_scale.critical_updates the number of updates bounds the critical batch, and a
+    // smaller batch is allowed too.
     const bool is_bounded = noise.is_bounded() || config_.noise_scale.critical_updates > 0;
     if (!is_bounded && candidate.configuration.global_batch < situation.current.global_batch) {
       return concat("its batch is smaller, and there is no upper bound yet: ", describe(noise));
@@ -370,8 +375,8 @@ class GoodputPolicy : public Policy {
   }
 
   // Explains how long a trial of this layout still has to wait; empty if it need not. A trial waits for
-  // adapt.dwell_pauses times its pause, so that pauses take a small share of the time even if each is followed by one
-  // back. A move back waits for nothing.
+  // adapt.dwell_pauses times its pause. So pauses take a small fraction of the time, even if each trial is followed by
+  // a move back. A move back does not wait.
   std::optional<std::string> dwell_of_a_try(const Candidate& candidate, const Situation& situation,
                                             double pause) const {
     const double due = config_.adapt.dwell_pauses * pause;
@@ -387,9 +392,9 @@ class GoodputPolicy : public Policy {
     return concat(steps, " of ", least_steps, " steps since the last switch");
   }
 
-  // Explains what this move still has to wait for after earlier switches; empty if nothing. A change of the batch waits
-  // until the noise scale has been measured in the current batch. It waits no longer than the averages of the noise
-  // scale reach back, which is at most a share of the samples so far, and so of the run.
+  // Explains why this move has to wait after earlier switches; empty if it need not. A change of the batch waits until
+  // the noise scale has been measured in the current batch, but at most for the window of the noise scale's averages.
+  // This window is a fraction of the samples so far, and therefore of the run.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (std::optional<std::string> why = dwell_of_any(situation)) return why;
@@ -415,9 +420,9 @@ class GoodputPolicy : public Policy {
     return std::nullopt;
   }
 
-  // Finds the fastest candidate with the batch before the one that breaks the contract: in the current layout or, if
-  // that cannot have this batch, in any other layout that the remaining re-layouts allow. Null if there is none or the
-  // batch is held.
+  // Returns the fastest candidate with the batch that the run had before the breach of the contract. Candidates in the
+  // current layout are preferred; if none has this batch, any layout that the remaining re-layouts allow is possible.
+  // Null if there is no such candidate or the batch must not change.
   const Candidate* way_back(const AdaptContract::Breach& breach, const Situation& situation) const {
     if (situation.holds_batch) return nullptr;
     const auto fastest = [&](const CandidateFilter& allowed) {
@@ -429,9 +434,9 @@ class GoodputPolicy : public Policy {
     return fastest([&](const Candidate& candidate) { return !is_ruled_out(candidate, situation); });
   }
 
-  // If the current batch wastes tokens, because the noise scale has fallen or a user forced the batch, finds the
-  // candidate with the highest Goodput in this layout whose batch does not. Null if the current batch wastes none, or a
-  // switch has to wait.
+  // Returns the candidate with the highest Goodput in this layout whose batch wastes no tokens, if the current batch
+  // does. A batch wastes tokens after the noise scale has fallen, or if a user forced a large batch. Null if the
+  // current batch wastes none, or if the switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
     if (!waste(ranking.current(), ranking)) return nullptr;
     const Candidate* best = nullptr;

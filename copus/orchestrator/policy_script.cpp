@@ -83,8 +83,8 @@ ScriptedSwitch read_switch(const Json& object, const std::string& where) {
   return entry;
 }
 
-// Builds a script from the events of a run's log. The beginning and every decision state the run's factor on the
-// learning rate; the script takes the changes. A run that only advises keeps its first factor.
+// Builds a script from the events of a run's log. The first event and every decision contain the run's factor on the
+// learning rate; the script contains only the changes of the factor. A run that only advises keeps its first factor.
 class LoggedScript {
  public:
   // Returns whether the line is a switch that moved, and adds a change of the rate to the script.
@@ -129,10 +129,11 @@ class LoggedScript {
   std::optional<int64_t> global_batch_;
 };
 
-// Parses lines of {"after_step": N, "configuration": "d=2,t=1,p=2,B=32,b=4", "rate_factor": x}, the last optional, in
-// ascending order of after_step. A run's decisions.jsonl is a script too: its lines have a field "event". The script
-// takes its switches that moved, whose configuration may be called "to", and the changes of the learning rate's factor.
-// Empty lines are ignored. `source` names the file in messages. Throws UserError naming the line.
+// Parses a script. Its lines are {"after_step": N, "configuration": "d=2,t=1,p=2,B=32,b=4", "rate_factor": x}, in
+// ascending order of after_step; rate_factor is optional. A run's decisions.jsonl, whose lines have a field "event", is
+// a script too: the script takes the switches that moved (the configuration may be called "to") and the changes of the
+// learning rate's factor. Empty lines are ignored. `source` names the file in messages. Throws UserError that names the
+// line.
 Script parse_script(std::string_view text, const std::string& source) {
   Script script;
   LoggedScript log;
@@ -154,8 +155,8 @@ Script parse_script(std::string_view text, const std::string& source) {
   return script;
 }
 
-// Distance of a candidate from the configuration in the script, the most important part first: parallel degrees, other
-// options of the strategy, batch, micro-batch.
+// Distance of a candidate from the configuration in the script. Differences count in this order: parallel degrees,
+// other options of the strategy, batch, micro-batch.
 std::array<double, 4> distance(const Configuration& a, const Configuration& b) {
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
@@ -203,8 +204,8 @@ class ScriptPolicy : public Policy {
   void visit_state(StateValues& values) override { values(current_, awaited_, announced_, rated_, rate_factor_); }
 
  private:
-  // Updates the factor. A factor is for one batch: if a switch failed, or led to another batch than the script's, the
-  // script sets no factor.
+  // Updates the factor. A factor belongs to one batch: if a switch failed or led to another batch than the script says,
+  // the script sets no factor.
   void follow(const Situation& situation) {
     const int64_t global_batch = situation.current.global_batch;
     if (global_batch != current_.global_batch) rate_factor_.reset();
@@ -218,9 +219,9 @@ class ScriptPolicy : public Policy {
     }
   }
 
-  // Returns the step after which to announce a switch: as late as the ranks can still be ready, but at least 1. Until
-  // then decisions can follow the script's changes of the learning rate. Whether the previous switch has moved the run
-  // is unknown until the next decision, so the time must suffice in either case.
+  // Returns the step after which to announce a switch: the latest one from which the ranks can still be ready, but at
+  // least 1. A late announcement lets decisions follow the script's changes of the learning rate until then. Until the
+  // next decision it is unknown whether the previous switch has moved the run, so the time must suffice in either case.
   int64_t announced_after(const ScriptedSwitch& entry) const {
     const ParallelStrategy& strategy = entry.configuration.strategy;
     const bool is_relayout =

@@ -1,5 +1,5 @@
 // How the learning rate of a run follows the batch and the critical batch: the rule, set by configuration and policy,
-// and the belief about the noise scale that the cap of the rate follows.
+// and the estimate of the noise scale from which the cap of the rate follows.
 #pragma once
 
 #include <limits>
@@ -11,8 +11,9 @@
 
 namespace copus {
 
-// The belief about phi, in samples. While |G|^2 is not significant, there is no upper end, and `value` is the lower
-// bound, which is 0 before the first measurement.
+// The estimate of the gradient noise scale phi = tr(Sigma) / |G|^2, in samples, with its interval `low` .. `high`; G is
+// the mean gradient. While |G|^2 is not significantly above 0, phi has no upper bound, and `value` is the lower bound.
+// Before the first measurement `value` is 0.
 struct NoiseBelief {
   double value = 0;
   double low = 0;
@@ -23,23 +24,24 @@ struct NoiseBelief {
 
 NoiseBelief believed_noise(const Observation& observation);
 
-// Describes the belief: "noise scale 12 .. 40", "noise scale at least 12 (|G|^2 is not significant)", "noise scale not
-// measured".
+// Describes the estimate: "noise scale 12 .. 40", "noise scale at least 12 (|G|^2 is not significant)", "noise scale
+// not measured".
 std::string describe(const NoiseBelief& noise);
 
 // The rule by which the run's learning rate follows its batch.
 RateRule rate_rule_of(const JobConfig& config);
 
-// The cap of the learning rate with which a run begins in this batch. The critical batch is still unknown, so the run
-// gets the rate that the rule gives for this batch, and larger batches get no larger rate.
+// Returns the cap of the learning rate with which a run begins in this batch. The critical batch is still unknown, so
+// the cap is this batch (or the reference batch): the run gets the rate that the rule gives for it, and larger batches
+// get no larger rate.
 double initial_rate_cap(const JobConfig& config, int64_t batch);
 
 // The factor on the learning rate with which a run begins in this batch.
 double initial_rate_factor(const JobConfig& config, int64_t batch);
 
-// The cap that the critical batch implies after this many samples, for a run whose cap is `cap`. If only a lower bound
-// of phi is known, it may raise the cap but never lowers it. The bound by noise_scale.critical_updates holds in any
-// case.
+// Returns the cap that the critical batch implies after this many samples, for a run whose cap is `cap`. If only a
+// lower bound of phi is known, phi may raise the cap but never lowers it. The bound by noise_scale.critical_updates
+// applies in any case.
 double rate_cap_by_noise(const JobConfig& config, double cap, const NoiseBelief& noise, double consumed_samples);
 
 // The cap to use from a decision on: it moves towards that of rate_cap_by_noise, as far as cap_towards allows.

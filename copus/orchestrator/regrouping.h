@@ -10,15 +10,15 @@
 
 namespace copus {
 
-// Chooses a configuration with the global batch of `current` for at most `ranks` ranks (at least 1), among those that
-// [adapt] allows in any layout and on any number of these ranks (search_space_of). It must be feasible and fit the
-// devices' memory, if that is described. The choice is the configuration with the least predicted seconds a step,
-// corrected by `knowledge`; ties go to the one on most ranks. `current` has no privilege, even if it fits the ranks
-// exactly. If any of these configurations satisfies `is_preferred`, the choice is among those that do. Empty if there
-// is none at all.
+// Chooses a configuration for at most `ranks` ranks (at least 1) that keeps the global batch of `current`. It may have
+// any layout that [adapt] allows, on any number of these ranks (search_space_of). It must be feasible and fit the
+// devices' memory, if that is described. The configuration with the fewest predicted seconds a step wins, corrected by
+// `knowledge`; ties go to the one on most ranks. `current` has no privilege, even if it fits the ranks exactly. If
+// `is_preferred` accepts some of these configurations, only they are considered. Empty if there is no such
+// configuration at all.
 //
-// If the cluster's speed is not described, the choice is the configuration most similar to `current`, by these criteria
-// in order: the most ranks; the same tensor and pipeline parallelism; the same micro-batch; the fewest micro-batches a
+// If the cluster's speed is not described, the configuration most similar to `current` wins, by these criteria in
+// order: the most ranks; the same tensor and pipeline parallelism; the same micro-batch; the fewest micro-batches a
 // rank; the fewest other options that differ; the first in the order of enumerate.
 std::optional<Configuration> configuration_for_ranks(
     const RunConfig& config, const Configuration& current, int64_t ranks, const Knowledge& knowledge,

@@ -10,12 +10,12 @@ class RunMark {
  public:
   // The beginning of a run.
   RunMark() = default;
-  // The point at which this share of the run is done. If the share is unknown, the mark is set where it first becomes
-  // known, for example when a run resumes from the log of an earlier version.
+  // The point at which the run has completed this fraction. If the fraction is unknown, the mark is set where it first
+  // becomes known, for example when a run resumes from the log of an earlier version.
   explicit RunMark(std::optional<double> share_done) : share_(share_done) {}
 
-  // Updates the mark with the share that is done by now. If the run was made longer, that share may be less than the
-  // mark, which then falls to it.
+  // Updates the mark with the completed fraction. If the run was made longer, the completed fraction may be smaller
+  // than the mark; the mark then falls to it.
   void see(std::optional<double> share_done) {
     if (share_done) share_ = std::min(share_.value_or(*share_done), *share_done);
   }

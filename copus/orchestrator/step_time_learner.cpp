@@ -57,9 +57,9 @@ StepTimeLearner::StepTimeLearner(std::shared_ptr<JobModel> job, const Configurat
       expected_at_first_(known_before_.correct(configuration_, parts_)),
       expected_(expected_at_first_) {}
 
-// Learns at once from each of the first steps, which add the most information; later steps wait for a whole
-// measurement. Learning takes longer the more cells are known: with hundreds, learning from every step would slow quick
-// steps down.
+// Learns at once from each of the first steps, which add the most information. Later it waits for a whole measurement.
+// Learning takes longer the more cells are known: with hundreds of cells, learning from every step would slow down
+// short steps.
 void StepTimeLearner::add(double step_seconds) {
   if (++steps_ <= warm_up_steps) return;
   window_.push_back(step_seconds);

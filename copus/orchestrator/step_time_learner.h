@@ -61,8 +61,8 @@ class StepTimeLearner {
 
   // Knowledge after all steps so far.
   Knowledge knowledge() const { return knowledge(open_steps()); }
-  // Number of steps that no whole measurement contains yet, and the knowledge after only the first `open_steps` of
-  // them.
+  // Number of steps that no whole measurement contains yet. Then the knowledge that results from the first `open_steps`
+  // of them.
   int64_t open_steps() const { return std::ssize(window_); }
   Knowledge knowledge(int64_t open_steps) const;
   // Number of steps of this process and configuration that were measured.
@@ -71,8 +71,8 @@ class StepTimeLearner {
   // A number that changes whenever the expected step time does.
   int64_t revision() const { return revision_; }
 
-  // Texts for the user: what is expected now, and how good the first expectation in the current configuration was
-  // (empty before one of its steps was measured).
+  // Texts for the user: the step time that is expected now, and the error of the first expectation in the current
+  // configuration (empty before one of its steps was measured).
   std::string introduction() const;
   std::optional<std::string> conclusion() const;
 

@@ -1,5 +1,5 @@
-// Step times of a job about which only its own step times are known. A step is predicted to take a + b x micro-batches,
-// where every rank runs its micro-batches one after the other.
+// Predicted step times of a job of which only its own step times are known. A step is predicted to take a + b x
+// micro-batches, where every rank runs its micro-batches one after the other.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace copus {
 
 class AccumulationTime {
  public:
-  // Guesses a and b from the step time with a single batch, which cannot separate them. The part that a step needs
-  // once, such as reducing gradients and the update, is assumed to take a quarter of a micro-batch's time.
+  // Guesses a and b from the step time with a single batch, which cannot separate them. The time a that a step needs
+  // once, such as for reducing gradients and the update, is assumed to be a quarter of a micro-batch's time b.
   static AccumulationTime guess(const Configuration& configuration, double step_seconds);
 
   // The time model that predicted the cells of `known`; empty if there are no cells.

@@ -1,5 +1,5 @@
-// The number of elements of the training state that a rank holds of each block of a model, as time and memory count
-// them.
+// For each block of a model, the number of elements of the training state that a rank holds. Predictions of time and
+// memory use these counts.
 #pragma once
 
 #include <cstdint>

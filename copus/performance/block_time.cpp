@@ -10,17 +10,17 @@ namespace copus {
 
 namespace {
 
-// Seconds of the collectives of a layer's passes. With sequence parallelism there is a gather before each
-// column-parallel product and a reduce-scatter after each row-parallel one, and the reverse in the backward pass. There
-// the inputs are gathered again for the weight gradients (Korthikanti et al. 2022), unless a recompute has just
-// gathered them. Without sequence parallelism there are two all-reduces in each pass (Shoeybi et al. 2019). With one
-// rank they take no time.
+// Seconds of the collectives of a layer's passes. With sequence parallelism, the forward pass has a gather before each
+// column-parallel product and a reduce-scatter after each row-parallel one, and the backward pass has the reverse. The
+// backward pass also gathers the inputs again for the weight gradients (Korthikanti et al. 2022), unless a recompute
+// has just gathered them. Without sequence parallelism there are two all-reduces in each pass (Shoeybi et al. 2019).
+// With one rank the collectives take no time.
 struct TensorCollectives {
   double gather = 0, reduce = 0;
 };
 
-// Seconds of the products with one weight: forward [rows, depth] x [depth, columns], the gradient of the input, and
-// that of the weight.
+// Seconds of the products with one weight: the forward product [rows, depth] x [depth, columns], the gradient of the
+// input, and the gradient of the weight.
 struct Product {
   double forward, input, weight;
 };
@@ -111,8 +111,9 @@ class BlockCalculation {
   }
 
   // Returns the part of a collective that does not overlap with products. The gather of a column-parallel product's
-  // input can overlap with the gradient of the input, and the reduction of that gradient with the weight gradient. If
-  // ranks share devices nothing overlaps, since the same processors move bytes and compute.
+  // input can overlap with the computation of the input's gradient. The reduction of the input's gradient can overlap
+  // with the computation of the weight's gradient. If ranks share devices nothing overlaps, since the same processors
+  // move bytes and compute.
   double beside(double communication, double computing) const {
     const bool hides = system_.overlaps_tensor_backward && cluster_.devices_per_node == 0;
     return hides ? std::max(0.0, communication - computing) : communication;
@@ -179,8 +180,8 @@ BlockCost BlockCalculation::layer_cost() const {
   const Cost forward{qkv.forward + attention_forward + output.forward + gate_up.forward + down.forward +
                          passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies + parallel_sum,
                      2 * (gather + reduce) + norm_statistics()};
-  // A pass that is bound by the host takes as long as its launches. The part of this time beyond communication counts
-  // as computation.
+  // A pass that is limited by the host takes as long as its launches. The part of this time that exceeds communication
+  // counts as computation.
   layer.forward = {std::max(forward.compute, launches(forward_launches) - forward.communication),
                    forward.communication};
 

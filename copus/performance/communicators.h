@@ -1,5 +1,5 @@
-// How many communicators between devices (NCCL's) a layout opens, and their cost. train/rank_groups.h lists the groups
-// themselves.
+// The number and the cost of the communicators between devices (NCCL's) that a layout opens. train/rank_groups.h lists
+// the groups themselves.
 #pragma once
 
 #include <cstdint>

@@ -15,10 +15,10 @@ namespace {
 using Vector = std::array<double, num_factors>;
 using Matrix = std::array<Vector, num_factors>;
 
-// The standard deviation of layouts that remains once the shared factors are right. It was 0.05 in 260 published runs
-// of 11 sets that took at most 1.6 times as long as the fastest of their set (docs/decisions/performance.md). Calculon
+// The standard deviation of a layout's residual once the shared factors are right. It was 0.05 in 260 published runs of
+// 11 sets that took at most 1.6 times as long as the fastest run of their set (docs/decisions/performance.md). Calculon
 // (Isaev et al. 2023) reports mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is
-// 1.25 times a mean error. Batches of one layout run the same micro-batches; nobody else has measured the differences
+// 1.25 times a mean error. The batches of one layout run the same micro-batches; we know of no published differences
 // between them.
 constexpr double layout_deviation = 0.05;
 constexpr double own_deviation = 0.03;
@@ -27,8 +27,8 @@ constexpr double own_deviation = 0.03;
 // not average it out.
 constexpr double drift_deviation = 0.01;
 
-// The assumed spread of steps, weighted as if measured on this many steps: two equal steps do not prove that there is
-// no spread.
+// The assumed spread of steps, weighted as if it had been measured on this many steps: two equal steps do not prove
+// that there is no spread.
 constexpr double assumed_spread = 0.05;
 constexpr double assumed_spread_steps = 4;
 
@@ -127,15 +127,16 @@ double huber_loss(double distance) {
   return (squared(distance) - squared(beyond)) / 2;
 }
 
-// The weight of a layout. Beyond the limit its influence falls with its distance (Cauchy's loss): of 224 published runs
-// that looked good, 13 took 1.5 to 32 times as long as predicted, for a reason of their own
-// (docs/decisions/performance.md).
+// Returns the weight of a layout. Beyond the limit a layout's influence falls with its distance (Cauchy's loss). The
+// reason: of 224 published runs that looked good, 13 took 1.5 to 32 times as long as predicted, for a reason of their
+// own (docs/decisions/performance.md).
 double cauchy_weight(double distance) { return 1 / (1 + squared(distance / layout_limit)); }
 
 double cauchy_loss(double distance) { return squared(layout_limit) / 2 * std::log1p(squared(distance / layout_limit)); }
 
-// The cells of one layout at given factors. Their residuals r_i = log(measured) - log(predicted) are L + own + noise.
-// Computes the most probable L, and the weights of the cells and of L itself.
+// The cells of one layout at given factors. Their residuals r_i = log(measured) - log(predicted) are L + own + noise: L
+// is the layout's deviation, `own` the cell's. Computes the most probable L, and the weights of the cells and of L
+// itself.
 struct LayoutFit {
   struct Cell {
     double residual, variance;  // variance of own deviation and noise together
@@ -187,8 +188,8 @@ struct LayoutFit {
     return result;
   }
 
-  // Adds the layout's information on the factors: from its mean, whose variance includes that of L, and from its cells'
-  // deviations from the mean, which do not depend on L.
+  // Adds the layout's information on the factors. One part comes from the mean of its cells, whose variance includes
+  // the variance of L. The other part comes from the cells' deviations from the mean, which do not depend on L.
   void add_to(Matrix& precision, Vector& downhill) const {
     const Means mean = means();
     const auto add = [&](const Vector& shares, double residual, double information) {
@@ -362,10 +363,9 @@ void Knowledge::learn() {
   }
 }
 
-// The corrected value is z = log(predicted) + L + own. Given the factors, L has a mean of k times the layout's mean
-// deviation and a variance of k times that mean's, with k = Var L / (Var L + Var mean). A cell that was measured itself
-// as y = z + noise has z = (1 - m) (log(predicted) + L) + m y with a further variance of m noise, m = own / (own +
-// noise).
+// The corrected value is z = log(predicted) + L + own. Let k = Var L / (Var L + Var mean). Given the factors, L has a
+// mean of k times the layout's mean deviation, and a variance of k Var mean. A cell that was itself measured as y = z +
+// noise has z = (1 - m) (log(predicted) + L) + m y, with a further variance of m noise, where m = own / (own + noise).
 Corrected Knowledge::correct(const Configuration& configuration, const StepTimeParts& parts) const {
   const Prediction prediction = predict(factors_, parts);
   COPUS_CHECK(prediction.seconds > 0, prediction.seconds);

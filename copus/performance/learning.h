@@ -1,6 +1,6 @@
-// Learns from measured steps how far predictions are off, and how certain that is. The correction has three parts:
-// factors that all configurations share (compute, tensor links, data links, bubble), the deviation of each layout from
-// them, common to its batches, and the deviation of each measured configuration ("cell") from its layout.
+// Learns from measured steps the errors of predictions and their uncertainty. The correction has three parts: factors
+// that all configurations share (compute, tensor links, data links, bubble), the deviation of each layout from these
+// factors, common to its batches, and the deviation of each measured configuration ("cell") from its layout.
 #pragma once
 
 #include <array>
@@ -28,9 +28,10 @@ struct Measurement {
 };
 
 // Standard deviations of the factors' logarithms before anything is measured. Kernel curves that were measured on
-// another machine of the kind, or taken from a data sheet, are commonly off by a factor of 1.5. Links are off more
-// often, since a network's speed depends on its neighbours and on how ranks were placed. A pipeline's idle time is
-// mostly computation of other stages, so it follows the compute factor; `bubble` is its deviation from that.
+// another machine of the same kind, or taken from a data sheet, are commonly off by a factor of 1.5. Links are off more
+// often, since a network's speed depends on its other users and on the placement of ranks. A pipeline's idle time is
+// mostly computation of other stages, so it follows the compute factor; `bubble` is the deviation from the compute
+// factor.
 struct FactorPrior {
   double compute = 0.4;
   double links = 0.5;  // for tensor links and data links
@@ -38,8 +39,8 @@ struct FactorPrior {
   bool operator==(const FactorPrior&) const = default;
 };
 
-// Summarises these steps (at least one; seconds > 0). The spread is computed from the quartiles, so that a few steps
-// slowed down by an outside disturbance do not count.
+// Summarises these steps (at least one; seconds > 0). The spread is computed from the quartiles, so that it ignores a
+// few steps that an outside disturbance slowed down.
 Measurement measurement_of(const std::vector<double>& step_seconds);
 
 struct MeasuredCell {
@@ -62,7 +63,7 @@ struct Corrected {
   double relative_deviation = 0;  // one standard deviation of the logarithm of seconds
 };
 
-// The measurements, and the belief about the factors that follows from them, independent of their order. It is a value:
+// The measurements, and the estimate of the factors that follows from them, whatever their order. It is a value:
 // observe() returns a new one.
 class Knowledge {
  public:
@@ -89,9 +90,9 @@ class Knowledge {
   // Returns one standard deviation of the factor's logarithm.
   double relative_deviation(Factor factor) const;
 
-  // Corrects the prediction `parts` of a configuration by the factors and by measurements of the configuration itself
-  // or of its layout, weighted by their certainty. Fast enough for tables of many cells. The sum of the parts must be >
-  // 0.
+  // Returns the prediction `parts` of a configuration, corrected by the factors and by measurements of the
+  // configuration itself or of its layout. Each correction has a weight according to its certainty. Fast enough for
+  // tables of many cells. The sum of the parts must be > 0.
   Corrected correct(const Configuration& configuration, const StepTimeParts& parts) const;
 
   bool operator==(const Knowledge&) const = default;

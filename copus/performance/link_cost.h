@@ -16,18 +16,20 @@ struct RankSeries {
   int64_t count = 1;
 };
 
-// Returns the link that a collective of a group uses. It is within_node if all its ranks are on one node. Otherwise,
-// with k members on each node that the group spans (on average, rounded up), it has min(rails, k) times the bandwidth
-// of between_nodes, multiplied by network_by_nodes, but no more than within_node if several adapters are counted. Its
-// tree_seconds are those of the whole tree over these nodes: 2 log2(nodes) levels, rounded up.
+// Returns the link that a collective of a group uses. If all ranks of the group are on one node, it is within_node.
+// Otherwise let k be the number of members on each node that the group spans (on average, rounded up). The link then
+// has min(rails, k) times the bandwidth of between_nodes, multiplied by network_by_nodes, but no more than within_node
+// if several adapters are counted. Its tree_seconds are for the whole tree over these nodes: 2 log2(nodes) levels,
+// rounded up.
 Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks);
 Link link_of(const ClusterDescription& cluster, const RankSeries& ranks);
 
-// Return the seconds of collectives over n ranks with the ring algorithm (Patarasuk & Yuan 2009). A reduce-scatter or
-// an all-gather of `bytes` in total has n - 1 rounds of bytes / n. An all-reduce is one after the other or, if that is
-// faster, a tree (NCCL 2.4, "double binary trees"): it moves as many bytes per rank, but has only a few levels'
-// latencies. A broadcast is pipelined: the bytes once, and n - 1 latencies. A barrier takes log2 n latencies, rounded
-// up (the dissemination barrier, Hensgen et al. 1988). The result is 0 for n = 1.
+// These functions return the seconds of a collective over n ranks; 0 for n = 1. `bytes` is the size of the whole
+// vector. They assume the ring algorithm (Patarasuk & Yuan 2009), in which a reduce-scatter or an all-gather has n - 1
+// rounds of bytes / n each. An all-reduce is a reduce-scatter and then an all-gather or, if that is faster, a tree
+// (NCCL 2.4, "double binary trees"). The tree moves as many bytes per rank, but has only a few levels' latencies. A
+// broadcast is pipelined: it takes n - 1 latencies and the time in which a link carries the bytes once. A barrier takes
+// log2 n latencies, rounded up (the dissemination barrier, Hensgen et al. 1988).
 double all_reduce_seconds(const Link& link, int64_t n, int64_t bytes);
 double reduce_scatter_seconds(const Link& link, int64_t n, int64_t bytes);
 double all_gather_seconds(const Link& link, int64_t n, int64_t bytes);

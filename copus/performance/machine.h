@@ -32,8 +32,8 @@ struct MachineMeasurements {
   double memory_bytes_per_second = 0;
   double launch_seconds = 0;
   Matmul reference;
-  // Whether the reference was measured at the device's power limit. The other products were measured after it, when the
-  // clock may have risen again, so a product that seems faster than the reference counts as equally fast.
+  // Whether the reference was measured at the device's power limit. The other products were measured later, perhaps at
+  // a higher clock. If one of them seems faster than the reference, it counts as equally fast.
   bool reference_is_sustained = false;
   std::vector<Matmul> matmuls;         // others, with different rows, columns or depth
   std::vector<Attention> attentions;   // in ascending order of sequence lengths

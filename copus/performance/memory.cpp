@@ -15,8 +15,8 @@ namespace copus {
 
 namespace {
 
-// The elements that a pipeline rank holds of one role: one bucket for the head, one for each layer, and one for the
-// embedding; 0 if the bucket is on another rank.
+// The elements of one role that a pipeline rank holds. There is one bucket for the head, one for each layer, and one
+// for the embedding; 0 if the bucket is on another rank.
 struct RankBuckets {
   double head = 0, layer = 0, num_layers = 0, embedding = 0;
 
@@ -114,8 +114,8 @@ class ConfigurationMemory {
     return strategy_.sequence_parallel ? layer_bytes({.gathered = use_.gathered_working}) : 0;
   }
 
-  // Messages need four buffers: for an activation and a gradient that arrive, and for one of each that leaves. With
-  // several chunks one more arrives while another is in use.
+  // Messages need four buffers: for an arriving activation and gradient, and for a leaving activation and gradient.
+  // With several chunks one more arrives while another is in use.
   double message_bytes() const {
     const int64_t buffers = strategy_.virtual_stages > 1 ? 5 : 4;
     return strategy_.pipeline_parallel > 1
@@ -169,8 +169,8 @@ class ConfigurationMemory {
     parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 
-  // Adds to a rank's parts what is whole for a short time, at the moment when the total is largest. Other moments keep
-  // more activations or logits, but less is whole.
+  // Adds the tensors that a rank holds whole for a short time, at the moment when the total is largest. At other
+  // moments the rank keeps more activations or logits, but fewer whole tensors.
   MemoryParts at_peak(int64_t rank, const MemoryParts& parts) const {
     MemoryParts most;
     for (const Moment& moment : moments(rank)) {
@@ -199,7 +199,8 @@ class ConfigurationMemory {
                             (strategy_.sequence_parallel || model_.num_kv_heads < strategy_.tensor_parallel);
     const double at_once = adds_first ? 3 : 2;
     // With one micro-batch, a tied head's gradient is reduced together with the embedding's at the end of the backward
-    // pass. With several, each micro-batch's is reduced, and a buffer holds the result until it is added.
+    // pass. With several micro-batches, each one's gradient is reduced, and a buffer holds the result until it is
+    // added.
     const bool several = shape_.num_microbatches > 1;
     const double tied = !several && model_.tie_word_embeddings && is_last(rank) ? elements_.embedding.gradients : 0;
     const double always = tied + (several ? whole.largest() / num_shares() : 0);

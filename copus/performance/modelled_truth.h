@@ -1,6 +1,6 @@
-// The truth against which predictions are tested without a cluster to measure: how long steps and re-layouts of a job
-// take. It may differ from the predictions, as a real cluster would: by another description of the cluster, and by an
-// error of each layout.
+// The truth against which predictions are tested without a cluster: the duration of a job's steps and re-layouts. It
+// may differ from the predictions, as a real cluster would: it uses another description of the cluster, and adds an
+// error for each layout.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ namespace copus {
 
 // Errors of predictions that differ between layouts and are correlated for similar ones. The factor of a configuration
 // is exp(size * (z_d + z_t + z_p + z_b) / 2). z_d is a standard normal deviate that all configurations with the same d
-// share; z_t, z_p and z_b likewise for t, p and the micro-batch. The factor's logarithm has the standard deviation
-// `size`, its median over seeds is 1, and two configurations that share k of the four have a correlation of k / 4.
+// share. z_t, z_p and z_b are such deviates for t, p and the micro-batch. The factor's logarithm has the standard
+// deviation `size`, its median over seeds is 1, and two configurations that share k of the four have a correlation of k
+// / 4.
 struct LayoutErrors {
   double size = 0;
   uint64_t seed = 0;
@@ -39,8 +40,8 @@ class ModelledTruth {
   // Seconds of every step in a configuration that infeasible_reason allows.
   double step_seconds(const Configuration& configuration);
 
-  // Seconds for which moving the training state between two layouts with the same number of ranks stops training, as in
-  // RelayoutForecast.
+  // Returns the seconds for which training stops while the training state moves between two layouts with the same
+  // number of ranks, as in RelayoutForecast.
   double relayout_seconds(const ParallelStrategy& from, const ParallelStrategy& to) {
     return relayouts_.seconds(from, to);
   }

@@ -27,13 +27,13 @@ struct Pipeline {
 };
 
 // Returns the seconds in which micro-batches of one kind of pass go in one order through every stage and every link
-// between two stages. This is a flow shop of identical jobs: the first takes the sum of the times, each further one the
-// largest of them.
+// between two stages. This is a flow shop of identical jobs. The first job takes the sum of the times. Each further job
+// adds the largest of the times.
 double flow_shop_seconds(double sum, double largest, int64_t jobs) {
   return sum + static_cast<double>(jobs - 1) * largest;
 }
 
-// Computes gpipe directly: when the last stage has done its F's, the others have too, and the B's (each with its W)
+// Computes the time of gpipe directly. The last stage completes its F passes last; then the B passes, each with its W,
 // flow back.
 double gpipe_seconds(const std::vector<StageSeconds>& stages, int64_t num_microbatches) {
   double forward_sum = 0, forward_largest = 0, backward_sum = 0, backward_largest = 0;
@@ -308,8 +308,8 @@ struct PipelineTimes::Memo {
   }
 
   // Extrapolates short replays. With every further p micro-batches the longest path through a replay grows by as much
-  // as before, or by more if another path overtakes it. In the long run it grows by p times the busiest rank's seconds,
-  // or by what slow messages allow if that is more; in the latter case growth becomes constant. Growth is counted per p
+  // as before, or by more if another path overtakes it. In the long run it grows by p times the busiest rank's seconds
+  // or, if slow messages limit the pipeline, by more; then the growth becomes constant. Growth is counted per p
   // micro-batches, since with slow messages a pipeline that holds up to p of them repeats every p.
   double seconds(Entry& entry, int64_t num_microbatches) {
     const int64_t ranks = entry.pipeline.ranks;

@@ -25,7 +25,7 @@ class PipelineTimes {
   PipelineTimes();
   ~PipelineTimes();
 
-  // Returns what time_schedule gives for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them). The
+  // Returns the same as time_schedule for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them). The
   // result is exact for fewer than 5 p micro-batches, and always for gpipe and for interleaved rounds larger than p.
   // Otherwise it is within 1 %: the time is nearly affine in m there, so a few shorter replays suffice, and candidates
   // that differ only in m share them. (In a test of 20,000 pipelines with random differences between stages, some

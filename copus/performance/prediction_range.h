@@ -1,5 +1,4 @@
-// How far a step's time may be from its prediction, and whether the prediction goes beyond everything that was
-// measured.
+// The range of a step's time around its prediction, and warnings if a prediction extrapolates beyond all measurements.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +28,13 @@ struct PredictionDoubt {
 // Returns the number of nodes for this many ranks.
 int64_t nodes_of(const ClusterDescription& cluster, int64_t ranks);
 
-// Returns the doubt about a configuration on no more nodes than were measured. The deviations come from published runs
-// (docs/performance-model.md).
+// Returns the uncertainty of a configuration's prediction on at most as many nodes as were measured. The deviations
+// come from published runs (docs/performance-model.md).
 PredictionDoubt doubt_of(const ClusterDescription& cluster, const TrainingSystem& system,
                          const Configuration& configuration);
 
-// Returns one standard deviation of the logarithm of the prediction error on `nodes` nodes if at most `measured_nodes`
-// were measured (0: unknown): 0.05 for each doubling beyond them, otherwise 0.
+// Returns one standard deviation of the logarithm of the prediction error on `nodes` nodes, if measurements exist for
+// up to `measured_nodes` (0: unknown). It is 0.05 for each doubling beyond them, otherwise 0.
 double extrapolation_deviation(int64_t nodes, int64_t measured_nodes);
 
 }  // namespace copus

@@ -17,17 +17,18 @@ namespace copus {
 class RelayoutForecast {
  public:
   // Requires a cluster whose links are described. With `copied_bytes_per_second` above 0 the ranks share one memory
-  // instead, and links do not count: each rank copies this many bytes per second, as many ranks at once as there are
-  // devices.
+  // instead, and links do not matter. Each rank then copies this many bytes per second, and as many ranks copy at once
+  // as there are devices.
   RelayoutForecast(const ModelDescription& model, int64_t sequence_length, ClusterDescription cluster,
                    const TrainingSystem& system, double copied_bytes_per_second = 0);
 
-  // Seconds for which moving the training state between two layouts with the same number of ranks stops training. They
-  // are those of the plan on the cluster's links (copus::relayout_seconds), or of copying its bytes. From many_ranks
-  // ranks on, making the plan would take seconds; then they are those in which a rank receives its whole new state over
-  // its link between nodes (within the node if there is only one), or copies it. No plan requires more of a receiver,
-  // but a rank from which many others receive may take longer. Adds the seconds to open communicators if the cluster
-  // gives the time of one. 0 if no state moves: if only schedule, recompute or sequence parallelism change.
+  // Returns the seconds for which training stops while the training state moves between two layouts with the same
+  // number of ranks. They follow from the plan of the move: from its time on the cluster's links
+  // (copus::relayout_seconds), or from the time to copy its bytes. With many_ranks ranks or more, making the plan would
+  // take seconds. The result is then the time in which a rank receives its whole new state over its link between nodes
+  // (within the node if there is only one), or copies it. No plan requires more of a receiver, but a rank from which
+  // many others receive may take longer. If the cluster gives the time to open a communicator, it is added. 0 if no
+  // state moves, because only schedule, recompute or sequence parallelism change.
   double seconds(const ParallelStrategy& from, const ParallelStrategy& to);
   static constexpr int64_t many_ranks = 512;
 

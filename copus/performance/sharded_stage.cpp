@@ -75,9 +75,9 @@ class BlockPasses {
   // Whether no weights remain from the gathers of earlier micro-batches.
   bool is_first_use(int64_t micro_batch) const { return micro_batch == 0 || stage_.frees_after_backward; }
 
-  // A bucket that is used twice in a row stays whole in between. In a stage without head, the last layer is whole when
-  // a backward pass follows a forward pass; in a stage without embedding, the first layer is whole in the opposite
-  // case.
+  // A bucket that is used twice in a row stays whole in between. In a stage without head this is the last layer,
+  // between a forward pass and the backward pass after it. In a stage without embedding it is the first layer, between
+  // a backward pass and the forward pass after it.
   void keep_what_is_used_next() {
     int64_t latest = no_bucket;
     for (BlockPass& pass : list_) {

@@ -37,11 +37,11 @@ struct StageWaits {
   double total() const { return forward + backward_input + backward_weight; }
 };
 
-// Replays two micro-batches. F uses the weights of the embedding and of each layer, B those of the head and of each
-// layer, from the last to the first. W and the embedding's backward pass use none. When a use begins, the gather of the
-// next one starts, also across passes. When a block's gradient is complete, its reduction starts; until that is done,
-// only one other block's gradient can exist. The communicator works in the order of starts. Other stages of the same
-// rank are ignored.
+// Replays two micro-batches. F uses the weights of the embedding and of each layer. B uses the weights of the head and
+// of each layer, from the last layer to the first. W and the embedding's backward pass use none. When a use begins, the
+// gather of the next one starts, also across passes. When a block's gradient is complete, its reduction starts; until
+// that is done, only one other block's gradient can exist. The communicator works in the order of starts. Other stages
+// of the same rank are ignored.
 StageWaits wait_for_shares(const ShardedStage& stage);
 
 }  // namespace copus

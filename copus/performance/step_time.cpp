@@ -85,8 +85,8 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
   return all;
 }
 
-// Returns how long each stage waits for its buckets, whose gradients are sharded. Middle stages with the same number of
-// layers wait equally long.
+// Returns the seconds for which each stage waits for its buckets, whose gradients are sharded. Middle stages with the
+// same number of layers wait equally long.
 std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t num_stages = strategy.num_stages();
@@ -195,8 +195,8 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
   return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
 }
 
-// Returns the seconds in which neighbouring ranks add a layer's partial gradients: of norms, for which each rank has
-// seen only its own rows, and of key-value heads that several ranks hold.
+// Returns the seconds in which neighbouring ranks add a layer's partial gradients. These are the gradients of norms,
+// for which each rank has seen only its own rows, and of key-value heads that several ranks hold.
 double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy) {
   double seconds = 0;
   for (const auto& [ranks, elements_of_layer] : elements_.of(strategy).partial) {
@@ -275,12 +275,12 @@ bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) 
 
 // Returns the seconds of bucket reductions that do not overlap with computation. Each layer's gradients, the
 // embedding's and the head's are one bucket. A bucket's reduction begins when the last backward pass has completed it
-// and the previous bucket is done. What remains when the backward pass of the first pipeline rank ends is exposed.
-// Pipeline rank r ends its backward pass earlier than that, by the time that the ranks before it still need for the
-// last micro-batch. Tied embeddings come last.
+// and the previous bucket is done. Reductions that remain when the backward pass of the first pipeline rank ends are
+// exposed. Pipeline rank r ends its backward pass earlier, by the time that the ranks before it still need for the last
+// micro-batch. Tied embeddings come last.
 //
-// With ZeRO-1 the host waits for a share when the next bucket is complete, and then starts to add the share to those of
-// other copies. If nothing overlaps, all sums over copies come last. Then ZeRO-1 and 2 gather the weights.
+// With ZeRO-1 the host waits for a shard when the next bucket is complete, and then starts to add the shard to the
+// shards of other copies. If nothing overlaps, all sums over copies come last. Then ZeRO-1 and 2 gather the weights.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -338,7 +338,7 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
   return exposed + end_of_step(strategy, costs, buckets);
 }
 
-// Returns the exposed seconds of the collectives after all gradients are reduced: the sums of shares over copies, if
+// Returns the exposed seconds of the collectives after all gradients are reduced: the sums of shards over copies, if
 // they have not been counted, and the gathers of updated weights. With ZeRO-2 and 3 this ignores that some of the sums
 // overlap with the last backward pass.
 double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets) {
@@ -358,8 +358,8 @@ double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages
   return adding + (overlaps ? exposed_gathers(strategy, costs, buckets) : gathering);
 }
 
-// Returns how much later the first micro-batch completes its forward pass through all stages because buckets wait for
-// gathered weights. All gathers start with the step, on every rank in the order of use; the head is used last.
+// Returns the delay of the first micro-batch's forward pass through all stages because buckets wait for gathered
+// weights. All gathers start with the step, on every rank in the order of use; the head is used last.
 double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const Stages& costs,
                                       const BucketCosts& buckets) {
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -387,8 +387,9 @@ double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const St
   return now - without_waits;
 }
 
-// Returns the seconds of gathers and reductions other than the waits of every micro-batch: the longer wait of the first
-// one, and the reductions that remain when the backward pass of the first pipeline rank ends, as above.
+// Returns the seconds of gathers and reductions, without the waits that every micro-batch has. They are the additional
+// wait of the first micro-batch, and the reductions that remain when the backward pass of the first pipeline rank ends,
+// as above.
 double StepTimeModel::shared_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const BucketCosts buckets = cost_buckets(strategy);
@@ -464,16 +465,16 @@ double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   return as_double(ranks) / as_double(cluster_.devices_per_node);
 }
 
-// Returns how many ranks take turns in moving the bytes of groups of `count` neighbouring ranks. Within a node the
-// ranks that share a device take turns, since the device that computes also moves the bytes. Between nodes the network
-// moves them, and no rank waits for a device.
+// Returns the factor by which the communication of groups of `count` neighbouring ranks slows down because ranks take
+// turns. Within a node it is the number of ranks per device, since the device that computes for these ranks also moves
+// their bytes. Across nodes it is 1, since the network moves the bytes.
 double StepTimeModel::turns(const ParallelStrategy& strategy, int64_t count) const {
   const bool one_node = strategy.world_size() <= cluster_.ranks_per_node || cluster_.ranks_per_node % count == 0;
   return one_node ? std::max(1.0, ranks_per_device(strategy)) : 1;
 }
 
-// Returns the seconds that the devices of the busiest node need for the computation of its ranks (`busy`: by pipeline
-// rank).
+// Returns the seconds that the devices of the busiest node need for the computation of its ranks. `busy` gives the
+// seconds of each pipeline rank.
 double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const {
   const int64_t block = strategy.tensor_parallel * strategy.data_parallel, node = cluster_.ranks_per_node;
   double most = 0;

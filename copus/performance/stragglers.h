@@ -34,10 +34,10 @@ inline constexpr double straggler_ratio = 1.3;
 inline constexpr int64_t straggler_steps = 3;
 inline constexpr int64_t straggler_window = 5;
 
-// Finds the stragglers, in the order of the ranks. `steps`: by step, oldest first, then by world rank; only the last
-// straggler_window steps count. `stages`: each rank's pipeline coordinate. The peers of a rank are the other ranks of
-// its stage, since stages have different work. A rank without peers cannot be judged. Takes n log n operations for n
-// ranks.
+// Returns the stragglers, in the order of the ranks. `steps` is indexed by step, oldest first, then by world rank; only
+// the last straggler_window steps count. `stages` is each rank's pipeline coordinate. The peers of a rank are the other
+// ranks of its stage, since stages have different work. A rank without peers cannot be judged. Takes n log n operations
+// for n ranks.
 std::vector<Straggler> find_stragglers(std::span<const std::vector<PartSeconds>> steps,
                                        const std::vector<int64_t>& stages);
 

@@ -51,8 +51,8 @@ std::vector<LayerRange> cut_evenly(const ModelDescription& model, int64_t num_st
   return stages;
 }
 
-// The first stages take the remainder. The layers that represent the ends are subtracted from the first and the last
-// stage.
+// The first stages take the remainder. Layers that stand for the embedding and the head are subtracted from the first
+// and the last stage.
 std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num_stages) {
   const int64_t blocks = model.num_layers + 2, each = blocks / num_stages, left_over = blocks % num_stages;
   std::vector<LayerRange> stages;
@@ -91,10 +91,10 @@ MemoryUse copus_memory_use() {
 
 namespace {
 
-// Adds a GPU's memory. There, the backward pass of flash attention has its own gradients of queries, keys and values in
-// addition to the joint one. Those of keys and values exist once more for each query head that shares them. Sums of the
-// queries' gradients are in fp32, twice if the kernel is deterministic and sequences times heads are at least half the
-// number of multiprocessors. A context and NCCL's buffers take about 1 GiB.
+// Adds a GPU's memory. On a GPU the backward pass of flash attention has its own gradients of queries, keys and values
+// in addition to the joint one. The gradients of keys and values exist once more for each query head that shares them.
+// Sums of the queries' gradients are in fp32, twice if the kernel is deterministic and sequences times heads are at
+// least half the number of multiprocessors. A context and NCCL's buffers take about 1 GiB.
 void move_to_gpu(MemoryUse& use) {
   use.working.query = 8;
   use.working.key_value = 4;
@@ -102,7 +102,7 @@ void move_to_gpu(MemoryUse& use) {
   use.fixed_bytes = 1024.0 * 1024 * 1024;
 }
 
-// Sets the bytes that the optimizer keeps and moves for a parameter. An update reads the gradient, and reads and writes
+// Sets the bytes that the optimizer keeps and moves for a parameter. An update reads the gradient. It reads and writes
 // the fp32 master weights and the slots. With bf16 weights the master weights are then rounded.
 void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
   constexpr double element = 4, rounding_traffic = 10;
@@ -115,8 +115,8 @@ void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
 
 TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
-  // An agreement sums the words of three exact sums; of rank 0's switch to a configuration, learning rate and two
-  // times; and of the reasons to stop (train/step_agreement.cpp).
+  // The words that an agreement sums (train/step_agreement.cpp): three exact sums; from rank 0 a switch to a
+  // configuration, a learning rate and two times; and the reasons to stop.
   constexpr auto words = 3 * static_cast<size_t>(ExactSum::num_words) + num_configuration_fields + 7;
   system.agreement_bytes = words * sizeof(int64_t);
   if (processor == Processor::gpu) move_to_gpu(system.memory);

@@ -1,6 +1,6 @@
-// Properties of a training program that decide how much time and memory a configuration takes: the bytes for each
-// parameter and activation, what it computes twice, and what it overlaps. Copus is one such program. Others are
-// described to compare predictions with their published measurements.
+// Properties of a training program that determine the time and memory of a configuration: the bytes for each parameter
+// and activation, the operations that it computes twice, and the operations that it overlaps. Copus is one such
+// program. Others are described to compare predictions with their published measurements.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct MemoryUse {
   LayerTensors working;                  // in addition to the kept ones, for the one layer that a rank works on
   LayerTensors working_of_normed_heads;  // added to `working` for such models
   LayerTensors waiting;                  // from B to W, if W is deferred (zb-h1)
-  // With sequence parallelism: further whole tensors of hidden_size in a layer's backward pass, which gathers the
-  // gradient of its output and reduces the gradients of its inputs.
+  // With sequence parallelism: the number of further whole tensors of hidden_size in a layer's backward pass, which
+  // gathers the gradient of its output and reduces the gradients of its inputs.
   double gathered_working = 0;
 
   double logit_bytes = 0;       // bytes per logit at the peak, including what is derived from it
@@ -128,8 +128,8 @@ struct TrainingSystem {
   double agreement_bytes = 0;  // bytes that the ranks sum once a step, before they agree on the latest time
   struct Reduction {
     bool overlaps = true;  // whether reductions of gradients overlap with the last backward pass
-    // Parameters of a rank that one collective reduces or gathers, without ZeRO-2 and 3; 0: those of a layer, the
-    // embedding or the head.
+    // The number of a rank's parameters that one collective reduces or gathers, without ZeRO-2 and 3. 0: the parameters
+    // of a layer, of the embedding or of the head.
     double bucket_parameters = 0;
     bool operator==(const Reduction&) const = default;
   };
@@ -153,7 +153,7 @@ struct TrainingSystem {
   StageCut stage_cut = StageCut::balanced;
   // An effect in nanotron's published times: in some pipeline runs, every micro-batch stalls each pipeline rank for
   // these seconds, up to four ranks in turn. A pipeline that needs more than this fraction of a device's memory is
-  // predicted to stall. For other pipelines across nodes nobody can tell, so it affects only the range of the
+  // predicted to stall. Other pipelines across nodes may stall or not, so there it affects only the range of the
   // prediction.
   double crowded_memory = 0.9;
   double stall_seconds = 0;
@@ -181,8 +181,8 @@ struct CountedEnds {
   bool operator==(const CountedEnds&) const = default;
 };
 
-// Returns the fewest ends with which the layers can be divided evenly by the stages; the head counts before the
-// embedding. Returns nothing if no choice of ends divides evenly.
+// Returns the smallest number of ends (head and embedding) with which the layers can be divided evenly by the stages;
+// the head counts before the embedding. Empty if no choice of ends divides evenly.
 std::optional<CountedEnds> even_ends(int64_t num_layers, int64_t num_stages);
 
 // Returns the layers of each stage under this system. Stages may be empty under rules other than `balanced`.

@@ -18,8 +18,9 @@ struct ScoreTiles {
       : rows((sequence + 63) / 64 * 64), columns((sequence + 127) / 128 * 128) {}
 };
 
-// Returns for how many of `batch` sequences at a time the gradients of a rank's `heads` heads fit into the limit: the
-// largest such divisor of the batch, so that all calls have the same size; 0 if not even one sequence fits.
+// Returns the number of sequences, of `batch`, whose gradients of a rank's `heads` heads fit into the limit at the same
+// time. It is the largest such divisor of the batch, so that all calls have the same size; 0 if not even one sequence
+// fits.
 constexpr int64_t sequences_of_attention_backward(int64_t batch, int64_t heads, int64_t sequence) {
   const ScoreTiles tiles(sequence);
   // Successive divisions, since the product might overflow.

@@ -1,5 +1,5 @@
-// The arrangement of a rank's parameters in flat buckets: one for each decoder layer, one each for the embedding, for
-// the final norm with the head, and for the tied copy of the head. Optimizer, norms, reductions and re-layouts work on
+// The arrangement of a rank's parameters in flat buckets. Each decoder layer has a bucket. The embedding, the final
+// norm with the head, and the tied copy of the head have one each. Optimizer, norms, reductions and re-layouts work on
 // buckets.
 #pragma once
 
@@ -30,13 +30,13 @@ struct BucketOffsets {
   };
   std::vector<Entry> entries;  // by offset
   int64_t chunk = 0;           // chunk of this pipeline rank
-  // Elements, padded to a multiple of bucket_alignment; with ZeRO to a multiple of bucket_alignment * zero_shards(), so
-  // that all shares are equal.
+  // Number of elements, padded to a multiple of bucket_alignment. With ZeRO it is padded to a multiple of
+  // bucket_alignment * zero_shards(), so that all shards are equal.
   int64_t size = 0;
   // The elements that this rank updates: all, with ZeRO its share, and none if the bucket has only a gradient.
   int64_t shard_begin = 0, shard_end = 0;
-  // The elements that this rank keeps between steps: of gradients all, or its share from ZeRO-2 on; of compute weights
-  // all, or its share with ZeRO-3.
+  // The elements that this rank keeps between steps. Of compute weights it keeps all, or with ZeRO-3 its shard. Of
+  // gradients it keeps all, or with ZeRO-2 and 3 its shard.
   Stretch kept_weights, kept_gradients;
   // A tied copy of the head on the same rank as its embedding has only a gradient.
   bool gradient_only = false;
@@ -49,8 +49,8 @@ std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& pa
 // and updates include them.
 std::vector<Stretch> find_padding(const std::vector<LocalParameter>& parameters, const BucketOffsets& bucket);
 
-// Returns the number of elements in each share of a bucket that ZeRO splits over `shards` ranks, in the order of the
-// ranks. The shares are as even as boundaries at multiples of the alignment allow.
+// Returns the number of elements in each shard of a bucket that ZeRO splits over `shards` ranks, in the order of the
+// ranks. The shards are as even as boundaries at multiples of the alignment allow.
 std::vector<int64_t> shard_sizes(int64_t bucket_size, int64_t shards);
 
 }  // namespace copus

@@ -14,8 +14,8 @@ namespace {
 // Number of data-parallel ranks over which one copy of the state is sharded; ranks this far apart hold the same shard.
 int64_t shards_of(const ParallelStrategy& strategy) { return strategy.cuts_optimizer() ? strategy.zero_shards() : 1; }
 
-// Chooses `count` members, at most `most` on each machine: machine by machine in the order of their first occurrence,
-// dropping the last ones. Empty if there are too few.
+// Chooses `count` members, at most `most` on each machine, machine by machine in the order of their first occurrence;
+// drops the rest. Empty if there are too few.
 std::vector<int64_t> members_by_machine(const std::vector<int64_t>& machines, int64_t count, int64_t most) {
   std::vector<int64_t> order, members;
   for (const int64_t machine : machines) {
@@ -55,9 +55,9 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
   return true;
 }
 
-// Ranks that hold the same state form a group. With g groups of n ranks, deal the members to the groups in turn,
-// machine by machine. A group then has only members of one machine if that machine has more than n - g of them, and in
-// that case no other assignment is better.
+// Deals members to groups. The ranks that hold the same state form a group. With n ranks in g groups, members are dealt
+// to the groups in turn, machine by machine. A group then has only members of one machine if that machine has more than
+// n - g of them, and in that case no other assignment is better.
 std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const ParallelStrategy& strategy,
                                                                      const std::vector<int64_t>& machines) {
   const int64_t ranks = strategy.world_size();

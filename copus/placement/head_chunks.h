@@ -7,8 +7,8 @@
 namespace copus {
 
 // The approximate number of logits in a chunk on one rank. On a CPU it is small, so that they stay in the caches. On a
-// GPU it is large: a chunk adds its gradient to that of the whole head, which by an H100's data sheet takes as long as
-// the products of 1,200 rows.
+// GPU it is large, because each chunk adds its gradient to the gradient of the whole head. By an H100's data sheet,
+// this addition takes as long as the products of 1,200 rows.
 inline constexpr int64_t logits_at_once_on_cpu = int64_t{1} << 22;
 inline constexpr int64_t logits_at_once_on_gpu = int64_t{1} << 29;
 

@@ -65,10 +65,10 @@ inline ParameterRule rule_of(const ParameterInfo& parameter) {
   return {};
 }
 
-// Whether tensor-parallel ranks that hold the same part of a parameter compute different gradients for it. Those of
-// norms differ if each rank sees its own rows (sequence parallelism) or its own heads. Those of sharded parameters
-// differ because each rank sees its own query heads. The gradients of unsharded biases and of positions do not: all
-// ranks see every row.
+// Returns whether tensor-parallel ranks that hold the same part of a parameter compute different gradients for it. The
+// gradients of norms differ if each rank sees its own rows (sequence parallelism) or its own heads. The gradients of
+// sharded parameters differ because each rank sees its own query heads. The gradients of unsharded biases and of
+// positions are equal: all ranks see every row.
 inline bool replicas_differ(const ParameterInfo& parameter, const ParallelStrategy& strategy) {
   const ParameterRule rule = rule_of(parameter);
   const bool is_of_norm = parameter.kind == ParameterKind::norm || parameter.kind == ParameterKind::norm_bias;

@@ -50,8 +50,8 @@ struct StateRecipe {
   std::vector<OptimizerSlot> slots;
 };
 
-// Lists what an optimizer keeps for every parameter in addition to its master weights, in the order in which it reads
-// them:
+// Lists the slots that an optimizer keeps for every parameter in addition to its master weights, in the order in which
+// it reads them:
 // - adamw: exp_avg and exp_avg_sq, the moving averages of the gradient and of its square,
 // - signum: momentum, the moving average of the gradient.
 std::vector<OptimizerSlot> optimizer_slots(OptimizerKind kind);
@@ -106,8 +106,8 @@ struct PlacedTensor {
   std::vector<Box> boxes(int64_t tensor_rank) const;
 };
 
-// The parameters of a decoder layer, the embedding, the final norm with the head, or the tied copy of the head. Their
-// tensors are in one flat buffer for each role and slot. A rank's buckets have the order of this list.
+// A bucket: the parameters of a decoder layer, the embedding, the final norm with the head, or the tied copy of the
+// head. Its tensors are in one flat buffer for each role and slot. A rank's buckets have the order of this list.
 struct PlacedBucket {
   int64_t stage = 0;
   std::vector<int64_t> sizes;  // by tensor-parallel rank: elements with padding, as in BucketOffsets::size
@@ -129,8 +129,8 @@ struct PlacedState {
 PlacedState place_state(const ModelDescription& model, const ParallelStrategy& strategy,
                         const std::vector<LayerRange>& stages, const StateRecipe& recipe);
 
-// Describes, as place_state() does, which tensor a strategy splits below the unit of an optimizer with these slots;
-// empty if none.
+// Returns the message of place_state() about a tensor that a strategy splits below the unit of an optimizer with these
+// slots; empty if there is none.
 std::optional<std::string> cut_below_unit(const ModelDescription& model, const ParallelStrategy& strategy,
                                           int64_t sequence_length, const std::vector<OptimizerSlot>& slots);
 

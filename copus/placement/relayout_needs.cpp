@@ -59,7 +59,7 @@ std::vector<Need> Needs::find(StateKind kind, ContentKind content, const MeshCoo
   return in_order;
 }
 
-// Splits the elements of a part wherever the shares of one of its replicas split them. Replicas hold the same elements,
+// Splits the elements of a part wherever the shards of one of its replicas split them. Replicas hold the same elements,
 // but their buckets may place the part differently.
 std::vector<Stretch> Needs::parts_in_one_share(ContentKind content, size_t entry, int64_t first_tensor,
                                                int64_t replicas) const {

@@ -1,5 +1,5 @@
-// Finds what each buffer of a new layout needs from the old one, and which ranks of the old one hold it (only this
-// room's sources include this header).
+// Finds which elements each buffer of a new layout needs from the old layout, and which ranks of the old layout hold
+// them (only this room's sources include this header).
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ struct Need {
   int64_t first_tensor = 0, replicas = 1;
   int64_t elements = 0;
   std::vector<Member> members;
-  // The shares of the old layout that hold the elements, with the number in each, for every replica. Only if old
-  // buffers are sharded.
+  // For every replica, the shards of the old layout that hold the elements, with the number of elements in each. Only
+  // if old buffers are sharded.
   std::vector<std::map<int64_t, int64_t>> shares;
 };
 
@@ -34,8 +34,8 @@ class Needs {
   Needs(const StatePlacement& from, const StatePlacement& to, bool one_share)
       : from_(from), to_(to), one_share_(one_share) {}
 
-  // Returns the needs of a buffer, those with the fewest holders first. Needs with many holders can then be served by
-  // ranks that already send to this buffer.
+  // Returns the needs of a buffer, starting with those that have the fewest holders. Needs with many holders can then
+  // be served by ranks that already send to this buffer.
   const std::vector<Need>& of(StateKind kind, ContentKind content, const MeshCoordinates& receiver);
 
  private:

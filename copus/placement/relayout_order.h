@@ -1,6 +1,7 @@
-// Decides the order in which contents move, and which of them share a round, so that no process holds much more than
-// before or after the move (only this room's sources include this header). `live` are the state bytes of each process
-// before the first move.
+// Decides the order in which contents of buckets move (a decoder layer, the embedding, the final norm with the head),
+// and which moves share a round. The aim is that no process ever holds much more memory than the larger of its states
+// before and after the whole re-layout. `live` is the number of state bytes of each process before the first move. Only
+// this room's sources include this header.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +23,9 @@ struct Move {
 
 using Rounds = std::vector<std::vector<size_t>>;  // indices of moves
 
-// Orders moves greedily. The next move is the one after which the fullest of its allocating processes holds least. Ties
-// are broken by the move that relieves the fullest process, then by the one that frees most. Returns indices of moves.
+// Returns the indices of moves in a greedy order. A move allocates memory on some processes and releases memory on
+// others. The next move is the one after which the fullest of its allocating processes holds least. Ties are broken by
+// the move that relieves the fullest process, then by the one that frees most.
 std::vector<size_t> fill_lowest_first(const std::vector<Move>& moves, std::vector<int64_t> live);
 
 Rounds one_a_round(const std::vector<size_t>& order);

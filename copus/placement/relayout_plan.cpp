@@ -1,5 +1,5 @@
-// Plans a re-layout. Planner decides which contents move in which round, and who sends. The public functions derive
-// from its decisions one process's plan, and its seconds.
+// Plans a re-layout. Planner decides in which round the content of each bucket moves, and which processes send it. From
+// its decisions the public functions derive one process's plan, and the plan's seconds.
 #include "copus/placement/relayout_plan.h"
 
 #include <algorithm>
@@ -111,7 +111,7 @@ class Planner {
   }
 
   // Visits the deliveries in a fixed order, which affects the choice of the least loaded sender. Calls `miss`, perhaps
-  // several times, with each needed content that no remaining process has.
+  // several times, with each needed content of a bucket that no remaining process has.
   template <class Visit, class Miss>
   void for_deliveries(Visit visit, Miss miss) const;
 
@@ -190,8 +190,9 @@ void Planner::find_rounds() {
     peak = other_peak;
     order = std::move(other);
   }
-  // The limit allows as few buckets in addition to the state as the order needs. But every round costs a barrier, so
-  // small buckets may share a round as long as together they are at most an eighth of the state.
+  // Chooses the limit on bytes, in addition to the state, within which moves may share a round. The limit is no larger
+  // than the order needs. But every round costs a barrier, so small buckets may share a round as long as together they
+  // are at most an eighth of the state.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
   const int64_t cheap = std::min(processes_.count(), at_rest / 8 / largest_bucket_bytes_);
@@ -214,8 +215,8 @@ struct Planner::Choice {
 };
 
 // Chooses one sender that has every needed element: the receiver itself, otherwise a process on the same node,
-// otherwise another one. Among them it prefers one that already sends to this buffer, then the least loaded. Lost
-// processes come last, in the same order.
+// otherwise a process on another node. Among equals it prefers one that already sends to this buffer, then the least
+// loaded. Lost processes come last, in the same order.
 template <class Give>
 bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
   if (old_place(receiver, content) != nullptr && before(receiver).tensor >= need.first_tensor &&
@@ -254,9 +255,9 @@ bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   return true;
 }
 
-// Chooses among the replicas and copies, each of which is sharded over data-parallel ranks: the one with most on the
-// receiver, then with least on lost processes, then with most on the receiver's node, then with the least loaded
-// busiest sender. A copy with a share on a gone process cannot be used.
+// Chooses among the replicas and copies, each of which is sharded over data-parallel ranks. It prefers, in this order,
+// the replica or copy with the most elements on the receiver, with the fewest on lost processes, with the most on the
+// receiver's node, and with the least loaded busiest sender. A copy with a shard on a gone process cannot be used.
 template <class Give>
 bool Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {

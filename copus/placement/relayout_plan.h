@@ -1,13 +1,13 @@
-// The plan of a re-layout: which elements of the training state each process takes from which other, and in which
-// order, so that every rank of the new layout gets its complete state and memory stays low. Every process computes the
-// same plan by itself, from the two strategies. The strategies may have different sizes: processes may leave, join, or
-// become another rank.
+// The plan of a re-layout: which elements of the training state each process takes from which other process, and in
+// which order. After it every rank of the new layout has its complete state, and memory stays low meanwhile. Every
+// process computes the same plan by itself, from the two strategies. The strategies may have different sizes: processes
+// may leave, join, or become another rank.
 //
 // Plans use one coordinate space: parameter name and element index, for each kind of state. A layout maps a rank to
 // boxes (and with ZeRO to ranges of buckets); the plan is the intersection of two layouts. Holders of the same element
-// are equivalent: replicas, and a tied copy of the head and its embedding.
+// are equivalent. They are replicas, or a tied copy of the head and its embedding.
 //
-// Plans do not contain buckets that have only a gradient. Runs deliver every element of every parameter once and
+// Plans do not contain buckets that have only a gradient. They deliver every element of every parameter once, and
 // nothing else. The code that allocates a new buffer must zero its padding (find_padding).
 #pragma once
 
@@ -24,8 +24,8 @@ namespace copus {
 
 // The flat buffers of a bucket that survive a step. Gradients are zero at a step boundary and are not moved.
 enum class StateKind : int64_t {
-  // The bucket in the master dtype, with ZeRO-3 this rank's shard of it. Only if the compute weights are the master
-  // weights (fp32).
+  // The weights of the bucket in the master dtype, with ZeRO-3 this rank's shard of them. Only if the compute weights
+  // are the master weights (fp32).
   weights,
   master,      // this rank's shard; only with separate compute weights (bf16), which are derived after the move
   first_slot,  // this rank's shard of the optimizer's first slot; the kinds of the other slots follow
@@ -37,8 +37,8 @@ constexpr StateKind slot_kind(size_t slot) {
 // Lists the kinds of all buffers with an optimizer that has `num_slots` slots.
 std::vector<StateKind> state_kinds(size_t num_slots);
 
-// A copy of `rows` ranges of `count` elements, `from_stride` and `to_stride` apart. Positions are in the buffer of the
-// kind: of the whole bucket for unsharded weights, of the shard otherwise.
+// A copy of `rows` ranges of `count` elements, `from_stride` and `to_stride` apart. For unsharded weights, positions
+// count from the beginning of the whole bucket. Otherwise they count from the beginning of the shard.
 struct CopyRun {
   int64_t from = 0, to = 0, count = 0;
   int64_t rows = 1, from_stride = 0, to_stride = 0;
@@ -81,13 +81,13 @@ struct RelayoutPlan {
   RankPlan mine;               // plan of the process for which it was computed
   int64_t bytes_copied = 0;    // by all processes; copies within a process count, kept buckets do not
   int64_t bytes_received = 0;  // the part of bytes_copied that comes from other processes
-  // State bytes (weights or master weights, and slots; no gradients) including padding, of the process that holds most:
-  // before, after, and at the peak of the plan. peak_bound_bytes is the bound that the order guarantees: max(before,
-  // after) + k of the largest buckets. k is 1 except for rare shapes, or the number of buckets that make up an eighth
-  // of the state.
+  // The state bytes, including padding, of the process that holds most: before the re-layout, after it, and at the peak
+  // of the plan. State means weights or master weights, and slots; gradients do not count. peak_bound_bytes is the
+  // bound that the order guarantees: max(before, after) + k of the largest buckets. k is 1 except for rare shapes, or
+  // the number of buckets that make up an eighth of the state.
   int64_t old_bytes = 0, new_bytes = 0, peak_bytes = 0, peak_bound_bytes = 0;
   std::vector<int64_t> peak_bytes_by_rank;  // by process: all that are in either layout, and the numbers in between
-  // Parts of the model with an element that only gone processes had: "embedding", "layer 3", "head". If there are any,
+  // Parts of the model ("embedding", "layer 3", "head") with an element that only gone processes had. If there are any,
   // the plan cannot be used.
   std::vector<std::string> missing;
   uint64_t hash = 0;  // equal on every process
@@ -104,8 +104,8 @@ struct RelayoutRequest {
   int64_t ranks_per_node = 0;
   // By rank of `to`: the process that becomes this rank. Empty: process r becomes rank r.
   std::vector<int64_t> to_processes = {};
-  // Processes of `from` that have ended. The state of lost ones can still be read, but elements are taken from them
-  // only if no other process has them. Nothing can be read from gone ones.
+  // Processes of `from` that have ended. The state of lost processes can still be read, but elements are taken from
+  // them only if no other process has them. Nothing can be read from gone processes.
   std::vector<int64_t> lost = {}, gone = {};
 };
 
@@ -114,10 +114,11 @@ struct RelayoutRequest {
 // not in `from` or becomes a rank of `to`.
 RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t process);
 
-// Returns a lower bound of the seconds that the plan's messages take on a cluster's links. It is the time for the
-// busiest process's bytes, in either direction, over its link within or between nodes (process /
-// cluster.ranks_per_node), whichever is longer, plus one latency per round. 0 if no process takes anything from
-// another. Clocks that model links use it, and it gives the cost of a switch before one has been measured.
+// Returns a lower bound of the seconds that the plan's messages take on a cluster's links. It is the time in which the
+// busiest process transfers its bytes, in either direction, plus one latency per round. The time is over its link
+// within or between nodes (node = process / cluster.ranks_per_node), whichever takes longer. 0 if no process takes
+// anything from another. Clocks that model links use it, and it gives the cost of a switch before one has been
+// measured.
 double relayout_seconds(const RelayoutRequest& request, const ClusterDescription& cluster);
 
 }  // namespace copus

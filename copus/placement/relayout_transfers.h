@@ -1,5 +1,5 @@
-// Collects the copies that deliver what a buffer needs, by process and round (only this room's sources include this
-// header).
+// Collects the copies that deliver the needed elements of a buffer, by process and round (only this room's sources
+// include this header).
 #pragma once
 
 #include <cstddef>

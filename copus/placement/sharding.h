@@ -19,12 +19,13 @@ struct Sharding {
   int64_t axis = 0;
   int64_t parts = 1;     // 1: every tensor-parallel rank holds the whole parameter
   int64_t replicas = 1;  // number of ranks that hold the same part
-  // Whether the replicas' gradients differ and must be added: each replica has seen only its share of the tokens (with
-  // sequence parallelism) or of the query heads (if kv heads < t). Otherwise the replicas compute equal gradients.
+  // Whether the replicas' gradients differ and must be added. They differ if each replica has seen only some of the
+  // tokens (with sequence parallelism) or of the query heads (if kv heads < t). Otherwise the replicas compute equal
+  // gradients.
   bool partial = false;
   // The stage that holds the parameter. A tied embedding is also on the last stage as the head, even if that is the
   // same stage: the two gradients have separate buffers and are added last. Learned positions are copied with it, so
-  // that both buckets are equal; the head does not use them.
+  // that both buckets are equal, although the head does not use them.
   int64_t stage = 0;
   bool tied = false;
 

@@ -8,8 +8,8 @@
 namespace copus {
 namespace {
 
-// Returns how many layers each stage gets if the last one gets `last`. The others share the rest as evenly as possible,
-// and the earliest of them get the remainder.
+// Returns the number of layers of each stage if the last one gets `last`. The other stages get the remaining layers, as
+// evenly as possible, and the earliest of them get the remainder.
 std::vector<int64_t> share_layers(int64_t num_layers, int64_t num_stages, int64_t last) {
   std::vector<int64_t> sizes;
   for (int64_t stage = 0; stage + 1 < num_stages; ++stage) {

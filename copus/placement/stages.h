@@ -23,9 +23,9 @@ struct TrainingFlops {
 TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_length);
 
 // Splits the layers into `num_stages` consecutive ranges, each with at least one layer, such that the slowest stage is
-// as fast as possible. Stages are compared by their floating-point operations. The first one also holds the embedding
+// as fast as possible. Stages are compared by their floating-point operations. The first stage also holds the embedding
 // (which computes almost nothing), the last one the final norm and the head. Ties are broken by the second slowest
-// stage, and so on: with a large head the other stages have a choice, and an even split needs the least memory.
+// stage, and so on, because an even split needs the least memory and a large head leaves the other stages a choice.
 // Remaining ties make the earliest stages largest. Requires num_stages <= num_layers (InternalError otherwise).
 std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t sequence_length, int64_t num_stages);
 

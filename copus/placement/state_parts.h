@@ -1,5 +1,5 @@
-// Which ranks hold which elements of every parameter's master weights and moments, for code that reads the whole state
-// of a layout.
+// For every parameter's master weights and moments, the ranks that hold each element. It serves code that reads the
+// whole state of a layout.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ struct StatePart {
   std::vector<int64_t> ranks;  // world ranks, ascending; each has the same elements
 };
 
-// Lists the parts of every parameter in canonical order. Each element of a parameter is in exactly one of them. A tied
-// copy of the head is ignored, and of tensor-parallel replicas only the first counts. `placement` may be that of any
-// rank.
+// Lists the parts of every parameter in canonical order. Each element of a parameter is in exactly one part. A tied
+// copy of the head is ignored, and only the first of several tensor-parallel replicas counts. `placement` may be the
+// placement of any rank.
 std::vector<std::vector<StatePart>> find_state_parts(const ModelDescription& model, const Placement& placement);
 
 }  // namespace copus

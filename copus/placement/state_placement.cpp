@@ -114,7 +114,7 @@ void StatePlacement::find_places(const RelayoutRequest& request) {
   }
 }
 
-// Shapes depend only on tensor parallelism and the number of shares, so a model with one layer and without a pipeline
+// Shapes depend only on tensor parallelism and the number of shards, so a model with one layer and without a pipeline
 // gives them.
 void StatePlacement::find_shapes(ModelDescription model, const StateRecipe& recipe) {
   model.num_layers = 1;

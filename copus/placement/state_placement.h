@@ -1,6 +1,6 @@
-// The position of the training state under one strategy, for planning a re-layout: the content of each bucket, which
-// pipeline ranks hold it, and which of its elements each rank's buffers hold (only this room's sources include this
-// header).
+// The position of the training state under one strategy, for planning a re-layout. It gives the content of each bucket,
+// the pipeline ranks that hold it, and the elements that each rank's buffers hold (only this room's sources include
+// this header).
 #pragma once
 
 #include <algorithm>

@@ -6,13 +6,18 @@ namespace copus {
 
 namespace {
 
-// Megatron-Core and similar programs: fused norms, rotary embedding and attention. In addition to bf16 logits, or their
-// gradient, one fp32 tensor covers a part of the vocabulary: logits, softmax and gradient overwrite each other
-// (tensor_parallel/cross_entropy.py). A layer's tensors follow Korthikanti et al. 2022, section 4.1, without dropout:
-// both streams and the results of both norms; rotated queries and keys, and the output; the joint product of queries,
-// keys and values, of which the values are a view; the feed-forward's inner tensors. The layer of Megatron-Core 0.16.1
-// keeps the same under a fake process group (bench/trainers). Recomputing only attention saves nothing, since fused
-// attention keeps no scores.
+// Megatron-Core and similar programs, with fused norms, rotary embedding and attention. In addition to bf16 logits, or
+// their gradient, one fp32 tensor covers a part of the vocabulary: logits, softmax and gradient overwrite each other
+// (tensor_parallel/cross_entropy.py).
+//
+// A layer's tensors follow Korthikanti et al. 2022, section 4.1, without dropout:
+// - both streams and the results of both norms;
+// - rotated queries and keys, and attention's output;
+// - the joint product of queries, keys and values, of which the values are a view;
+// - the feed-forward's inner tensors.
+//
+// The layer of Megatron-Core 0.16.1 keeps the same tensors under a fake process group (bench/trainers). Recomputing
+// only attention saves nothing, since fused attention keeps no scores.
 MemoryUse megatron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 3, .key_value = 3, .feed_forward = 3};
@@ -24,12 +29,14 @@ MemoryUse megatron_memory() {
   return use;
 }
 
-// From nanotron's code: fp32 sums of gradients in addition to a micro-batch's bf16 gradients; FlashAttention-2; an
-// eager feed-forward block (gate, up, silu(gate), product); an fp32 softmax that overwrites its input, over the rank's
-// part of the vocabulary. Under a fake process group (bench/trainers) its layer keeps 4 tensors as wide as the stream
-// (both streams, both norms' results) and q, k, v and output; with several sequences the output is copied once more. In
-// addition, two tensors of the queries' width and one of the keys' or values' are counted. They were fitted to the
-// memory of published runs, and cover fragmentation and the backward pass' working memory.
+// nanotron, from its code. It keeps fp32 sums of gradients in addition to a micro-batch's bf16 gradients. It has
+// FlashAttention-2, an eager feed-forward block (gate, up, silu(gate), product), and an fp32 softmax that overwrites
+// its input, over the rank's part of the vocabulary.
+//
+// Under a fake process group (bench/trainers) its layer keeps 4 tensors as wide as the stream (both streams, both
+// norms' results) and queries, keys, values and output; with several sequences the output is copied once more. Two more
+// tensors of the queries' width and one of the keys' or values' are counted. They were fitted to the memory of
+// published runs, and cover fragmentation and the backward pass' working memory.
 MemoryUse nanotron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 4, .key_value = 3, .feed_forward = 4};
@@ -42,10 +49,11 @@ MemoryUse nanotron_memory() {
 
 }  // namespace
 
-// The kernels of PyTorch for a layer of Llama's form, with FlashAttention and a fused RMSNorm. In the forward pass a
-// norm reads and writes once, and an addition reads twice and writes once, two of each per layer. Queries, keys and
-// values are split, rotated and concatenated. Then come the activation function and a product. The backward pass reads
-// and writes each of them again, and once more for each second operand. The numbers of launches are estimates.
+// The kernels of PyTorch for a layer of Llama's form, with FlashAttention and a fused RMSNorm. The forward pass of a
+// layer has two norms, each of which reads and writes once, and two additions, each of which reads twice and writes
+// once. Queries, keys and values are split, rotated and concatenated. Then come the activation function and a product.
+// The backward pass reads and writes each of these tensors again, and once more for each second operand. The numbers of
+// launches are estimates.
 TrainingSystem eager_pytorch() {
   TrainingSystem system;
   system.forward = {.stream = 10, .attention = 6, .feed_forward = 5, .launches = 120};
@@ -58,8 +66,8 @@ TrainingSystem eager_pytorch() {
   return system;
 }
 
-// Passes and launches are estimates: about half of eager PyTorch's remain with fused kernels. No table or profile
-// confirms them.
+// Numbers of passes and launches are estimates: with fused kernels about half as many remain as in eager PyTorch. No
+// table or profile confirms them.
 TrainingSystem megatron() {
   TrainingSystem system = eager_pytorch();
   system.name = "megatron";
@@ -71,19 +79,19 @@ TrainingSystem megatron() {
   return system;
 }
 
-// From nanotron's code: gradients are computed in bf16 and added to fp32 ones, 12 bytes each. Without ZeRO, PyTorch's
-// DDP reduces them in pieces during the backward pass. With ZeRO-1 one all-reduce of all gradients follows the backward
-// pass (trainer.py). After the update one all-gather follows, from which each of a layer's six tensors is copied
-// separately for each rank (distributed.py, all_gather_coalesced). On 256 ranks the host takes longer for these copies
-// than the network for the gather.
+// nanotron, from its code. Gradients are computed in bf16 and added to fp32 gradients, which moves 12 bytes per
+// parameter. Without ZeRO, PyTorch's DDP reduces them in pieces during the backward pass. With ZeRO-1 one all-reduce of
+// all gradients follows the backward pass (trainer.py), and one all-gather follows the update. From its result each of
+// a layer's six tensors is copied separately for each rank (distributed.py, all_gather_coalesced). On 256 ranks these
+// copies keep the host busy for longer than the gather keeps the network.
 //
 // Four numbers are fitted. gather_launches counts 1.4 launches for each of these copies, 8.4 per layer and rank. It was
 // fitted to half of the sets of 64 and 256 GPUs (bench/predictions/README.md). Three numbers were fitted by hand to the
 // sets of up to 32 GPUs, without proof that held-out sets were excluded: read the reported agreement for those sets
-// with this in mind.
+// with this in mind. Their sources are these two effects:
 // - With tensor parallelism nanotron's layers keep the host busy for 3.7 ms, and in pipelines across nodes for 1.85 ms
-//   more per tensor-parallel rank. This is the time of a layer with 1.3, 3.6 and 8.9 billion parameters alike, for
-//   every micro-batch that is too small to take longer.
+//   more per tensor-parallel rank. The time is the same for a layer of models with 1.3, 3.6 and 8.9 billion parameters.
+//   It holds for every micro-batch that is too small to take longer.
 // - Some pipeline runs lose 0.5 s in every micro-batch with two pipeline ranks, and 1.0 to 1.3 s with four and more,
 //   whatever the model. On up to 64 GPUs these are mostly runs that nearly fill the memory, on 256 almost every second
 //   run.
@@ -106,14 +114,19 @@ TrainingSystem nanotron() {
   return system;
 }
 
-// The tensors that a layer keeps were measured on torchtitan 0.2.2's own layer, under a fake process group of 1, 2, 4
-// and 8 ranks (bench/trainers): a rank's rows of both streams; with t > 1 the whole results of both norms, since it
-// gathers them (PrepareModuleInput) and no compiler recomputes a collective; queries, keys, values and output; the
-// feed-forward's inner tensors. With full recompute its backward pass then holds five more whole tensors: the gathered
-// gradient of the output, the parts of the input's gradient that come from queries, keys and values, and their sum.
-// Selective recompute per operation keeps the layer's input, attention's result, and the results of every second matrix
-// product: queries, values (in 0.3 queries, keys and values together) and the gate. With t > 1 it keeps one more
-// reduced stream, which is not counted here.
+// torchtitan. The tensors that a layer keeps were measured on torchtitan 0.2.2's own layer, under a fake process group
+// of 1, 2, 4 and 8 ranks (bench/trainers):
+// - a rank's rows of both streams;
+// - with t > 1 the whole results of both norms, since it gathers them (PrepareModuleInput) and no compiler recomputes a
+//   collective;
+// - queries, keys, values and output;
+// - the feed-forward's inner tensors.
+//
+// With full recompute the backward pass then holds five more whole tensors: the gathered gradient of the output, the
+// parts of the input's gradient that come from queries, keys and values, and their sum. Selective recompute per
+// operation keeps the layer's input, attention's result, and the results of every second matrix product: queries,
+// values (in 0.3 queries, keys and values together) and the gate. With t > 1 it keeps one more reduced stream, which is
+// not counted here.
 //
 // The head keeps its gathered input, and computes its gradient. 0.3 processes eighths of a micro-batch's rows
 // (ChunkedLossWrapper), with a copy of its input in pieces and the gradient in fp32.

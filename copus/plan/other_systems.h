@@ -1,5 +1,5 @@
-// Training programs other than Copus, as far as they determine a step's time and memory: those that a plan can be made
-// for, and what their descriptions are built from.
+// Training programs other than Copus for which a plan can be made: the properties that determine a step's time and
+// memory, and the parts from which their descriptions are built.
 #pragma once
 
 #include "copus/base/units.h"
@@ -26,7 +26,7 @@ TrainingSystem megatron();
 TrainingSystem nanotron();
 
 // torchtitan 0.2.2 and 0.3.0 with FSDP2 and compiled layers. Its time has not been compared with predictions: passes,
-// launches and communication are those of Copus.
+// launches and communication are assumed to be as in Copus.
 enum class TorchtitanVersion { v0_2, v0_3 };
 TrainingSystem torchtitan(TorchtitanVersion version);
 

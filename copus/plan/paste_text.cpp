@@ -61,8 +61,8 @@ std::string one_connection(const ParallelStrategy& strategy) {
 
 std::string number(double value) { return format_number("%.10g", value); }
 
-// An interval if it divides the layers, as Megatron-LM requires; otherwise the list of layers, in which 1 means no
-// rotary embeddings.
+// Writes an interval if it divides the layers, as Megatron-LM requires. Otherwise writes the list of layers, in which 1
+// means no rotary embeddings.
 std::string layers_without_rope(const ModelDescription& model) {
   const int64_t interval = model.no_rope_interval, rest = model.num_layers % interval;
   if (rest == 0) return concat(interval);
@@ -126,8 +126,8 @@ std::vector<PasteText> for_megatron(const PlanQuestion& question, const Configur
            join(flags, " \\\n") + "\n"}};
 }
 
-// What nanotron's configuration needs in addition to the plan: dummy data, and steps and learning rate as in
-// Megatron-LM's command.
+// Writes the entries of nanotron's configuration that do not depend on the plan: dummy data, and the same steps and
+// learning rate as in Megatron-LM's command.
 constexpr std::string_view nanotron_needs =
     "general:\n  project: planned\n"
     "tokenizer:\n  tokenizer_name_or_path: null\n"
@@ -140,7 +140,7 @@ constexpr std::string_view nanotron_optimizer =
     "  learning_rate_scheduler:\n    learning_rate: 0.0001\n    lr_warmup_steps: 2\n    lr_warmup_style: linear\n"
     "    lr_decay_style: cosine\n    lr_decay_steps: 98\n    min_decay_lr: 1.0e-05\n";
 
-// In some of nanotron's models every row-parallel product refuses asynchronous communication with all-reduces. It
+// In some of nanotron's models every row-parallel product refuses asynchronous communication with all-reduces. nanotron
 // treats models of Mistral's form as Llama.
 std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;

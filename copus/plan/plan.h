@@ -1,5 +1,5 @@
-// What `copus plan` finds: the fastest configurations of a model on a cluster, layout by layout, for each of several
-// global batches, and between which batches the fastest layout changes.
+// The result of `copus plan`: the fastest configurations of a model on a cluster, layout by layout, for each of several
+// global batches, and the batches between which the fastest layout changes.
 #pragma once
 
 #include <cstdint>

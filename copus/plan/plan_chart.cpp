@@ -100,8 +100,8 @@ std::vector<Line> lines_of(const Plan& plan) {
   return lines;
 }
 
-// Finds where two layouts' lines cross between two batches; halfway if one of them has no line there. The result is the
-// logarithm of a batch.
+// Returns the logarithm of the batch at which two layouts' lines cross between two batches. If one of them has no line
+// there, it is halfway between the two.
 double place_of(const Crossover& change, const std::vector<Line>& lines) {
   const double low = std::log2(change.last_batch);
   const double high = std::log2(change.first_batch);
@@ -276,10 +276,10 @@ class Chart {
   std::string text_;
 };
 
-// The input of plan_page.js: {"batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches", "speeds",
-// "low", "high"}, "changes": batches}. Speeds are in tokens per second and GPU. low and high are one standard deviation
-// away, only for the fastest: errors are mostly common to all layouts, so bars for each would suggest doubt about their
-// order.
+// Returns the input of plan_page.js: {"batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches",
+// "speeds", "low", "high"}, "changes": batches}. Speeds are in tokens per second and GPU. low and high are one standard
+// deviation away, and exist only for the fastest layout. Errors are mostly common to all layouts, so bars for each
+// would wrongly suggest that their order is uncertain.
 nlohmann::json data_of(const Plan& plan) {
   using nlohmann::json;
   const std::vector<Line> lines = lines_of(plan);

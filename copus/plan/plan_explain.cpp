@@ -49,8 +49,8 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   return found;
 }
 
-// The parts of a step that take longer, the largest difference first, without insignificant ones: "bubble +120 ms, data
-// communication +35 ms".
+// Returns the parts of a step that take longer, the largest difference first, without insignificant ones: "bubble +120
+// ms, data communication +35 ms".
 std::string why_slower(const PlannedConfiguration& here, const PlannedConfiguration& best) {
   const StepTimeParts& a = here.parts;
   const StepTimeParts& b = best.parts;

@@ -7,12 +7,12 @@
 
 namespace copus {
 
-// For numbers that cannot be divided: names the nearest numbers of GPUs and batches that can, and the options that
+// Explains why numbers cannot be divided: names the nearest numbers of GPUs and batches that can, and the options that
 // exclude solutions.
 std::string why_nothing_is_possible(const PlanQuestion& question);
 
-// For a question whose every possible configuration needs more memory than there is. `table` has no cells, and holds
-// the smallest configuration that was too large.
+// Explains that every possible configuration needs more memory than there is. `table` has no cells, and holds the
+// smallest configuration that was too large.
 std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTable& table);
 
 }  // namespace copus

@@ -111,8 +111,8 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
                 tight == 0 ? "" : concat("; with such an error ", tight, " of these layouts would not fit"), "\n");
 }
 
-// The duration of the whole training: for the fastest layouts of one batch, or for the fastest one of each of several
-// batches.
+// Writes the duration of the whole training: for the fastest layouts of one batch, or for the fastest layout of each of
+// several batches.
 std::string training_time_text(const PlanQuestion& question, const Plan& plan, int64_t top) {
   const bool one_batch = plan.batches.size() == 1;
   TextTable table({"B", "layout", "steps", "days", "+-", "GPU-hours"});

@@ -23,8 +23,8 @@ std::string to_text(const PlanQuestion& question, const std::vector<Explanation>
 std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
                     const std::vector<Explanation>& explanations);
 
-// Notes below the tables: the meaning of +-, and how published runs compare with such predictions of time and of
-// memory. One line each, without a line end.
+// Returns the notes below the tables: the meaning of +-, and how published runs compare with such predictions of time
+// and of memory. One line each, without a line end.
 std::string doubt_about_times(const PlanQuestion& question);
 std::string doubt_about_memory();
 

@@ -37,7 +37,7 @@ std::string what_it_rests_on(PlannedSystem system);
 SearchSpace abilities(PlannedSystem system);
 
 // Explains why the program cannot run a configuration that the model allows: it does not support a value, or refuses
-// these numbers for this model. Empty if it can.
+// these numbers for this model. Empty if it can run the configuration.
 std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescription& model,
                                          const Configuration& configuration, int64_t sequence_length);
 

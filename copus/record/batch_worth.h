@@ -18,9 +18,10 @@ class BatchWorth {
  public:
   explicit BatchWorth(const JobConfig& config);
 
-  // Returns the critical batch, in samples, at this noise scale, in samples, after so many samples. It follows the law
-  // of three or more measured critical batches (expected_law). With one or two it is their multiple of the noise scale,
-  // and with none it is noise_scale.calibration times the noise scale. noise_scale.critical_updates bounds all of them.
+  // Returns the critical batch, in samples, at this noise scale (in samples) after this number of samples. With three
+  // or more measured critical batches it follows the law through them (expected_law). With one or two it is a multiple
+  // of the noise scale that they give. With none it is noise_scale.calibration times the noise scale.
+  // noise_scale.critical_updates bounds the result in all cases.
   double critical_batch(double noise_scale, double consumed_samples) const;
 
   // Returns the Goodput at the run's adapt.alpha, in samples/s, where a sample in the run's reference batch counts as

@@ -63,15 +63,15 @@ struct StepRecord {
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   std::vector<SourceLoss> held_out_losses;       // one per source of held_out_loss, if there are several
   double elapsed_seconds = 0;                    // training time so far, without evaluation and checkpoints
-  // Under the limits that the run had at this step: the remaining training time until the nearest limit, at the pace so
-  // far, and the finished fraction of the run, as the learning rate's schedule counts it. Empty if another program
-  // trains and does not report its length.
+  // The remaining training time until the nearest limit, at the pace so far, and the completed fraction of the run, as
+  // the learning rate's schedule counts it. Both follow from the limits that the run had at this step. Empty if another
+  // program trains and does not report its length.
   std::optional<double> seconds_left, share_done;
 
   // Tells whether the step had nothing to learn from: none of its tokens has a loss.
   bool lacks_loss() const { return loss_tokens == 0; }
-  // Tells whether the step changed no weight because its loss or gradient was not finite. A step that reports `clipped`
-  // had an update, even if its loss is missing: another program that trains may not report its loss.
+  // Returns whether the step changed no weight because its loss or gradient was not finite. A step that reports
+  // `clipped` had an update, even if its loss is missing: another program that trains may not report its loss.
   bool skipped() const { return !lacks_loss() && !clipped && (!std::isfinite(loss) || !std::isfinite(grad_norm)); }
 };
 
@@ -79,8 +79,8 @@ struct StepRecord {
 // record.
 void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepRecord& record);
 
-// Tells whether the held-out loss is evaluated after the step: every evaluate.interval steps, and whenever the consumed
-// tokens pass a multiple of evaluate.interval_tokens.
+// Returns whether the held-out loss is evaluated after the step. It is every evaluate.interval steps, and whenever the
+// consumed tokens pass a multiple of evaluate.interval_tokens.
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config);
 
 // Seconds of training left until the first of a run's limits, at the pace so far; infinite without a known limit.

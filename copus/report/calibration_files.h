@@ -1,6 +1,6 @@
 // The files of a calibration (copus calibrate). branches.jsonl has a line for each finished branch, so that an
 // interrupted calibration can be resumed. calibration.json has the latest result and the critical batches of all
-// checkpoints that were calibrated, to which noise_scale.calibration can refer.
+// calibrated checkpoints. noise_scale.calibration may name this file.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace copus {
 
 class BranchLog {
  public:
-  // Opens the log for appending. Throws UserError if it cannot be opened or is damaged, and if another process works on
-  // it.
+  // Opens the log for appending. Throws UserError if it cannot be opened, if it is damaged, or if another process is
+  // using it.
   explicit BranchLog(const std::filesystem::path& path);
 
   // Throws UserError if the line cannot be written.

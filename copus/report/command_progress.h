@@ -12,8 +12,8 @@ namespace copus {
 struct ProgressPlace {
   int descriptor = 2;
   bool is_terminal = false;  // if so, one line is overwritten; elsewhere lines are appended
-  // Without a terminal, the first line appears after this time, each further one after twice the time of the previous
-  // line or after a minute, whichever comes first.
+  // Without a terminal, the first line appears after this time. After each line, the next one appears after the shorter
+  // of a minute and twice the previous interval.
   std::chrono::duration<double> first_line{5};
 };
 // This process's standard error.

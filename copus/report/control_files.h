@@ -24,14 +24,14 @@ struct ControlReply {
   bool operator==(const ControlReply&) const = default;
 };
 
-// The run's side: takes requests and replies to them. No function throws, because a run must not end if it cannot be
-// reached.
+// The run's side: takes requests and replies to them. No function throws, because an error in this folder must not end
+// the run.
 class ControlFiles {
  public:
   using Note = std::function<void(const std::string& line)>;
 
   // Creates the folder. Deletes requests and replies that an earlier process left, because nobody waits for them any
-  // more. `note` reports, once each, anything odd about the folder.
+  // more. `note` receives a line about each problem with the folder, once.
   ControlFiles(const std::filesystem::path& run_dir, Note note);
 
   // Creates the folder again if it was deleted.
@@ -54,9 +54,9 @@ class ControlFiles {
   bool has_told_ = false;
 };
 
-// The asking side: writes the request and waits for the reply, calling `is_alive` regularly to check that the run still
-// exists. Throws UserError if the run has ended, or after `patience`. On timeout the request is withdrawn unless the
-// run has already taken it, and the message says which.
+// The side of `copus ctl`: writes the request, waits for the reply, and returns it. It calls `is_alive` regularly to
+// check that the run still exists. Throws UserError if the run has ended, or after `patience`. In the latter case the
+// request is withdrawn unless the run has already taken it; the message says whether it has.
 ControlReply ask_run(const std::filesystem::path& run_dir, const ControlRequest& request,
                      std::chrono::duration<double> patience, const std::function<bool()>& is_alive);
 

@@ -133,8 +133,8 @@ std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& p
     std::string text;
     bool is_held = false;
   };
-  // Keeps every stride-th decision to hold. When these become twice as many as wanted, drops every other one and
-  // doubles the stride.
+  // Thins decisions to hold. It keeps every stride-th one. When there are twice as many as wanted, it drops every other
+  // one and doubles the stride.
   std::vector<Line> lines;
   size_t seen = 0, kept = 0, stride = 1;
   for_each_line(path, [&](const std::string& text) {

@@ -1,6 +1,6 @@
-// decisions.jsonl: the decisions of a run's controller and their outcomes, one JSON object per event, appended and
-// handed to the system at once. Together with run.jsonl it holds all inputs of the controller. A resumed run uses these
-// to bring a new controller up to date, and `copus replay` to run another one.
+// decisions.jsonl: the decisions of a run's controller and their outcomes, one JSON object per event. Each line is
+// written at once. Together with run.jsonl it holds all inputs of the controller. A resumed run uses these to bring a
+// new controller up to date, and `copus replay` to run another controller.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace copus {
 
-// The beginning of a controller that does not know what an earlier controller knew of the run: at the start, or after
-// the run is resumed with another configuration file.
+// The beginning of a controller that lacks the knowledge of earlier controllers. This happens at the start of a run, or
+// when the run is resumed with another configuration file.
 struct ControllerBegin {
   int64_t step = 0;  // the step after which it begins
   std::string policy;
@@ -82,8 +82,8 @@ DecisionEvent decision_event_from_line(std::string_view line);
 class DecisionLog {
  public:
   // Opens <run_dir>/decisions.jsonl. A resumed run keeps the events up to and including the boundary
-  // `resume_after_step` and cuts the rest. Throws UserError if the file cannot be opened or cut, if a kept line is
-  // damaged or of an earlier step than the line before it, and, in a new run, if the file already exists.
+  // `resume_after_step` and cuts the rest. Throws UserError if the file cannot be opened or cut, or if a kept line is
+  // damaged or its step is earlier than the previous line's. In a new run, throws UserError if the file already exists.
   explicit DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
 
   // Throws UserError if the line cannot be written (full disk). The log then still ends with a whole line.
@@ -99,19 +99,19 @@ class DecisionLog {
   LineLog lines_;
 };
 
-// Reads a log up to and including the events at the boundary `last_step`; empty if the file does not exist. Ignores a
-// last line without line end. Throws UserError that names a line that is damaged or of an earlier step than the line
-// before it.
+// Returns the events of a log up to and including the boundary `last_step`; empty if the file does not exist. Ignores a
+// last line without line end. Throws UserError that names the line if a line is damaged or its step is earlier than the
+// previous line's.
 std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path,
                                              int64_t last_step = std::numeric_limits<int64_t>::max());
 
-// The events that bring a controller up to date at the boundary `last_step` (bring_up_to_date). If a recent state is
-// logged, they are the controller's beginning, this state and the events after it, found without reading the rest.
-// Otherwise they are all events.
+// Returns the events that bring a controller up to date at the boundary `last_step` (bring_up_to_date). If a recent
+// state is logged, these are the controller's beginning, this state and the events after it, found without reading the
+// rest. Otherwise they are all events.
 std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step);
 
-// The events to show to people, without states. A log of more than 16 MiB is thinned, so that its size hardly matters:
-// of the decisions to hold, at most 2 * `most_held` are parsed, evenly spread over the run. All other events are
+// Returns the events to show to people, without states. A log of more than 16 MiB is thinned, so that its size hardly
+// matters: at most 2 * `most_held` decisions to hold are parsed, evenly spread over the run. All other events are
 // returned.
 std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& path, size_t most_held = 2000);
 

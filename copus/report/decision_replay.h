@@ -29,14 +29,15 @@ class UnusableState : public UserError {
   using UserError::UserError;
 };
 
-// Makes the controller of the log's latest beginning at or before the boundary `until_step`, restores the latest state
-// after that beginning, if there is one, and replays all later events and steps. A switch that was announced but not
-// yet reported is its under_way(), and must be announced again. Returns nothing if the log has no such beginning.
+// Returns the run's controller at the boundary `until_step`. It makes the controller of the log's latest beginning at
+// or before this boundary, restores the latest state after that beginning, if there is one, and replays all later
+// events and steps. A switch that was announced but not yet reported is the controller's under_way(), and must be
+// announced again. Empty if the log has no such beginning.
 //
 // `difference` is set if the controller's decisions differ from the log's, because the run's configuration has changed,
-// or if they cannot be known, because lines of run.jsonl are missing. The controller is then of no use except for its
-// knowledge(). If the controller does not learn from steps, only the steps with events at their boundaries are needed.
-// Throws UserError if the files do not belong together, and UnusableState.
+// or if they cannot be known, because lines of run.jsonl are missing. Then only the controller's knowledge() may be
+// used. If the controller does not learn from steps, only the steps with events at their boundaries are needed. Throws
+// UserError if the files do not belong together. Also throws UnusableState.
 struct ReplayedController {
   Controller controller;
   std::optional<ReplayDifference> difference;
@@ -56,9 +57,9 @@ struct Replay {
 Replay replay(const AnyConfig& config, const std::vector<StepRecord>& records,
               const std::vector<DecisionEvent>& events);
 
-// The decisions of the policy of `config` at each point of the run where it would have decided. This is open-loop: the
-// run itself would have continued differently after a different decision. `file` holds scripts and traces. Throws as
-// replay() does.
+// Returns the decisions of the policy of `config` at each point of the run where it would have decided. This is
+// open-loop: the run itself would have continued differently after a different decision. `file` holds scripts and
+// traces. Throws as replay() does.
 std::vector<Decision> replay_open_loop(const AnyConfig& config, const std::string& file,
                                        const std::vector<StepRecord>& records,
                                        const std::vector<DecisionEvent>& events);

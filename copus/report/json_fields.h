@@ -1,7 +1,7 @@
 // Writes and reads the members of a record as the fields of a JSON object. Each record lists its fields once, in a
-// function fields(record, visitor) that calls visitor(name, member) for each field. Writing and reading both use that
-// list. Private to .cpp files of this room and of the adviser's: nlohmann/json stays out of every header that others
-// include.
+// function fields(record, visitor) that calls visitor(name, member) for each field. Writing and reading both use this
+// list. Only .cpp files of this room and of the room adviser include this header: nlohmann/json stays out of every
+// header that others include.
 #pragma once
 
 #include <cmath>

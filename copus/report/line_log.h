@@ -35,7 +35,7 @@ class StepOrder {
   // Expects the lines that follow those of step `after`.
   explicit StepOrder(Lines lines, int64_t after = 0) : lines_(lines), latest_(after) {}
 
-  // Takes the next line's step. Throws UserError if the step does not follow the previous one, because a line is
+  // Sets the step of the next line. Throws UserError if it does not follow the previous line's step, because a line is
   // repeated or out of place.
   void add(int64_t step);
 
@@ -54,19 +54,20 @@ class LineLog {
  public:
   enum class Lock { none, exclusive };
 
-  // Returns the step of a line, which is given without its line end. `follows_unread`: the lines before it are not
-  // read. Throws UserError if the line is damaged.
+  // Returns the step of a line, which is given without its line end. `follows_unread`: the previous lines are not read.
+  // Throws UserError if the line is damaged.
   using StepOfLine = std::function<int64_t(const std::string& line, bool follows_unread)>;
 
   // How many bytes of a log are read and checked before the place of the cut.
   static constexpr uint64_t bytes_to_check = uint64_t{1} << 20;
 
   // Opens the log. A new run starts an empty log. A resumed run keeps all lines before the first one of a step later
-  // than `resume_after_step` and cuts the rest, including a half-written last line. With `number_of`, which finds a
-  // line's step cheaply, it searches for the place of the cut and does not read lines that begin more than
-  // bytes_to_check before it, because a log may be long. Throws UserError if the file cannot be opened or cut, if a
-  // kept line that it reads is damaged, if the file already exists in a new run, and, with a lock, if another process
-  // holds it.
+  // than `resume_after_step` and cuts the rest, including a half-written last line. A log may be long. With
+  // `number_of`, which finds a line's step cheaply, this function searches for the place of the cut, and does not read
+  // lines that begin more than bytes_to_check before it.
+  //
+  // Throws UserError if the file cannot be opened or cut, or if a kept line that it reads is damaged. Also throws it if
+  // the file already exists in a new run and, with a lock, if another process holds the lock.
   LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
           Lock lock, const LineSearch::NumberOfLine& number_of = nullptr);
   ~LineLog();
@@ -77,8 +78,8 @@ class LineLog {
   // log then still ends with a whole line.
   void append(const std::string& line, const std::string& what);
 
-  // Tells whether the log is still in its place. A user may have deleted, moved or replaced it; appending works all the
-  // same.
+  // Returns whether the log's file still exists under its name. A user may have deleted, moved or replaced it;
+  // appending then still works.
   bool is_in_place() const;
   // Recreates the file with all lines so far if it is missing. Throws UserError if that fails, or if another file has
   // its name.
@@ -100,9 +101,9 @@ class LineLog {
 };
 
 // Calls visit(line), without the line end, for every whole line until it returns false. Ignores a last line without
-// line end, whose writer is busy or was killed. Of a file longer than `last_bytes`, reads only the lines that begin in
-// its last `last_bytes` bytes, except the first of them. Throws UserError if there is no such file, or if `visit`
-// throws one; the message then names the file and the line as damaged.
+// line end, whose writer is busy or was killed. If the file is longer than `last_bytes`, reads only the lines that
+// begin in its last `last_bytes` bytes, except the first of them. Throws UserError if there is no such file, or if
+// `visit` throws one; in the latter case the message names the file and the line as damaged.
 void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
                    uint64_t last_bytes = std::numeric_limits<uint64_t>::max());
 

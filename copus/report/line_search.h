@@ -36,8 +36,9 @@ class LineSearch {
   // The first whole line that begins at byte `offset` of the file or later; empty if there is none.
   std::optional<Line> line_from(uint64_t offset);
 
-  // The beginning of the first line whose number is at least `least`; the end of the file if there is none. Lines
-  // without a number count as part of the line before them. Reads a number of lines that is logarithmic in the size.
+  // Returns the beginning of the first line whose number is at least `least`, or the end of the file if there is none.
+  // Lines without a number count as part of the previous line. The number of lines that it reads is logarithmic in the
+  // size of the file.
   uint64_t first_at_least(int64_t least, const NumberOfLine& number_of);
 
  private:

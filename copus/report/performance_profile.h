@@ -51,7 +51,7 @@ PerformanceProfile read_profile(const std::filesystem::path& path);
 // Describes how the two differ, for the user: "hidden_size is 512 there and 768 here". Empty if they are equal.
 std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here);
 
-// Returns the knowledge of `subject` in a file that a user named. Throws UserError as read_profile does, and if the
+// Returns the knowledge about `subject` in a file that a user named. Throws UserError as read_profile does, and if the
 // profile has another subject.
 Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject);
 
@@ -61,10 +61,11 @@ struct StepTimeKnowledge {
   std::string grounds;  // its sources in words, for the user
 };
 
-// Returns knowledge for a run whose precision is not automatic; empty if the cluster's speed is unknown. Takes it from
-// `own_profile`, which a resumed run has (a path without a file: it has none), or else from cluster.profile. Throws
+// Returns knowledge for a run whose precision is not automatic; empty if the cluster's speed is unknown. It comes from
+// `own_profile`, which a resumed run has, or else from cluster.profile. A path without a file means that there is no
+// own profile. An own profile of another subject is ignored, because a run may be resumed on another cluster. Throws
 // UserError if either is damaged, if cluster.profile has another subject, or if it exists without a prediction to
-// correct. Ignores an own profile of another subject, because a run may be resumed on another cluster.
+// correct.
 std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const std::filesystem::path& own_profile);
 
 }  // namespace copus

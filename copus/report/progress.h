@@ -11,8 +11,8 @@
 
 namespace copus {
 
-// An exponential moving average with bias correction: after one value it equals that value. Ignores values that are not
-// finite (of skipped steps).
+// An exponential moving average with bias correction: after one value it equals that value. It ignores values that are
+// not finite, as skipped steps have.
 class SmoothedValue {
  public:
   // `window`: the approximate number of values that the average covers; >= 1.
@@ -31,8 +31,8 @@ class SmoothedValue {
 // gone. Not thread-safe.
 class Progress {
  public:
-  // Writes to `descriptor`, which the caller owns and keeps open. `terminal`: isatty(descriptor). `plain_interval`:
-  // steps between plain lines.
+  // Writes to `descriptor`, which the caller owns and keeps open. `terminal`: whether the descriptor is a terminal
+  // (isatty). `plain_interval`: steps between plain lines.
   Progress(int descriptor, bool terminal, int64_t plain_interval);
   ~Progress();  // calls finish()
   Progress(const Progress&) = delete;

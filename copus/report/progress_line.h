@@ -19,8 +19,8 @@ struct ProgressState {
   double eta_seconds = -1;  // < 0: unknown
 };
 
-// Makes the successive contents of a run's live line. The line does not jump: each number has its place, which grows
-// with the number and never shrinks.
+// Makes the successive contents of a run's live line. The line does not jump: each number has a fixed position, and its
+// width may grow but never shrinks.
 class LiveLine {
  public:
   // Makes one line of at most `width` columns, all ASCII: as many of the numbers as fit, the most important first, and
@@ -31,9 +31,11 @@ class LiveLine {
   std::vector<size_t> widths_;  // by part of the line
 };
 
-// Parts of these lines, for other views of a run: a bar of this many columns, at least 3; the noise scale, "118
-// (97-142)" with the ends of its interval or ">97", empty if unknown; "1 min 20 s"; a number of samples, with two
-// digits if format_count would round a small number too much.
+// Parts of these lines, for other views of a run:
+// - a bar of this many columns, at least 3;
+// - the noise scale, "118 (97-142)" with the ends of its interval, or ">97"; empty if unknown;
+// - a duration, "1 min 20 s";
+// - a number of samples, with two digits if format_count would round a small number too much.
 std::string progress_bar(double done, size_t width);
 std::string noise_scale_text(const StepRecord& record);
 std::string time_left_text(double seconds);

@@ -1,5 +1,5 @@
-// run.jsonl: one JSON object per training step, appended and handed to the system at every step, so that a killed
-// process loses nothing that it had logged.
+// run.jsonl: one JSON object per training step. Each line is written at once, so a killed process loses nothing that it
+// had logged.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace copus {
 std::string to_line(const StepRecord& record);
 StepRecord step_record_from_line(const std::string& line);
 
-// Tells whether a line of the log replaces the line before it, because it adds the held-out loss to the same step
+// Returns whether a line of the log replaces the previous line, because it adds the held-out loss to the same step
 // (RunLog::add_to_resumed_step).
 bool completes(const StepRecord& before, const StepRecord& record);
 
@@ -51,8 +51,8 @@ class RunLog {
   void sync() { lines_.sync(); }
   int64_t bytes() const { return lines_.bytes(); }
 
-  // The steps without a line, up to the step after which the run was resumed and within the part of the log that was
-  // read. Empty in a new run.
+  // Returns the steps that have no line, among those up to the step after which the run was resumed and within the part
+  // of the log that was read. Empty in a new run.
   const std::vector<StepSpan>& missing() const { return missing_; }
 
  private:
@@ -78,14 +78,18 @@ struct ChosenRecords {
   bool is_all = false;
 };
 
-// Reads all of a run.jsonl of at most most_bytes_read_whole. From a longer one it reads a number of records that hardly
-// depends on the length: 8000 evenly spread ones, the last one, up to 2000 of evaluated steps, and those of `steps` or
-// of the next steps with a record. Throws UserError as read_run_log does.
+// Reads a run.jsonl. If it has at most most_bytes_read_whole, all records are read. From a longer file it reads a
+// number of records that hardly depends on the length:
+// - 8000 evenly spread records, and the last one,
+// - up to 2000 records of evaluated steps,
+// - the records of `steps`, or of the next steps that have one.
+//
+// Throws UserError as read_run_log does.
 ChosenRecords choose_records(const std::filesystem::path& path, const std::vector<int64_t>& steps,
                              const EvaluateConfig& evaluate);
 
-// The latest step in the lines at the end of a run.jsonl; 0 if there is no file or no line. Ignores damaged lines,
-// because a resumed run cuts them.
+// Returns the latest step in the lines at the end of a run.jsonl; 0 if there is no file or no line. Ignores damaged
+// lines, because a resumed run cuts them.
 int64_t latest_logged_step(const std::filesystem::path& path);
 
 // The steps from `after` + 1 to `until` without a record. The records are in order.

@@ -65,7 +65,7 @@ void append_bytes_field(std::string& out, uint64_t field, std::string_view value
   out.append(value);
 }
 
-// The field numbers are those of tensorflow's event.proto and summary.proto.
+// The field numbers come from tensorflow's event.proto and summary.proto.
 //   Event      { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5;
 //                SessionLog session_log = 7; }
 //   Summary    { repeated Value value = 1; }    Value { string tag = 1; float simple_value = 2; }

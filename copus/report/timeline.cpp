@@ -33,8 +33,8 @@ std::map<int64_t, Span> find_steps(const std::vector<RankTimeline>& ranks) {
   return steps;
 }
 
-// Events for the gaps between a rank's computations, each within one step. While steps of different ranks overlap, the
-// rank counts as still in the earlier step.
+// Returns events for the gaps between a rank's computations, each within one step. While steps of different ranks
+// overlap, the rank counts as still in the earlier step.
 std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<int64_t, Span>& steps) {
   std::vector<TimelineEvent> computing;
   for (const TimelineEvent& event : rank.events) {

@@ -64,8 +64,9 @@ Schedule make_schedule(PipelineSchedule kind, int64_t pipeline_parallel, int64_t
 bool joins_receive(const Schedule& schedule, const Action& send, const Action& next);
 
 // Returns the actions of a rank in the order in which it starts them. With several chunks, a receive is started one F
-// or B before the one that needs it, so that its message overlaps computation (as with Megatron-LM's overlap_p2p_comm);
-// its place in the schedule's list is where the rank waits for it. With one chunk the two orders are the same.
+// or B before the one that needs it, so that its message overlaps with computation (as with Megatron-LM's
+// overlap_p2p_comm). The rank still waits for the message where the schedule's list has the receive. With one chunk the
+// two orders are the same.
 std::vector<Action> in_order_of_start(const Schedule& schedule, int64_t rank);
 
 // Returns the largest number of micro-batches whose activations a rank holds at once (F done, B not finished), summed

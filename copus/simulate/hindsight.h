@@ -41,10 +41,10 @@ struct ClairvoyantRun {
   int64_t relayouts = 0;
 };
 
-// Returns the run that ends first, or gets furthest, over all sequences of configurations. A change of strategy takes
-// `pause_seconds`; a change of batch or micro-batch takes nothing. Within a piece of the truth a run's seconds are
-// linear in the point of change, so changing only at borders of pieces loses nothing. Dynamic programming over the
-// pieces therefore finds the optimum: no run over the same truth is faster.
+// Returns the fastest run over all sequences of configurations: the run that ends first or, if time is limited, gets
+// furthest. A change of strategy takes `pause_seconds`; a change of batch or micro-batch takes nothing. Within a piece
+// of the truth a run's seconds are linear in the point of change, so nothing is lost by changing only between pieces.
+// Dynamic programming over the pieces therefore finds the optimum: no run over the same truth is faster.
 ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds,
                            const ScenarioEnd& end);
 

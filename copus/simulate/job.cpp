@@ -11,8 +11,8 @@ namespace copus {
 
 namespace {
 
-// Shares of the residual's variance, fitted to published runs: common to each degree, to each micro-batch and to the
-// other options; the rest belongs to a strategy with its micro-batch.
+// Fractions of the residual's variance, fitted to published runs. They belong to factors that configurations share: the
+// degrees, the micro-batch, and the other options. The rest belongs to each strategy with its micro-batch.
 constexpr double share_of_data = 0.20, share_of_tensor = 0.04, share_of_pipeline = 0.05, share_of_micro_batch = 0.20,
                  share_of_options = 0.04, share_of_its_own = 0.47;
 

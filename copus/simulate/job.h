@@ -1,5 +1,5 @@
-// A job for simulated runs, and its step times: as predicted from the described cluster, and the true ones, which
-// differ by the cluster and by configuration.
+// The job of a simulated run, with its step times: the times predicted from the described cluster, and the true times.
+// The true times differ from the predicted ones by a factor for the cluster and one for each configuration.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Published laws in absolute units: how the loss of a model falls with the tokens that it has read, and how the
-// critical batch grows meanwhile. Their authors fitted them to their own runs. No policy assumes any of them.
+// Published laws in absolute units: how a model's loss falls with the tokens that it has read, and how the critical
+// batch grows with them. The authors fitted them to their own runs. No policy assumes any of these laws.
 #pragma once
 
 #include "copus/base/named_values.h"
@@ -16,12 +16,12 @@ template <>
 inline constexpr auto named_values<PublishedLaw> = std::to_array<NamedValue<PublishedLaw>>(
     {{PublishedLaw::kaplan, "kaplan"}, {PublishedLaw::bergsma, "bergsma"}, {PublishedLaw::olmo, "olmo"}});
 
-// Returns the critical batch, in tokens, of a model that has read so many tokens and has this loss, in nats per token.
-// Bergsma's law was fitted to whole runs of D tokens each; here it is applied along one run.
+// Returns the critical batch, in tokens, of a model that has read this number of tokens and has this loss, in nats per
+// token. Bergsma's law was fitted to whole runs of D tokens each; here it is applied along one run.
 double published_critical_batch(PublishedLaw law, double tokens, double loss);
 
-// The loss of a model in nats per token: 1.69 + 406.4 / N^0.34 + 410.7 / D^0.28 after D tokens (Hoffmann et al. 2022,
-// arXiv 2203.15556), at most the loss of guessing uniformly among the vocabulary.
+// Returns the loss of a model after D tokens, in nats per token: 1.69 + 406.4 / N^0.34 + 410.7 / D^0.28 (Hoffmann et
+// al. 2022, arXiv 2203.15556), but at most the loss of a uniform guess over the vocabulary.
 struct PublishedLoss {
   double parameters = 1;  // N
   double vocabulary = 1;

@@ -1,5 +1,6 @@
-// The losses and gains of a decision rule over many scenarios, compared with the best single configuration in hindsight
-// and with the clairvoyant.
+// The losses and gains of a decision rule over many scenarios. They are compared with two results in hindsight: the
+// best single configuration, and the best sequence of configurations (hindsight.h), which the results call the
+// clairvoyant.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@
 
 namespace copus {
 
-// One rule in one scenario. Times are relative to the best static run. If the scenario ends after some seconds, the
-// time is the run's seconds divided by the seconds in which the best static run makes the same progress. So both kinds
-// of ends measure the time to the same progress.
+// The result of one rule in one scenario. Times are relative to the best static run. If the scenario ends after a given
+// time, the relative time is the run's seconds divided by the seconds in which the best static run makes the same
+// progress. So in every scenario it compares the times to the same progress.
 struct RegretOutcome {
   int64_t scenario = 0;
   std::string job, worth, growth;  // names of its families

@@ -74,8 +74,8 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
   return draw;
 }
 
-// The truth at a share of the run. Of the two measured curves, the second one is for three times the progress of the
-// first, and is used at the end of the run.
+// Returns the truth at a fraction of the run. There are two measured curves. The second was measured at three times the
+// progress of the first, and is used at the end of the run.
 TruthPiece piece_at(const TruthDraw& draw, double share) {
   TruthPiece piece;
   const double end_noise = draw.critical_batch / draw.calibration;
@@ -125,8 +125,8 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   config.train.max_steps = config.train.max_tokens = 0;
   config.train.max_seconds = 0;
   config.adapt.objective = Objective::time;
-  // The controller would add options of its first configuration to the listed ones, but the truth covers only the
-  // job's.
+  // The controller would add options of its first configuration to the listed ones, but the truth covers only the job's
+  // options.
   const SearchSpace space = search_space_of(config);
   const AdaptConfig& listed = config.adapt;
   COPUS_CHECK(space.recomputes.size() == listed.recomputes.size() &&
@@ -138,8 +138,9 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   return config;
 }
 
-// Sets the limit that the run itself knows. A run to a given progress does not know when it will reach it. Its limit is
-// twice the samples that it needs in its first batch, as a user would set it who stops the run by its loss.
+// Sets the limit that the run itself knows. If the run ends at a given progress, it does not know when it will reach
+// that progress. Its limit is then twice the number of samples that it needs in its first batch, as a user who stops
+// the run by its loss would set it.
 void set_limit(RunConfig& config, const Truth& truth, const ScenarioEnd& end) {
   if (end.kind == ScenarioEnd::Kind::seconds) {
     config.train.max_seconds = end.value;

@@ -1,5 +1,5 @@
-// Scenarios: the truth of one simulated run, drawn from the scenario's number alone. One group of scenarios serves to
-// choose rules, the others to judge them.
+// Scenarios: the truth of one simulated run, drawn from the scenario's number alone. Rules are chosen by one group of
+// scenarios and judged by the other groups.
 #pragma once
 
 #include <cstdint>
@@ -46,16 +46,16 @@ inline constexpr auto named_values<WorthFamily> =
                                             {WorthFamily::step_bound, "step-bound"},
                                             {WorthFamily::progress, "progress"}});
 
-// Below a million, even numbers are the chosen group and odd ones the held-back group. From a million on, numbers are
-// drawn by the prior.
+// Returns the group of a scenario's number. Below a million, even numbers are in the chosen group and odd numbers in
+// the held-back group. From a million on, scenarios are drawn by the prior.
 ScenarioGroup group_of(int64_t number);
 // Returns the number of a group's scenario `index`, from 0.
 int64_t number_in(ScenarioGroup group, int64_t index);
 // Returns the families from which a group draws; a family listed k times is k times as likely. The chosen group lacks
-// the root form, OLMo's growth and the jump at a decay, so a rule that is fitted to its families instead of adapting
-// loses in the other groups. The root form and OLMo's growth are close to families of the chosen group (the measured
-// curves, Kaplan's growth), as the truth of a user's run will be. The chosen and the held-back group lack the law by
-// progress.
+// the root form, OLMo's growth and the jump at a decay. A rule that is fitted to the chosen group's families, instead
+// of adapting, therefore loses in the other groups. The root form and OLMo's growth resemble families of the chosen
+// group (the measured curves, Kaplan's growth), as the truth of a user's run will. The chosen and the held-back group
+// lack the law by progress.
 std::vector<WorthFamily> worth_families(ScenarioGroup group);
 std::vector<GrowthFamily> growth_families(ScenarioGroup group);
 

@@ -1,5 +1,5 @@
-// A whole run in a simulated world, in which a real controller decides. It sees noisy steps and norms, and the world
-// gives the pauses of its switches.
+// A whole run in a simulated world, in which a real controller decides. The controller gets noisy step times and norms.
+// The world determines the pauses of its switches.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The truth about one simulated training: noise scale and worth of samples along its progress. Both are constant within
-// pieces, so that the seconds of a run and of the best in hindsight are exact over the same truth.
+// The truth about one simulated training: the noise scale and the statistical efficiency of batches along its progress.
+// Both are constant within pieces. So the seconds of a run and of the best run in hindsight are exact over the same
+// truth.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,9 @@ struct TruthPiece {
   double squared_gradient = 1;  // |G|^2
 };
 
-// The true gain from the larger learning rate of a larger batch: a sample's worth is multiplied by the rate's factor to
-// the power 2 alpha, as in Goodput (statistics/efficiency.h). The factor follows `rule`, capped at the true critical
-// batch, whatever rate a policy chooses beyond it.
+// The true gain from the larger learning rate of a larger batch. It multiplies the statistical efficiency by the rate's
+// factor to the power 2 alpha, as in Goodput (statistics/efficiency.h). The factor follows `rule`, capped at the true
+// critical batch, even if a policy chooses a larger rate.
 struct RateGain {
   double alpha = 0;
   RateRule rule = {};
@@ -56,8 +57,8 @@ class TruthWalk {
   // Returns the current piece.
   const TruthPiece& piece() const { return truth_->pieces()[piece_]; }
 
-  // Advances by these samples in this batch. Returns the number of samples needed to reach `target`, or all of them if
-  // it was not reached.
+  // Advances by these samples in this batch. Returns the number of samples needed to reach `target`, or the number of
+  // all these samples if they do not reach it.
   double advance(double samples, int64_t batch, double target);
 
  private:

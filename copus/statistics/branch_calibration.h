@@ -1,8 +1,9 @@
-// Measures what a batch is worth from short branches of a run. Branches start from one checkpoint with different
+// Measures the efficiency of batches from short branches of a run. Branches start from one checkpoint with different
 // batches and learning rates and end at different losses. The branches of the reference batch, over several lengths,
-// form a ladder: it converts the loss of any other branch into the samples with which the reference batch reaches that
-// loss. These samples, divided by the samples that the branch read, are the measured efficiency. The calibration c in
-// B_c = c phi and the exponent of the rate's factor are fitted to the efficiencies. Batches and lengths are in samples.
+// form a ladder. It converts the loss of any other branch into the number of samples with which the reference batch
+// reaches that loss. This number, divided by the samples that the branch read, is the measured efficiency. The
+// calibration c in B_c = c phi and the exponent of the rate's factor are fitted to the efficiencies. Batches and
+// lengths are in samples.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,9 @@ struct BranchCalibration {
   double deviation = 0;  // root mean square of the residuals of ln SE, with the given alpha
 };
 
-// Returns the standard deviation of ln c that the interval implies. An end at the end of the searched range does not
-// count, so the other end alone gives the deviation. Empty if c itself or both ends are there: then c is only bounded.
+// Returns the standard deviation of ln c that the interval implies. If one end of the interval is an end of the
+// searched range, only the other end gives the deviation. Empty if c itself or both ends of the interval are ends of
+// the searched range: then c is only bounded.
 std::optional<double> log_deviation(const Estimate& calibration);
 
 // The point at which the branches leave the run.
@@ -71,9 +73,9 @@ struct BranchPoint {
 std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& efficiencies, double reference_batch,
                                                  const BranchPoint& point, double alpha);
 
-// Finds the exponent of the rate's factor with the most efficient branches, averaged over the batches and repetitions
-// that all exponents have. The interval holds the tried exponents that are not significantly worse (paired t-test,
-// 95 %). Empty with fewer than two pairs to compare.
+// Finds the exponent of the rate's factor with the most efficient branches. The mean is over the batches and
+// repetitions that all exponents have. The interval holds the tried exponents that are not significantly worse (paired
+// t-test, 95 %). Empty with fewer than two pairs to compare.
 std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencies);
 
 // A critical batch as the branches of one larger batch show it.

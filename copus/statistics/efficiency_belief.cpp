@@ -26,15 +26,15 @@ struct PriorComponent {
   Vector mean, deviation;
 };
 
-// In one half of the prior the critical batch depends on the tokens read, in the other half on the noise scale.
+// The prior. In one half of it the critical batch depends on the tokens read, in the other half on the noise scale.
 // Publications disagree: Merrill et al. 2025 (arXiv 2505.23971) find the noise scale orders of magnitude too small.
 // docs/decisions/statistics.md derives the numbers:
-// - By tokens: 1.0e6 tokens after 1e9 tokens, growing with n^0.50. Four laws say so: Kaplan et al. 2020 (arXiv
+// - By tokens: 1.0e6 tokens after 1e9 tokens, growing with n^0.50. Four laws agree on this: Kaplan et al. 2020 (arXiv
 //   2001.08361), Zhang et al. 2024 (arXiv 2410.21676), Bergsma et al. 2025 (arXiv 2505.13738) and Merrill et al. 2025.
 // - By noise: 1.42 times the noise scale, with a standard deviation of the logarithm of 2.1 (McCandlish et al. 2018,
 //   arXiv 1812.06162, table 1).
-// - Power 1 and rate slope 0: the hyperbola at its best rate (McCandlish et al. 2018, equations 2.6 and 2.7). Their
-//   deviations are ours.
+// - Power 1 and rate slope 0: the hyperbola at its best rate (McCandlish et al. 2018, equations 2.6 and 2.7). The paper
+//   gives no deviations for these two; we chose them.
 const std::array<PriorComponent, 2> prior = {
     {{.mean = {std::log(1.0e6), 0.50, 0, 0, 0}, .deviation = {1.0, 0.15, 0.15, 0.2, 0.3}},
      {.mean = {std::log(1.42 * noise_at_center), 0, 1, 0, 0}, .deviation = {2.1, 0.15, 0.15, 0.2, 0.3}}}};
@@ -49,8 +49,8 @@ EfficiencyLaw law_of(const Vector& at) {
   return {at[level], at[by_tokens], at[by_noise], std::exp(at[log_power]), at[rate_slope]};
 }
 
-// A measurement compared with a law: measured minus predicted value, the derivative of the prediction by ln B_c, and
-// the variance.
+// A measurement compared with a law: the measured minus the predicted value, the derivative of the prediction with
+// respect to ln B_c, and the variance of the difference.
 struct Row {
   double residual = 0;
   double slope = 0;

@@ -1,6 +1,6 @@
-// The belief about what a sample in a batch is worth: draws from a posterior over laws of the efficiency curve.
-// Published laws are the prior, and measured branches are the evidence (docs/decisions/statistics.md). Batches, noise
-// scales and lengths are in tokens, because published laws are, and sequences differ in length.
+// The posterior over laws of the statistical efficiency of a batch, as draws. Published laws are the prior, and
+// measured branches are the evidence (docs/decisions/statistics.md). Batches, noise scales and lengths are in tokens,
+// because published laws are in tokens and sequences differ in length.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ struct TrainingMoment {
 };
 
 // One law of the efficiency curve:
-//   worth(B, r) = (1 + B / B_c)^(-p) r^s,   ln B_c = a + q ln(n / n_0) + w ln(phi / phi_0)
-// where r is the factor on the learning rate, n_0 = 1e9 tokens and phi_0 = 3e5 tokens. With p = 1 and s = 0 it is the
-// hyperbola of McCandlish et al. 2018 (arXiv 1812.06162), and with w = 1 and q = 0 too it is Copus' B_c = c phi.
+//   efficiency(B, r) = (1 + B / B_c)^(-p) r^s,   ln B_c = a + q ln(n / n_0) + w ln(phi / phi_0)
+// where n is the number of tokens read, r is the factor on the learning rate, n_0 = 1e9 tokens and phi_0 = 3e5 tokens.
+// With p = 1 and s = 0 it is the hyperbola of McCandlish et al. 2018 (arXiv 1812.06162). If also w = 1 and q = 0, it is
+// Copus' B_c = c phi.
 struct EfficiencyLaw {
   double level = 0;       // a, the logarithm of a batch in tokens
   double by_tokens = 0;   // q
@@ -60,9 +61,9 @@ struct EfficiencyEvidence {
 
 struct EfficiencyBelief {
   std::vector<EfficiencyLaw> laws;  // equally likely draws for a moment without branches
-  // The number of independent draws that the 8192 weighted proposals are worth (Kong 1992), before 512 are kept. Below
-  // some hundred, the proposals fit the posterior badly, and so do the draws. Evidence that contradicts the prior does
-  // not lower this number, because the proposals follow the evidence.
+  // The effective number of independent draws among the 8192 weighted proposals (Kong 1992), of which 512 are kept.
+  // Below some hundred, the proposals fit the posterior badly, and so do the draws. Evidence that contradicts the prior
+  // does not lower this number, because the proposals follow the evidence.
   double effective_draws = 0;
 };
 
@@ -70,15 +71,16 @@ struct EfficiencyBelief {
 // no influence. Throws InternalError if a batch, a moment or a deviation is not positive and finite.
 EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed);
 
-// Returns the law with the posterior means of level, by_tokens and by_noise, power 1 and rate slope 0. At any moment it
-// gives the expectation of ln B_c. A negative mean of by_noise becomes 0, and the law then depends on the tokens alone.
-// Critical batches are linear in the law's parameters, so each half of the prior has a normal posterior, and no draws
-// are needed: three critical batches take 27 microseconds on one core of an AMD EPYC. Throws InternalError as believe()
-// does.
+// Returns the law that has the posterior means of level, by_tokens and by_noise, with power 1 and rate slope 0. At any
+// moment it gives the expectation of ln B_c. A negative mean of by_noise becomes 0, and the law then depends on the
+// tokens alone. Critical batches are linear in the law's parameters, so each half of the prior has a normal posterior,
+// and no draws are needed: three critical batches take 27 microseconds on one core of an AMD EPYC. Throws InternalError
+// as believe() does.
 EfficiencyLaw expected_law(const std::vector<CriticalBatchEvidence>& critical_batches);
 
 // Draws 512 equally likely laws, given these critical batches (possibly none), from the half of the prior in which the
-// critical batch depends on the tokens read. For runs with an unknown noise scale, which these laws do not use.
+// critical batch depends on the tokens read. These laws do not use the noise scale, so they suit runs in which it is
+// unknown.
 std::vector<EfficiencyLaw> laws_by_tokens(std::vector<CriticalBatchEvidence> critical_batches, uint64_t seed);
 
 }  // namespace copus

@@ -6,7 +6,7 @@
 
 namespace copus {
 
-// The norms of one step: A, the mean squared norm of gradients of `small_batch` samples each, and C, the squared norm
+// The norms of one step. A is the mean squared norm of gradients of `small_batch` samples each. C is the squared norm
 // of the gradient of all `large_batch` samples. Gradients are means over samples, without any other factor. The small
 // batches may be parts of the large one.
 struct NormObservation {

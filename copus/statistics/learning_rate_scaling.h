@@ -20,9 +20,9 @@ struct RateRule {
 double rate_factor(const RateRule& rule, double batch, double cap);
 
 // The largest relative change of the rate at one decision, if the batch does not change. The noise scale is known to
-// some 10 %, and the square root halves this error. A limit of about 5 % therefore turns no single estimate into a
-// jump. A rate that has to change by a fifth still does so within the samples that the estimate averages over (four
-// decisions by default).
+// some 10 %, and the square root halves this error. With a limit of about 5 %, no single estimate makes the rate jump.
+// A rate that has to change by a fifth still does so within the samples that the estimate averages over (four decisions
+// by default).
 constexpr double largest_rate_change = 0.05;
 
 // Returns the cap to use from a decision on, in a run with a batch of B: `wanted`, or as far towards it as the rate at
@@ -35,10 +35,10 @@ double cap_of_factor(const RateRule& rule, double factor);
 // Returns B / B_ref, SGD's rule for small batches.
 double linear_factor(double batch, double reference_batch);
 
-// Returns beta2 for a batch of B: beta2^(B / B_ref). The second moment's half-life in samples is then that of beta2 at
-// B_ref (Marek et al. 2025, arXiv 2507.07101, propose this rule in tokens, for small batches). The result lies in (0,
-// 1) for every batch. The rule 1 - beta2 -> (B / B_ref) (1 - beta2) of Malladi et al. 2022 (arXiv 2205.10287) agrees
-// with it to first order, but leaves (0, 1) for large batches.
+// Returns beta2 for a batch of B: beta2^(B / B_ref). The second moment's half-life in samples is then the same as with
+// beta2 at B_ref (Marek et al. 2025, arXiv 2507.07101, propose this rule in tokens, for small batches). The result lies
+// in (0, 1) for every batch. The rule 1 - beta2 -> (B / B_ref) (1 - beta2) of Malladi et al. 2022 (arXiv 2205.10287)
+// agrees with it to first order, but leaves (0, 1) for large batches.
 double scaled_beta2(double beta2, double batch, double reference_batch);
 
 // Returns the factor on weight decay in a batch of B whose rate has the factor r: (B / B_ref) / r. AdamW multiplies the
@@ -47,11 +47,10 @@ double scaled_beta2(double beta2, double batch, double reference_batch);
 double weight_decay_factor(double batch, double reference_batch, double rate_factor);
 
 // Follows rho through the ramp after the batch has shrunk. Where noise dominates, Adam's second moment v follows the
-// variance of the gradient, tr(Sigma)/B. After a switch to a smaller batch, v is still that of the old batch and too
+// variance of the gradient, tr(Sigma)/B. After a switch to a smaller batch, v still belongs to the old batch and is too
 // small, so updates would be too long. rho is v divided by the value at which v will settle; it is 1 in the steady
-// state:
-//   a switch multiplies rho by B_new / B_old, each update makes it 1 - (1 - rho) beta2.
-// After k updates at B_new = q B_old: rho = 1 - (1 - q) beta2^k.
+// state. A switch multiplies rho by B_new / B_old, and each update changes it to 1 - (1 - rho) beta2. After k updates
+// at B_new = q B_old: rho = 1 - (1 - q) beta2^k.
 double variance_ratio_after_switch(double variance_ratio, double batch_before, double batch_after);
 double variance_ratio_after_update(double variance_ratio, double beta2);
 // Returns the factor on the learning rate of an update after which the ratio is rho: sqrt(min(1, rho)), since the

@@ -10,9 +10,9 @@ namespace copus {
 
 namespace {
 
-// A step counts less if a squared norm exceeds its expectation by more than this factor, once the expectation rests on
-// enough steps. The weight falls with the square of the excess, so a larger spike counts less. Training at a high
-// learning rate has spikes whose squared norms are thousands of times the usual ones.
+// If a squared norm exceeds its expectation by more than this factor, the step gets a smaller weight, once the
+// expectation rests on enough steps. The weight falls with the square of the excess, so larger spikes have less
+// influence. Training at a high learning rate has spikes whose squared norms are thousands of times the usual ones.
 constexpr double usual_excess = 10;
 constexpr int64_t steps_to_expect = 10;
 

@@ -9,9 +9,9 @@
 
 namespace copus {
 
-// The window of the averages: how much of the past counts. It is in samples, so a change of the batch does not change
-// the memory, but it spans at least `least_steps` observed steps. It grows with the run, because the first gradients
-// are much longer than later ones: averages that began with a whole window would need several windows to forget them.
+// The window of the averages. It is in samples, so a change of the batch does not change it, but it spans at least
+// `least_steps` observed steps. It grows with the run, because the first gradients are much longer than later ones:
+// averages that began with a whole window would need several windows to forget them.
 struct NoiseWindow {
   double samples = 2048;  // a step's weight falls to 1/e after this many
   double least_steps = 32;
@@ -19,8 +19,8 @@ struct NoiseWindow {
   bool operator==(const NoiseWindow&) const = default;
 };
 
-// Exponentially weighted sums over steps: everything that a switch and a checkpoint have to keep. The weight of a step
-// is the number of samples that it stands for, at most window.samples / window.least_steps.
+// Exponentially weighted sums over steps: everything that a switch and a checkpoint have to keep. A step's weight is
+// the number of samples that it represents, at most window.samples / window.least_steps.
 struct NoiseAverage {
   int64_t steps = 0;
   double samples = 0;                      // sum of the samples that the steps stand for
@@ -55,12 +55,12 @@ void visit_noise_average(Average& average, Visitor&& visit) {
   visit("product", average.product, any);
 }
 
-// Adds one step to the averages. A step whose norms are far above the average's expectation for their batches counts
-// less, by one factor for both estimates. It always counts a little, so that the average follows a lasting change. A
-// step that is not finite does not count at all, not even in `steps`.
+// Adds one step to the averages. If a norm is far above the average's expectation for its batch, the step gets a
+// smaller weight, the same for both estimates. The weight is never 0, so that the average follows a lasting change. A
+// step that is not finite is ignored, also in `steps`.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window);
 
-// Adds one step of a run that does not observe every step. The step stands for the `samples` consumed since the
+// Adds one step of a run that does not observe every step. The step represents the `samples` consumed since the
 // previously observed step, its own included, so that the window covers the same part of the run.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, double samples,
                      const NoiseWindow& window);
@@ -76,8 +76,9 @@ struct MeanEstimate {
 
 struct NoiseScale {
   MeanEstimate squared_gradient, trace;
-  // Numbers of samples, never negative. If |G|^2 is not significantly positive, there is only a lower bound, and value
-  // and high are empty. The bound never assumes |G|^2 < 0, so it then covers the truth more often than 95 %.
+  // The noise scale and its interval, in samples, never negative. If |G|^2 is not significantly positive, there is only
+  // a lower bound, and value and high are empty. The bound never assumes |G|^2 < 0, so it then covers the truth more
+  // often than 95 %.
   std::optional<double> value;
   double low = 0;  // ends of the 95 % interval (Fieller 1954, for a ratio of two correlated means)
   std::optional<double> high;

@@ -22,7 +22,7 @@ struct Piece {
   int64_t tensor = 0, parameter = 0, begin = 0, end = 0;
 };
 
-// The content of a tensor of the plan: a kind of state, as in state_in_order(), and the parameters, by index in
+// The content of a tensor of the plan: a kind of state, as in state_in_order(), and a list of parameters, by index in
 // canonical order.
 struct Content {
   size_t kind = 0;
@@ -49,8 +49,8 @@ std::vector<Content> contents_of(const RankModel& model) {
   return contents;
 }
 
-// The elements of a part's box that lie in a piece. Box and piece are both row-major, so these elements are contiguous
-// in the box.
+// Returns the elements of a part's box that lie in a piece. Box and piece are both row-major, so these elements are
+// contiguous in the box.
 Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const Piece& piece) {
   const int64_t row_stride = shape.back();
   const bool is_matrix = part.box.begin.size() == 2;
@@ -67,8 +67,8 @@ Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const P
   return {std::max(part.begin, before(piece.begin)), std::min(part.end, before(piece.end))};
 }
 
-// The rank that sends a part: the writer itself if it holds the part; otherwise the holders take turns over the
-// writers.
+// Returns the rank that sends a part. This is the writer itself if it holds the part. Otherwise the holders share the
+// writers among them in turn.
 int64_t giver(const StatePart& part, int64_t writer) {
   if (std::ranges::binary_search(part.ranks, writer)) return writer;
   return part.ranks[writer % std::ssize(part.ranks)];

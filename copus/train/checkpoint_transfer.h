@@ -23,9 +23,9 @@ int64_t piece_bytes(int64_t num_writers);
 // Plans the checkpoint of a model in its current layout.
 CheckpointPlan plan_checkpoint_of(const RankModel& model, const CheckpointLimits& limits = {});
 
-// Moves all state to the writers of `plan`, whose tensors are those of list_checkpoint_tensors. Every rank calls it. In
-// addition to the state, a writer needs memory for two pieces, and a rank whose state is on a device for one more piece
-// per writer. Tensors that files fuse or transpose are assembled as a whole.
+// Moves all state to the writers of `plan`, whose tensors come from list_checkpoint_tensors. Every rank calls it. In
+// addition to the state, a writer needs memory for two pieces. A rank whose state is on a device needs memory for one
+// more piece per writer. Tensors that files fuse or transpose are assembled as a whole.
 void hand_over_state(RankModel& model, const CheckpointPlan& plan, const TensorSink& sink);
 
 }  // namespace copus

@@ -75,8 +75,8 @@ void check_may_stage(const DevicePlaces& places) {
 
 namespace {
 
-// For experiments with NCCL on few GPUs. From version 2.30 on it allows several ranks on one GPU
-// (NCCL_MULTI_RANK_GPU_ENABLE=1). Older versions do if each rank looks like a node of its own (NCCL_HOSTID).
+// Allows several ranks on one GPU, for experiments with NCCL on few GPUs. NCCL supports this from version 2.30 on
+// (NCCL_MULTI_RANK_GPU_ENABLE=1). Older versions support it if each rank looks like a separate node (NCCL_HOSTID).
 bool uses_nccl_on_shared_gpus() {
   const char* const wanted = std::getenv("COPUS_NCCL_ON_SHARED_GPUS");
   return wanted != nullptr && std::string_view(wanted) == "1";

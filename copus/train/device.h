@@ -26,7 +26,7 @@ at::Device find_device(const std::string& name, int64_t local_rank, int64_t num_
 // Makes a GPU the current device of the calling thread: operations that name no device then run on it.
 void use_device(at::Device device);
 
-// If ranks of a job on several machines share a GPU, that is a UserError (check_may_stage). With
+// Throws UserError if ranks of a job on several machines share a GPU (check_may_stage). With
 // COPUS_NCCL_ON_SHARED_GPUS=1 in the environment, ranks that share a GPU always use NCCL.
 std::unique_ptr<World> connect_devices(std::unique_ptr<World> world, at::Device device, double wait_seconds);
 
@@ -35,9 +35,9 @@ void check_may_stage(const DevicePlaces& places);
 // Resolves `wanted` on rank 0's device for all ranks, since their devices may differ. Every rank calls it.
 Precision agree_on_precision(Precision wanted, at::Device device, World& world);
 
-// Selects deterministic kernels and sets the number of threads of one operation. 0 means this rank's share of the
-// cores, at least one; `local_ranks` ranks share the cores. Returns whether there are enough cores for all threads of
-// all these ranks.
+// Selects deterministic kernels and sets the number of threads of one operation. With 0 threads, the rank uses an equal
+// part of the machine's cores, at least one; `local_ranks` ranks share the cores. Returns whether there are enough
+// cores for all threads of all these ranks.
 bool configure_aten(int64_t threads, int64_t local_ranks = 1);
 
 // Number of GPUs that this process sees; 0 in a CPU-only build.

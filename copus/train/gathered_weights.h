@@ -1,4 +1,4 @@
-// Gathers whole weights on ranks that update only their share. With ZeRO-1 and 2 the weights stay whole: each update
+// Gathers whole weights on ranks that update only their shard. With ZeRO-1 and 2 the weights stay whole: each update
 // starts to gather all buckets, and the first use of a bucket waits for it. With ZeRO-3 a bucket is whole only while it
 // is in use. Its gather overlaps with the computation on the bucket before it.
 #pragma once
@@ -25,7 +25,7 @@ class GatheredWeights {
   GatheredWeights& operator=(const GatheredWeights&) = delete;
 
   // Starts to gather all buckets with ZeRO-1 and 2, in the order in which a forward pass uses them. All ranks that
-  // share the weights call it when their shares have changed. Until finish(), a bucket may be read only after use().
+  // share the weights call it when their shards have changed. Until finish(), a bucket may be read only after use().
   void start();
 
   // Waits for all gathers under way. With ZeRO-1 and 2 the weights are whole then.

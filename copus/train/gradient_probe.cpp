@@ -12,8 +12,8 @@ namespace copus {
 
 namespace {
 
-// The pass that adds a parameter's gradient: B for norms, embedding and head, W for the linear layers of the decoder
-// (WeightGradients).
+// Returns the pass that adds a parameter's gradient: B (input pass) for norms, embedding and head; W (weight pass) for
+// the linear layers of the decoder (WeightGradients).
 GradientPart part_of(const Parameter& parameter) {
   const bool is_linear = parameter.info.kind == ParameterKind::linear || parameter.info.kind == ParameterKind::bias;
   return is_linear && parameter.info.layer >= 0 ? GradientPart::weight_pass : GradientPart::input_pass;
@@ -25,8 +25,8 @@ bool is_tied_to_head(const Parameter& parameter) {
   return parameter.sharding.tied && parameter.info.name == token_embedding_name;
 }
 
-// The next element at which a block of a squared norm can begin. Aligned blocks make a norm independent of what
-// precedes it.
+// Returns the next element at which a block of a squared norm can begin. With aligned blocks, a parameter's norm does
+// not depend on the elements before the parameter.
 int64_t next_block(int64_t element) { return round_up(element, kernels::squared_norm_block); }
 
 void add_all(kernels::NormSum& sum, const at::Tensor& values) { sum.add(values.view({-1}), 0, values.numel()); }
@@ -154,9 +154,9 @@ void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
   }
 }
 
-// Starts the sums of the copied partial gradients. The reduction and the passes may use the same groups. The order of a
-// group's operations is the same on all its ranks nevertheless: these ranks have the same place in the pipeline and so
-// the same list of actions, and every schedule puts these sums between the same two actions.
+// Starts the sums of the copied partial gradients. The reduction and the passes may use the same groups. All ranks of a
+// group still issue its operations in the same order: these ranks are in the same pipeline stage and have the same list
+// of actions, and every schedule puts these sums between the same two actions.
 void GradientProbe::start_partial() {
   for (PartialVector& vector : partial_) {
     vector.work = vector.group->start_all_reduce(vector.values.data_ptr(), vector.values.numel(),
@@ -164,17 +164,17 @@ void GradientProbe::start_partial() {
   }
 }
 
-// Reads the norm of a tied embedding. Its gradient is a + c, where a, from the embedding's side, is zero except in the
-// rows of the tokens: |a + c|^2 = |c|^2 + |a' + c'|^2 - |c'|^2, where a' and c' are these rows. So only c' has to be
-// sent to the rank that holds a'.
+// Reads the norm of a tied embedding. Its gradient is a + c: a comes from the embedding's side and c from the head's
+// side. a is zero except in the rows of the tokens. With a' and c' for these rows, |a + c|^2 = |c|^2 + |a' + c'|^2 -
+// |c'|^2. So only c' has to be sent to the rank that holds a'.
 void GradientProbe::read_tied(const Parameter& copy) {
   if (copy.tied_copy) add({copy.bucket, copy.offset, copy.offset + copy.box.num_elements()});
   (copy.tied_copy ? head_rows_ : embedding_rows_) = kernels::embedding(copy.gradient, rows_);
 }
 
-// Sends the rows of a tied embedding only now. With two stages the two copies' group is the pipeline's group, whose
-// messages arrive in the order of sending, and the first stage receives gradients until here. The last stage finishes
-// long before.
+// Sends the rows of a tied embedding. This must not happen earlier: with two stages the two copies' group is also the
+// pipeline's group, whose messages arrive in the order of sending, and the first stage receives gradients until now.
+// The last stage finishes long before.
 void GradientProbe::schedule_done() {
   const bool has_both = embedding_ != nullptr && head_ != nullptr;
   if (!reads_prefix() || is_row_.empty() || has_both || rows_.numel() == 0) return;

@@ -1,6 +1,6 @@
-// Reads, during a step, squared norms of gradients of batches smaller than the global one. They are the online source
-// of the gradient noise scale (copus/statistics). Each parameter's Sharding says which gradients are replicated,
-// partial or tied, so the norm is that of the logical parameter vector in any layout.
+// Reads, during a step, squared norms of gradients of batches smaller than the global batch. From them training
+// measures the gradient noise scale (copus/statistics). Each parameter's Sharding says which gradients are replicated,
+// partial or tied, so in any layout the result is the norm of the logical parameter vector.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,38 +20,38 @@
 
 namespace copus {
 
-// The pass that completes a parameter's gradient: some are added in B (input pass), others in W (weight pass), which
-// may come later.
+// The pass that completes a parameter's gradient. The pass B (input pass) completes some gradients. The pass W (weight
+// pass), which may come later, completes the others.
 enum class GradientPart { input_pass, weight_pass };
 
-// Every step calls, on all ranks of a layout and in this order: begin(), the functions for the executor and the
-// reduction, finish().
+// All ranks of a layout call these functions in every step, in this order: first begin(), then the functions that the
+// executor and the reduction call, then finish().
 class GradientProbe {
  public:
   // Keeps references to all three arguments.
   GradientProbe(ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder);
 
-  // Begins a step, before its first action. `first`: this rank's first micro-batch. Its tokens name the rows of a tied
+  // Begins a step, before its first action. `first` is this rank's first micro-batch. Its tokens are the rows of a tied
   // embedding that get a gradient from the embedding's side.
   void begin(ProbeSource source, const MicroBatch& first);
 
-  // Source `prefix`: this part of a chunk's gradients of the first micro-batch is complete, and later micro-batches
-  // have not added to it yet.
+  // Call with source `prefix` when this part of a chunk's gradients of the first micro-batch is complete, before later
+  // micro-batches add to it.
   void first_micro_batch_done(int64_t chunk, GradientPart part);
 
   // Sources with a prefix: call after the schedule's last action, when no pipeline message to this rank is under way.
   void schedule_done();
 
-  // Source `rank`: the bucket's partial and tied gradients have been added up, and its data-parallel reduction has not
-  // begun. Source `prefix_of_each_rank`: likewise for the first micro-batch, whose tied gradients are not added up,
-  // though.
+  // Call when the bucket's gradient is about to enter its data-parallel reduction. With source `rank`, its partial and
+  // tied gradients must have been added up. With source `prefix_of_each_rank`, this concerns the first micro-batch, and
+  // only its partial gradients must have been added up.
   void before_data_parallel(int64_t bucket);
 
   // Ends the step's gradients: waits, in the order of the device's work, for the operations that are under way.
   void finish();
-  // Takes this rank's part of the sum, over data-parallel ranks, of the squared norms of their small-batch gradients.
-  // The gradients include the step's loss scale. The sum over all ranks counts every logical element of each
-  // data-parallel rank's gradient once. Call once after each finish(). Waits for the device.
+  // Returns this rank's part of the sum, over data-parallel ranks, of the squared norms of their small-batch gradients,
+  // and resets it. The gradients include the step's loss scale. The sum over all ranks counts every logical element of
+  // each data-parallel rank's gradient once. Call once after each finish(). Waits for the device.
   ExactSum take();
 
  private:

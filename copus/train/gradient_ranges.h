@@ -15,21 +15,21 @@ struct GradientRange {
   int64_t end;
 };
 
-// Whether this rank counts a parameter's gradient in norms. If several ranks of one data-parallel rank hold the same
-// elements, the first replica counts them. Of a tied pair the embedding counts, not the head.
+// Returns whether this rank counts a parameter's gradient in norms. If several ranks of one data-parallel rank hold the
+// same elements, the first replica counts them. A tied pair is counted by the embedding, not by the head.
 inline bool counts_here(const ParameterStore& parameters, const Parameter& parameter) {
   return !parameter.tied_copy && parameters.placement().here.tensor % parameter.sharding.replicas == 0;
 }
 
-// Whether a rank is the first of the data-parallel ranks that update the same elements. Without ZeRO these are all
-// data-parallel ranks, with ZeRO those with the same share.
+// Returns whether a rank is the first of the data-parallel ranks that update the same elements. Without ZeRO all
+// data-parallel ranks update the same elements, with ZeRO the ranks with the same shard.
 inline bool is_first_with_its_share(const Placement& placement) {
   const ParallelStrategy& strategy = placement.strategy;
   return placement.here.data < (strategy.cuts_optimizer() ? strategy.zero_shards() : 1);
 }
 
-// Ranges of a bucket that hold the parameters with `wanted(parameter)`, in order. Adjacent parameters make one range:
-// the padding between them has no gradient and stays zero.
+// Returns the ranges of a bucket that hold the parameters for which `wanted(parameter)` is true, in order. Adjacent
+// parameters make one range: the padding between them has no gradient and stays zero.
 template <class Wanted>
 std::vector<GradientRange> ranges_of(const ParameterStore& parameters, int64_t bucket, const Wanted& wanted) {
   std::vector<GradientRange> ranges;

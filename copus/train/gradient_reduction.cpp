@@ -49,8 +49,8 @@ void GradientReduction::begin(int64_t micro_batches) {
 
 void GradientReduction::pass_begins(int64_t bucket) {
   if (!cuts_gradients_) return;
-  // If one rank holds the whole model, its next backward pass begins long after the last one has ended. The embedding's
-  // gradient then need not exist together with the head's.
+  // If one rank holds the whole model, its next backward pass begins long after the last one has ended. So the
+  // gradients of embedding and head need not exist at the same time.
   const bool is_next_pass =
       parameters_.placement().strategy.pipeline_parallel == 1 && !reducing_.empty() && reducing_.back().bucket < bucket;
   while (num_under_way() >= (is_next_pass ? 1 : most_whole_) || is_under_way(bucket)) finish_oldest();

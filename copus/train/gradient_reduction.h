@@ -13,21 +13,23 @@
 
 namespace copus {
 
-// The reduction of every step's gradients, driven by the parameters' Sharding. A bucket goes through
+// The reduction of every step's gradients, driven by the parameters' Sharding. A bucket is summed over
 // 1. the replica groups of its partial parameters,
-// 2. for a tied embedding: the sum with the gradient of the other copy,
-// 3. the data-parallel ranks: an all-reduce, or with ZeRO a reduce-scatter into this rank's share of the bucket (the
-//    rest of its gradient is meaningless afterwards),
-// 4. with several copies of the shares: the ranks with the same share, once the step's share is complete.
-// Sums follow the order of the ranks; those of tied embeddings are embedding + head.
+// 2. for a tied embedding: the two copies,
+// 3. the data-parallel ranks: by an all-reduce, or with ZeRO by a reduce-scatter into this rank's shard of the bucket
+//   (the rest of its gradient is meaningless afterwards),
+// 4. with several copies of the shards: the ranks with the same shard, once the step's shard is complete.
 //
-// With ZeRO-2 and 3 a rank keeps only its share. Each micro-batch's gradients are reduced separately and added to the
-// share, so a whole bucket exists only from the beginning of a pass until it is reduced. At most two exist at once: one
-// that a pass adds to, and one that is being reduced. Partial parameters, which are added up first, need a third.
+// Sums follow the order of the ranks. Sums of tied embeddings are embedding + head.
+//
+// With ZeRO-2 and 3 a rank keeps only its shard. Each micro-batch's gradients are reduced separately and added to the
+// shard, so a whole bucket exists only from the beginning of a pass until it is reduced. At most two buckets exist at
+// once: one to which a pass adds, and one that is being reduced. Partial parameters, which are added up first, need a
+// third.
 //
 // With one micro-batch, a tied embedding's two gradients are added before the reduction, so that the sum has the same
-// bits as in the other ZeRO stages. With several, the shares are added at the end. This saves whole buckets, and a
-// message between the pipeline stages for each micro-batch.
+// bits as in the other ZeRO stages. With several micro-batches, the shards are added at the end. This saves whole
+// buckets, and a message between the pipeline stages for each micro-batch.
 class GradientReduction {
  public:
   // Keeps references to all three arguments. `probe` sees each bucket between steps 2 and 3.
@@ -42,8 +44,8 @@ class GradientReduction {
   // Call before a micro-batch's gradients are added to a bucket. With ZeRO-2 and 3 it allocates the bucket, zeroed.
   void pass_begins(int64_t bucket);
 
-  // Starts to reduce a bucket whose gradient on this rank is complete: for the step, or with ZeRO-2 and 3 for a
-  // micro-batch. All ranks of a data-parallel group call it in the same order.
+  // Starts to reduce a bucket whose gradient on this rank is complete: complete for the step, or with ZeRO-2 and 3 for
+  // a micro-batch. All ranks of a data-parallel group call it for the buckets in the same order.
   void bucket_done(int64_t bucket);
 
   // Waits until all gradients are reduced; call after the last bucket.
@@ -103,8 +105,8 @@ class GradientReduction {
   std::vector<Work> works_;
 };
 
-// Adds the gradient of a tied head to that of the embedding on the same rank. Does nothing if the rank does not hold
-// both copies.
+// Adds the gradient of a tied head to the gradient of the embedding on the same rank. Does nothing if the rank does not
+// hold both copies.
 void add_tied_gradient(const ParameterStore& parameters);
 
 }  // namespace copus

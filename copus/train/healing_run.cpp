@@ -57,8 +57,9 @@ struct RepeatedFailures {
   auto operator<=>(const RepeatedFailures&) const = default;
 };
 
-// While ranks regroup, they move memory and do not wait for disks. A rank without progress has stalled after ten times
-// this time, or ten times the time to move the state at 1 GB/s if that is longer, but at most after the wait limit.
+// The time after which a rank without progress counts as stalled while ranks regroup. Ranks then move memory and do not
+// wait for disks. The limit is ten times this value or, if longer, ten times the time to move the state at 1 GB/s, but
+// at most the wait limit.
 constexpr double least_seconds_of_progress = 3;
 constexpr double expectations_of_a_stall = 10;
 constexpr double assumed_bytes_per_second = 1e9;
@@ -85,8 +86,8 @@ class ProgressIsExpected {
 
 constexpr int64_t never = -1;
 
-// What a process knows about the run's past. All processes share it before anything else in an epoch, so a new process
-// knows at least as much as the plan that it receives.
+// The knowledge of a process about the run's past. All processes exchange it before anything else in an epoch, so a new
+// process knows at least as much as the plan that it receives.
 struct Past {
   RepeatedFailures failures;
   int64_t begun_in = never;   // the latest epoch in which the state was loaded and every rank had its part
@@ -188,8 +189,8 @@ class HealingRun {
     return shares_memory;
   }
 
-  // Makes the arenas of a machine readable to all its ranks, including those that its launcher has kept of ended
-  // processes. Returns whether that worked.
+  // Makes the arenas of a machine readable to all its ranks, including arenas of ended processes that the machine's
+  // launcher has kept. Returns whether that worked.
   bool join_arenas(World& members) {
     if (membership_.epoch().number == 0) return true;
     const bool is_new = state_.arena == nullptr;
@@ -285,8 +286,8 @@ class HealingRun {
     return chosen;
   }
 
-  // Whether the state in this configuration survives the loss of a machine, if the user requires that. On a single
-  // machine no layout does.
+  // Returns whether the state in this configuration survives the loss of a machine. True if the user does not require
+  // that. On a single machine no layout survives it.
   bool is_safe_enough(const Configuration& configuration) const {
     return !plan_->config.heal.machines || safe_members(configuration.strategy).has_value();
   }
@@ -307,8 +308,9 @@ class HealingRun {
     return MannedConfiguration{*configuration, std::move(members)};
   }
 
-  // The configuration in which a run begins: the planned one if all its ranks are still available. If a policy chose
-  // it, not the user, and it is not safe enough, a safe one replaces it.
+  // Returns the configuration in which a run begins. This is the planned one if all its ranks are still available. If a
+  // policy chose it, not the user, and the state would not survive the loss of a machine, a configuration in which it
+  // survives replaces it.
   MannedConfiguration first_configuration(World& members) {
     std::vector<int64_t> words(num_configuration_fields);
     if (members.rank() == 0) {
@@ -333,9 +335,9 @@ class HealingRun {
     return *manned(configuration_of_words(std::span(words).first<num_configuration_fields>()));
   }
 
-  // Returns to the newest checkpoint, since memory holds no copy of the state (`loss` says why). Other ranks may have
-  // trained on, so checkpoints and log may be far ahead of what this job began with. Throws UserError if there is no
-  // checkpoint and the run has recorded steps.
+  // Returns to the newest checkpoint, because memory holds no copy of the state; `loss` says why. Other ranks may have
+  // continued to train, so checkpoints and log may be far ahead of the state with which this job began. Throws
+  // UserError if there is no checkpoint and the run has recorded steps.
   void return_to_checkpoint(World& members, const std::string& loss) {
     members.health().set_place("returning to the newest checkpoint");
     const bool leads = members.rank() == 0;
@@ -385,8 +387,8 @@ class HealingRun {
     write_all(STDERR_FILENO, concat("copus: ", printable(loss), "; ", printable(next), "\n"));
   }
 
-  // Whether nothing is lost if the job begins again: it began without a checkpoint, the log has no step, and no rank
-  // has trained past step 1, whose line may still be missing. Rank 0 decides for all.
+  // Returns whether the job can begin again without a loss. It can if it began without a checkpoint, the log has no
+  // step, and no rank has trained past step 1, whose line may still be missing. Rank 0 decides for all.
   bool has_nothing_to_lose(World& members, bool without_checkpoint) const {
     const std::filesystem::path log = plan_->directory / "run.jsonl";
     int64_t nothing = members.rank() == 0 && without_checkpoint && std::filesystem::exists(log) &&
@@ -395,8 +397,8 @@ class HealingRun {
     return nothing != 0;
   }
 
-  // A checkpoint whose files are all written may become complete at any moment. The wait is bounded, since a disk may
-  // hang.
+  // Waits for a checkpoint whose files are all written, since it may become complete at any moment. The wait is
+  // bounded, since a disk may hang.
   void await_checkpoint_in_progress() {
     if (!leader_ || !leader_->has_begun()) return;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -436,8 +438,8 @@ class HealingRun {
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
     loaded_in_ = epoch.number;
     world_->health().set_place("beginning");
-    // After the barrier every rank relies on the state of the others, so the launcher must have the arenas before it.
-    // The arenas that the launcher has kept until now hold a state that was lost.
+    // After the barrier every rank relies on the state of the others, so the launcher must have received the arenas
+    // before. The arenas that the launcher has kept until now hold a state that was lost.
     if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
     world_->health().set_place("having begun");
@@ -514,16 +516,16 @@ class HealingRun {
     leader_->begin(have_cores_);
   }
 
-  // Counts a failure of other ranks after this rank's latest step. A failure before it has continued counts for the
-  // same step.
+  // Counts a failure of other ranks after this rank's latest step. If this rank has not made another step since the
+  // previous failure, both failures count for the same step.
   void count_failure() {
     RepeatedFailures& failures = past_.failures;
     const int64_t step = trainer_ ? trainer_->state().step : failures.after_step;
     failures = {.after_step = step, .count = step == failures.after_step ? failures.count + 1 : 1};
   }
 
-  // Shares with all ranks what the most advanced ranks know, since each of them may be the next to fail. Drops state
-  // that was loaded when other ranks lacked theirs, or before the run returned to a checkpoint.
+  // Sends the knowledge of the most advanced ranks to all ranks, since each of these may be the next to fail. Drops
+  // state that was loaded when other ranks lacked theirs, or before the run returned to a checkpoint.
   void agree_on_past(World& members) {
     members.health().set_place("learning what has happened");
     past_.begun_in = std::max(past_.begun_in, latest_load_on_record(state_.arena.get()));

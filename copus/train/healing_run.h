@@ -16,11 +16,11 @@
 
 namespace copus {
 
-// Trains as run_training does, as one process of a job. `plan`: empty in a process that joined after the first epoch.
-// It takes the plan of the other processes. If none has one, `plan_again` makes the plan that resumes the run in a
-// directory. The device is the CPU, and the clock is the real one.
-// Throws UserError as run_training does, and if the run cannot recover: no state is left and there is no checkpoint, or
-// ranks fail again and again at the same step.
+// Trains as run_training does, as one process of a job. `plan` is empty in a process that joined after the first epoch;
+// this process then receives the plan of the other processes. If no process has a plan, `plan_again` makes the plan
+// that resumes the run in a directory. The device is the CPU, and the clock is the real one. Throws UserError as
+// run_training does. Also throws it if the run cannot recover: no state is left and there is no checkpoint, or ranks
+// fail again and again at the same step.
 RunEnd run_healing_training(std::optional<RunPlan> plan,
                             const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,
                             double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership,

@@ -37,13 +37,13 @@ namespace {
 
 constexpr int users_mistake = 2;
 
-// Whether ranks that our launchers start continue when others fail. This requires training state in memory that
+// Returns whether ranks that our launchers start continue when others fail. This requires training state in memory that
 // outlives the ranks.
 bool can_heal(const RunConfig& config) { return config.heal.enabled && config.execution.device == "cpu"; }
 
-// Whether this process must start the ranks of its machine, where another launcher has started only this process. With
-// one process per rank, that launcher would end or restart its processes when a rank fails. mpirun treats the end of
-// any process as the end of the job, so with Open MPI the launcher itself must start the ranks.
+// Returns whether this process must start the ranks of its machine, because another launcher has started only this
+// process. With one process per rank, that launcher would end or restart its processes when a rank fails. mpirun treats
+// the end of any process as the end of the job, so with Open MPI the launcher itself must start the ranks.
 bool starts_ranks_of_machine(const RunConfig& config, const RankEnvironment& environment) {
   const int64_t ranks = num_training_ranks(config), machines = environment.world_size;
   return can_heal(config) && environment.launcher != LauncherKind::open_mpi && environment.local_world_size == 1 &&
@@ -59,8 +59,8 @@ void check_healing(const RunConfig& config, bool heals) {
       "false");
 }
 
-// Starts the ranks and watches over them. `environment` as for starts_ranks_of_machine; empty: the job has only this
-// machine.
+// Starts the ranks and watches over them. `environment` is the environment that starts_ranks_of_machine takes; empty if
+// the job has only this machine.
 int launch_healing(const RunConfig& config, const std::optional<RankEnvironment>& environment,
                    const std::vector<std::string>& arguments) {
   const Healing healing{.replaces = config.heal.replace, .restarts = config.heal.restarts};
@@ -121,17 +121,17 @@ void check_open_files(int64_t ranks) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Checks that `ranks` ranks may start their threads: for computation, for watching and writing and, if there are
-// several ranks, a second OpenMP team for the thread that prepares a re-layout. Throws UserError.
+// Checks that `ranks` ranks may start their threads. A rank has threads for computation, for watching and for writing.
+// With several ranks it also has a second OpenMP team for the thread that prepares a re-layout. Throws UserError.
 void check_threads(const RunConfig& config, int64_t ranks) {
   constexpr int64_t beside_one = 2, beside_each_of_several = 4;
   const int64_t threads = config.execution.threads > 0 ? config.execution.threads : default_threads(ranks);
   require_threads(ranks == 1 ? threads + beside_one : 1 + ranks * (2 * threads - 1 + beside_each_of_several));
 }
 
-// Whether another rank reports the mistake. All ranks may have found the same one, and one message is enough: rank 0's,
-// or this rank's if rank 0 does not end within a moment. Copus' launchers hold back the messages of other ranks, so
-// under them rank 0 always reports.
+// Returns whether another rank reports the mistake. All ranks may have found the same one, and one message is enough:
+// rank 0 reports it, or this rank if rank 0 does not end within a moment. Copus' launchers hold back the messages of
+// other ranks, so under them rank 0 always reports.
 bool is_told_by_another(World& world, LauncherKind launcher) {
   if (world.rank() == 0 && launcher == LauncherKind::copus) return false;
   constexpr std::chrono::milliseconds moment(2000), interval(5);
@@ -169,10 +169,10 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
                                                environment.local_world_size));
 }
 
-// Joins the other ranks in order to report the mistake together with them. In two cases they never join, and this
-// process reports the mistake alone. This process may be the only one on its machine without knowing that it should
-// start the ranks; the other machines find no mistake and start theirs. Or nobody has started other ranks, and the
-// variables were set by hand.
+// Joins the other ranks in order to report the mistake together with them. In two cases the others never join, and this
+// process reports the mistake alone. First, it may be the only process on its machine without knowing that it should
+// start the ranks, while the other machines find no mistake and start theirs. Second, the variables may have been set
+// by hand, and nobody has started other ranks.
 std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
   constexpr double seconds_of_launchers = 20, seconds_by_hand = 3;
   const bool is_by_hand = environment.launcher == LauncherKind::torchrun && !environment.has_agent;

@@ -1,5 +1,5 @@
-// The job that a run on the modelled clock represents, as its trainer sees it: how long steps and switches take, which
-// configurations are possible, and what the single training rank executes on behalf of the job's ranks.
+// The job that a run on the modelled clock represents, as its trainer needs it: the duration of steps and switches, the
+// possible configurations, and the work that the single training rank executes on behalf of the job's ranks.
 #pragma once
 
 #include <optional>
@@ -27,9 +27,9 @@ class ModelledJob {
   ModelledTruth truth_;
 };
 
-// Returns what the ranks of a run in `configuration` execute. On the modelled clock that is its global batch on one
-// rank, in micro-batches of a size at which this rank is fast, whatever the job's micro-batch. Otherwise it is
-// `configuration`.
+// Returns the configuration that the ranks of a run in `configuration` execute. On the modelled clock one rank executes
+// the global batch, in micro-batches of a size at which this rank is fast, whatever the job's micro-batch. Otherwise it
+// is `configuration`.
 Configuration executed_configuration(const RunConfig& config, const Configuration& configuration);
 
 }  // namespace copus

@@ -43,9 +43,9 @@ Optimizer::Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slot
   }
 }
 
-// Adds the ranges of a bucket that one call may update: those of each parameter or, if slots may be split at any
-// element, adjacent parameters that decay alike. A range includes the padding up to the next parameter, which has no
-// gradient and stays zero.
+// Adds the ranges of a bucket that one call may update. A range is one parameter or, if slots may be split at any
+// element, a sequence of adjacent parameters that decay alike. A range includes the padding up to the next parameter,
+// which has no gradient and stays zero.
 void Optimizer::add_update_ranges(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
   const auto add = [&](int64_t from, int64_t to, bool decay, const Parameter* parameter) {

@@ -1,5 +1,5 @@
-// What every optimizer is to the rest of training: it keeps slots for every parameter and uses them to update the flat
-// buckets of a ParameterStore. It updates all elements of a bucket, or with ZeRO this rank's share.
+// The common interface of optimizers: an optimizer keeps slots for every parameter and uses them to update the flat
+// buckets of a ParameterStore. It updates all elements of a bucket, or with ZeRO this rank's shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +22,8 @@ namespace copus {
 
 // Elements that are updated in one call. The tensors are flat and of equal length, and are views of the rank's state.
 struct UpdatedElements {
-  // The parameter, if the tensors hold all of one. Null if they hold parts of several parameters, which is possible
-  // with an optimizer whose slots may be split between any two elements.
+  // The parameter, if the tensors hold all of one parameter. Null if they hold parts of several parameters, which is
+  // possible with an optimizer whose slots may be split between any two elements.
   const Parameter* parameter = nullptr;
   at::Tensor master, gradient;
   std::vector<at::Tensor> slots;
@@ -40,9 +40,10 @@ class Optimizer {
   // element once in any layout. Layouts with the same bucket boundaries give the same bits. Waits for the device.
   ExactSum squared_gradient_norm() const;
 
-  // Makes the next update: computes the master weights from gradient_factor * gradient, and publishes the weights. With
-  // ZeRO-1 and 2 the weights then have to be gathered. With a `journal` it changes the state piece by piece, to the
-  // same bits. If the journal's process died within this update, it continues the update.
+  // Makes the next update: computes the master weights from gradient_factor * gradient and derives the compute weights
+  // from them (publish_weights). With ZeRO-1 and 2 the weights then have to be gathered. With a `journal` it changes
+  // the state piece by piece, to the same bits. If the journal's process died within this update, it continues the
+  // update.
   void step(const WeightUpdate& update, UpdateJournal* journal = nullptr);
 
   // Number of updates made so far.
@@ -67,8 +68,8 @@ class Optimizer {
     const Parameter* parameter;
   };
 
-  // Updates the elements in place. The result does not depend on how the elements are split between calls, except that
-  // a slot's unit is never split.
+  // Updates the elements in place. The result does not depend on how the elements are split between calls. Callers
+  // never split a slot's unit.
   virtual void change(const UpdatedElements& elements, const WeightUpdate& update) const = 0;
 
   UpdatedElements elements_of(const UpdateRange& range) const;

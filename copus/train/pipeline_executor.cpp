@@ -142,8 +142,8 @@ class PipelineExecutor::Pass : private BucketUse {
     reduces_ = reduction_.reduces_each_micro_batch() || (is_whole_backward && is_last(action));
   }
 
-  // Charges the operations of a bucket to a clock that counts them, as soon as they are done. The reduction of the
-  // bucket's gradients then begins no earlier, and gathers of weights overlap with them.
+  // Charges the operations of a bucket to the modelled clock as soon as they are done. The reduction of the bucket's
+  // gradients then begins no earlier, and gathers of weights overlap with the operations.
   void charge(int64_t bucket) {
     const bool is_layer = executor_.is_layer(bucket);
     const double done = is_layer ? per_layer_ : std::exchange(left_.head, 0);
@@ -204,8 +204,8 @@ class PipelineExecutor::Pass : private BucketUse {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
-  // State of the current action: operations not charged yet, operations of one layer, whether it reads weights, and
-  // whether the buckets that it completes are reduced.
+  // State of the current action: the operations not charged yet, the operations of one layer, whether the action reads
+  // weights, and whether the buckets that it completes are reduced.
   Flops left_{};
   double per_layer_ = 0;
   bool uses_weights_ = false;
@@ -298,8 +298,8 @@ Work PipelineExecutor::start_receive(const at::Tensor& tensor, int64_t distance)
                                           {.link = link_to(distance, -distance)});
 }
 
-// Rank of a neighbouring stage. Stages wrap around the pipeline's ranks: if ranks have several chunks, the last rank is
-// followed by the first.
+// Returns the rank of a neighbouring stage. Stages wrap around the pipeline's ranks: if ranks have several chunks, the
+// first rank follows the last one.
 int64_t PipelineExecutor::neighbour(int64_t distance) const {
   const int64_t ranks = groups_.pipeline().size();
   return (groups_.pipeline().rank() + distance + ranks) % ranks;
@@ -334,8 +334,9 @@ bool PipelineExecutor::is_layer(int64_t bucket) const {
   return parameters_.parameters()[first].info.layer >= 0;
 }
 
-// Operations of one action. F, B and W each take a third of a layer's training operations. The head is computed on the
-// last stage in B and W only; its forward pass is part of B. With full recompute B repeats the forward pass.
+// Returns the operations of one action. F, B and W each take a third of a layer's training operations. The last stage
+// computes the head in B and W only; the head's forward pass is part of B. With full recompute B repeats the forward
+// pass.
 PipelineExecutor::Flops PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
   const TrainingFlops all = training_flops(parameters_.model(), micro_batch.tokens.size(1));
   const double tokens =

@@ -26,10 +26,12 @@ class PipelineExecutor {
   PipelineExecutor(ParameterStore& parameters, RankGroups& groups, GatheredWeights& weights);
 
   // Runs forward and backward of `micro_batches` (schedule.num_microbatches of them), and adds their gradients to the
-  // main gradients. While the rest still runs, it notifies `reduction` (not begun) as soon as a bucket's gradient is
-  // complete, and `probe` (begun) of the first micro-batch's gradients. `recorder` gets the time of each action.
-  // Returns the sums of token losses, unscaled, float64 [micro-batches] on the device. They are equal on all
-  // tensor-parallel ranks of the last stage, and zero on other stages. Does not wait for the device.
+  // main gradients. Returns the sums of token losses, unscaled, as float64 [micro-batches] on the device. They are
+  // equal on all tensor-parallel ranks of the last stage, and zero on other stages.
+  //
+  // While it runs, it notifies `reduction` (not begun) as soon as a bucket's gradient is complete, and `probe` (begun)
+  // as soon as gradients of the first micro-batch are. `recorder` gets the time of each action. Does not wait for the
+  // device.
   at::Tensor run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
                  GradientProbe& probe, StepRecorder& recorder);
 
@@ -54,13 +56,13 @@ class PipelineExecutor {
     double total() const { return layers + head; }
   };
 
-  // Starts to send to another stage. `distance`: 1 to the next stage, -1 to the previous one. `with_next_receive`: the
+  // Starts to send to another stage: the next one (`distance` 1) or the previous one (-1). `with_next_receive`: the
   // next operation is a receive from that stage.
   void send(const at::Tensor& tensor, int64_t distance, bool with_next_receive = false);
   Work start_receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
-  // The link to another stage (Route). `direction`: 1 for messages to later stages, -1 to earlier ones. Both directions
-  // share a link unless a rank has several chunks (joins_receive).
+  // Returns the link to another stage (Route). `direction` is 1 for messages to later stages and -1 for messages to
+  // earlier ones. Both directions share a link unless a rank has several chunks (joins_receive).
   int64_t link_to(int64_t distance, int64_t direction) const;
   void drop_finished_sends();
   const ParallelStrategy& strategy() const { return parameters_.placement().strategy; }

@@ -1,5 +1,6 @@
-// Which gradients of a batch smaller than the global one a step can measure. The two norms together give the gradient
-// noise scale. Pure: the result is the same on all ranks, and after a resume.
+// Plans which gradients of a batch smaller than the global batch a step can measure. The norm of such a gradient and
+// the norm of the whole gradient together give the gradient noise scale. Pure: the result is the same on all ranks and
+// after a resume.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ struct ProbePlan {
 // Returns the number of samples of a step that each data-parallel rank takes.
 int64_t samples_per_rank(const Configuration& configuration);
 
-// Plans what step `step` (from 1) measures in a configuration. If the whole step is one micro-batch, every
+// Plans the measurement of step `step` (from 1) in a configuration. If the whole step is one micro-batch, every
 // noise_scale.split_interval-th step is split in two. Without `measure` no step measures anything or is split. `config`
 // gives the interval, and the sequence length of the job whose ranks measure.
 ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure);

@@ -41,8 +41,7 @@ std::vector<int64_t> copies_of(const Mesh& mesh, const ParallelStrategy& strateg
   return ranks;
 }
 
-// Lists the distinct ways in which parameters are partial. They are the same on every stage, since every stage has
-// layers.
+// Lists the distinct Shardings of partial parameters. They are the same on every stage, since every stage has layers.
 std::vector<Sharding> partial_shardings(const ModelDescription& model, const ParallelStrategy& strategy) {
   Placement placement = whole_model(model);
   placement.strategy = strategy;

@@ -35,8 +35,8 @@ class RankGroups {
 
   Communicator& everyone() { return everyone_; }
   Communicator& data() { return *data_; }
-  // Subgroups of the data-parallel ranks: `shards` are those over which ZeRO shards one copy of the state, `copies`
-  // those that hold this rank's share in the other copies.
+  // Subgroups of the data-parallel ranks. `shards`: the ranks over which ZeRO shards one copy of the state. `copies`:
+  // the ranks that hold this rank's shard in the other copies.
   Communicator& shards() { return *shards_; }
   Communicator& copies() { return *copies_; }
   Communicator& tensor() { return *tensor_; }

@@ -23,8 +23,8 @@ namespace copus {
 // The model of one rank. Its members refer to each other, so it is neither copied nor moved.
 class RankModel {
  public:
-  // Uses `state`, the state of this rank's buckets in the layout, including gradients. `config` determines everything
-  // but the layout. Keeps references to `world` and `recorder`.
+  // Takes `state`, the state of this rank's buckets in the layout, including gradients. Apart from the layout, `config`
+  // determines everything. Keeps references to `world` and `recorder`.
   RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
             const std::vector<BucketState>& state);
   RankModel(const RankModel&) = delete;

@@ -148,8 +148,9 @@ class Regrouping {
     for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
   }
 
-  // No member holds state. The member that can read the latest record of an ended process takes it over. The state that
-  // the record describes is complete: a rank releases a layout only after all ranks have the next one.
+  // Restores state when no member holds any. The member that can read the latest record of an ended process takes it
+  // over. The state that the record describes is complete: a rank releases a layout only after all ranks have the next
+  // one.
   void speak_for_the_ended() {
     tell("reading what the ended have left");
     const FoundRecord mine = latest_record(state_.arena.get(), state_.loaded_in);
@@ -178,10 +179,10 @@ class Regrouping {
     return found == before.end() || contains(result_.lost, process) ? -1 : found - before.begin();
   }
 
-  // Decides which member acts for each rank of the previous layout. Members that hold state act for themselves. For
-  // each ended rank it picks a member that can read the rank's arena, the one that acts for the fewest others. Without
-  // such a member only copies on other ranks remain. A member that no longer holds its state has a new arena, or has
-  // reused its memory.
+  // Decides which member acts for each rank of the previous layout. Members that hold state act for themselves. For an
+  // ended rank, it picks the member that acts for the fewest others among those that can read the rank's arena. If no
+  // member can, only copies of the rank's state on other ranks remain. A member that no longer holds its state has a
+  // new arena, or has reused its memory.
   void cast() {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const int64_t ended = std::ssize(result_.lost);
@@ -265,8 +266,8 @@ class Regrouping {
     return UpdateJournal({memory + state_.at_rest.all.addresses.journal(rank), bytes});
   }
 
-  // The latest update that was begun, as the first holder knows it. A member that acts for ended ranks need not have
-  // been a rank itself.
+  // Returns the latest update that was begun, as the first holder of the state knows it. A member that acts for ended
+  // ranks need not have been a rank itself.
   std::optional<WeightUpdate> latest_update() {
     static_assert(std::is_trivially_copyable_v<WeightUpdate>);
     WeightUpdate update = state_.update.value_or(WeightUpdate());  // number 0 if there is none
@@ -356,9 +357,10 @@ class Regrouping {
     result_.before = training.configuration;
   }
 
-  // With ZeRO-1 and 2 in fp32 each rank holds all weights and updates its share. The gather of the other shares may
-  // have been interrupted anywhere, so all are copied again: from memory, and between machines by messages. All members
-  // go through the shares in the same order, so the messages between two of them are in order.
+  // Copies the gathered weights again. With ZeRO-1 and 2 in fp32 each rank holds all weights and updates its shard. The
+  // gather of the other shards may have been interrupted anywhere, so all are copied again: from memory, and between
+  // machines by messages. All members process the shards in the same order, so the messages between two members are in
+  // order.
   void fill_whole_weights() {
     const bool weights_are_master = dtype_ == master_dtype_of(dtype_);
     if (!weights_are_master || !strategy().cuts_optimizer() || strategy().cuts_weights()) return;
@@ -405,8 +407,9 @@ class Regrouping {
     return std::ranges::any_of(buckets, has_share);
   }
 
-  // The rank of the previous layout that provides a share of `at`'s weights: one for which a member acts, preferably in
-  // the same ZeRO copy as `at`, otherwise in another copy. If there is none, the owner in the same copy.
+  // Returns the rank of the previous layout that provides a shard of the weights of the rank `at`. It must be a rank
+  // for which a member acts, if there is one, preferably in the same ZeRO copy as `at`. Otherwise it is the owner of
+  // the shard in the same copy.
   int64_t owner_of_share(const MeshCoordinates& at, int64_t share) const {
     const int64_t shards = strategy().zero_shards(), copies = strategy().zero_replicas;
     const auto owner_in = [&](int64_t copy) {
@@ -438,8 +441,8 @@ class Regrouping {
     std::memcpy(to.data(), weights + share.shard_begin * width, to.size());
   }
 
-  // Hashes the state at rest, including that of ended ranks, if all of it can be read. Compute weights are left out. An
-  // interrupted update may have left them outdated, and they are derived again after the move.
+  // Hashes the state at rest, including the state of ended ranks, if all of it can be read. Compute weights are left
+  // out. An interrupted update may have left them outdated, and they are derived again after the move.
   void hash_state() {
     if (!config_.adapt.verify || contains(actors_, nobody)) return;
     tell("verifying the state");

@@ -1,5 +1,6 @@
-// How a job's processes start a new epoch. They find out at which step boundary training stands, complete what was
-// decided before, choose a configuration for the available ranks, and move the state into it, in memory.
+// How a job's processes start a new epoch. They find out at which step boundary training stands, and complete steps and
+// moves that were decided before. Then they choose a configuration for the available ranks and move the state into it,
+// in memory.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +34,14 @@ struct Regrouped {
   std::vector<int64_t> lost;    // processes of the previous layout that have ended
   bool completed_step = false;  // whether regroup() completed a step that no rank had finished
   double seconds = 0;           // on the rank that took longest
-  // Hash of the state before it was moved, as Trainer::check_state takes it once weights are published. Set only with
-  // adapt.verify, and if a process of each rank's machine remains.
+  // Hash of the state before it was moved, as Trainer::check_state takes it once the compute weights are derived. Set
+  // only with adapt.verify, and if a process of each rank's machine remains.
   std::optional<StateHash> hash = {};
 };
 
-// Maps the arenas of all members into each other, and those of ended processes that a member had mapped or that are
-// `kept` on its machine. Every member calls it with its own state, before it writes any record. Returns false on all
-// members if that is impossible.
+// Maps the arenas of all members into each other. Also maps arenas of ended processes that a member had mapped or that
+// are `kept` on its machine. Every member calls it with its own state, before it writes any record. Returns false on
+// all members if that is impossible.
 bool join_arenas(World& members, const Epoch& epoch, const std::vector<KeptArena>& kept, SurvivingState& state);
 
 // The remaining processes do not have all of the training state.
@@ -61,15 +62,15 @@ class NoConfiguration : public UserError {
   using UserError::UserError;
 };
 
-// Every member of the epoch calls it, in the epoch's world, after join_arenas. On return `state` is at rest in the new
-// configuration, including gradients and journal, on the members that `choose` selects; the other members hold none.
-// `choose` is called on rank 0 only. Its argument `ranks` is the largest possible number of ranks, which are the first
-// members and those that stay.
+// Moves the state into the configuration of the new epoch. Every member calls it, in the epoch's world, after
+// join_arenas. On return, the members that `choose` selects hold `state` at rest in the new configuration, including
+// gradients and journal; the other members hold none. `choose` is called on rank 0 only. Its argument `ranks` is the
+// largest possible number of ranks. They are the first members, all of which stay.
 //
-// Returns nothing if no member holds any of the training state, or the record and arena of a process that did: the last
-// copy in memory is lost. If a rank fails meanwhile, it throws RankFailure. After RankFailure and NoConfiguration the
+// Returns nothing if the last copy in memory is lost: no member holds any of the training state, nor the record and
+// arena of a process that did. Throws RankFailure if a rank fails meanwhile. After RankFailure and NoConfiguration the
 // next epoch can begin with `state`. Throws StateIsLost if some of the state was only on machines of which no process
-// remains, and InternalError if the state is damaged (with adapt.verify).
+// remains. Throws InternalError if the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<MannedConfiguration>(const Configuration& before, int64_t ranks)>& choose);

@@ -40,8 +40,8 @@ struct PreparedRelayout {
 class StateAddresses {
  public:
   StateAddresses() = default;
-  // Exchanges the offsets; every rank calls it. `journal`: the offset of this rank's journal of updates, -1 if it keeps
-  // none.
+  // Exchanges the offsets; every rank calls it. `journal` is the offset of this rank's journal of updates, or -1 if it
+  // keeps none.
   StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, int64_t journal,
                  Communicator& everyone);
 
@@ -57,8 +57,8 @@ class StateAddresses {
  private:
   int64_t found(int64_t rank, int64_t bucket, int64_t which) const;
 
-  // By rank: the offset of the journal, the number of buffers of a bucket, then for each bucket the offsets of the
-  // gradient and of all kinds of state. -1 for tensors that do not exist.
+  // Offsets by rank: first the offset of the journal and the number of buffers of a bucket, then for each bucket the
+  // offsets of the gradient and of all kinds of state. The offset of a tensor that does not exist is -1.
   std::vector<std::vector<int64_t>> offsets_;
 };
 
@@ -75,11 +75,12 @@ std::vector<int64_t> ranks_as_processes(const World& world);
 class StateMover {
  public:
   // Puts state into arenas if `shares_memory` is set and the ranks of each machine can read each other's arenas.
-  // `processes` and `machines` are those of the ranks (StateArena::join). Keeps a reference to `world`.
+  // `processes` and `machines`: the process and the machine of each rank (StateArena::join). Keeps a reference to
+  // `world`.
   StateMover(World& world, at::Device device, bool shares_memory, const std::vector<int64_t>& processes,
              const std::vector<int64_t>& machines = {});
-  // Moves state that lies in arenas already. `processes` are those of the world's ranks. `stand_ins`: which ranks act
-  // for processes of the state that have ended.
+  // Moves state that lies in arenas already. `processes`: the process of each rank of the world. `stand_ins`: the ranks
+  // that act for ended processes of the state.
   StateMover(World& world, std::shared_ptr<StateArena> arena, StateInArenas state,
              const std::vector<int64_t>& processes, StandIns stand_ins = {});
 
@@ -91,20 +92,21 @@ class StateMover {
   const std::shared_ptr<StateArena>& arena() const { return arena_; }
   const StateInArenas& state_in_arenas() const { return lies_in_; }
 
-  // Reports to the other ranks where this rank's state lies. Every rank calls it when its state has been allocated, and
-  // after every move. `processes`: those of the ranks; `journal` as in StateAddresses.
+  // Sends the addresses of this rank's state to the other ranks. Every rank calls it when its state has been allocated,
+  // and after every move. `processes`: the process of each rank; `journal` as in StateAddresses.
   void settle(const std::vector<BucketState>& state, std::vector<int64_t> processes, int64_t journal);
 
-  // Plans the move of `state`, reserves its memory and maps the other ranks' pages, on a thread of its own. The state
-  // must not be reallocated meanwhile. `process`: this rank's process in the request. With `keeps_old` there is memory
-  // for both layouts at once.
+  // Plans the move of `state`, reserves its memory and maps the other ranks' pages, on a separate thread. The state
+  // must not be reallocated meanwhile. `process`: this rank's process in the request. `keeps_old`: there is memory for
+  // both layouts at once.
   std::future<PreparedRelayout> prepare(const RelayoutRequest& request, int64_t process,
                                         const std::vector<BucketState>& state, at::ScalarType compute_dtype,
                                         bool keeps_old) const;
 
-  // Replaces the buckets of the old layout, which have no gradients, by those of the new one. The caller allocates
-  // gradients, and derives compute weights that are not the master weights. `in_round` is called at the start of each
-  // round, with text such as "round 2 of 5". Returns the peak of the state bytes on this rank, as the plan counts them.
+  // Replaces the buckets of the old layout, which have no gradients, by the buckets of the new one. Returns the peak of
+  // the state bytes on this rank, as the plan counts them. The caller allocates gradients, and derives compute weights
+  // unless they are the master weights. `in_round` is called at the start of each round, with text such as "round 2 of
+  // 5".
   int64_t move(const PreparedRelayout& prepared, at::ScalarType compute_dtype, std::vector<BucketState>& state,
                const std::function<void(const std::string& round)>& in_round);
 

@@ -82,8 +82,8 @@ const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
   return state.slots.at(static_cast<size_t>(kind) - static_cast<size_t>(StateKind::first_slot));
 }
 
-// Counts the exchanges of every round. A rank knows only its own messages, but all ranks must make the same number of
-// exchanges: that of the rank with most.
+// Returns the number of exchanges of every round. A rank knows only its own messages, but all ranks must make the same
+// number of exchanges. This number is the maximum over the ranks.
 RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, int64_t process,
                                    const std::map<int64_t, RankPlan>& stood_in, const StandIns& stand_ins,
                                    Communicator& everyone)
@@ -136,8 +136,8 @@ std::map<int64_t, int64_t> RelayoutMessages::sizes_of(const std::vector<Part>& p
   return sizes;
 }
 
-// Splits transfers into pieces. The transfers from one rank to another have the same order on both sides, and so have
-// their pieces.
+// Splits transfers into pieces. Sender and receiver list the transfers between them in the same order, so their pieces
+// have the same order too.
 RelayoutMessages::Pieces RelayoutMessages::cut(const std::vector<Part>& parts, Side side, int64_t num_pieces) {
   std::map<int64_t, Cutter> cutters;
   for (const auto& [rank, size] : sizes_of(parts)) {

@@ -17,8 +17,7 @@ namespace copus {
 // The buffer of a bucket that holds this kind of state.
 const at::Tensor& buffer_of(const BucketState& state, StateKind kind);
 
-// Which ranks act for the processes of a plan that have ended. A rank that can still read the state of an ended process
-// sends it.
+// The ranks that act for ended processes of a plan. A rank that can still read the state of an ended process sends it.
 struct StandIns {
   // By process: the rank that sends its state, itself or another one; -1 if nobody does. Empty: process p is rank p.
   std::vector<int64_t> ranks;

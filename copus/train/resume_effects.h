@@ -9,8 +9,9 @@
 
 namespace copus {
 
-// Returns one line for each of these effects that makes a difference at this point of the run, so that none is silent.
-// `state`: of the checkpoint that the run of `then` resumes from with `now`, in the configuration `start`.
+// Returns one line for each of these effects that makes a difference at this point of the run, so that the user learns
+// of all of them. `state` is the state in the checkpoint. The run of `then` resumes from it with `now`, in the
+// configuration `start`.
 std::vector<std::string> describe_resume_effects(const RunConfig& then, const RunConfig& now,
                                                  const TrainingState& state, const Configuration& start);
 

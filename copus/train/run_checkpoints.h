@@ -24,17 +24,17 @@ void check_folder_is_shared(const std::filesystem::path& directory, const Checkp
 class RunCheckpoints {
  public:
   // `root`: the folder of checkpoints, as this rank sees it. `folder`: the same folder on rank 0, null elsewhere.
-  // `wait_seconds`: how long a disk may make nothing durable while all ranks wait for it. `gives_up`: called on rank 0
-  // during a wait, returns whether to stop waiting; empty: never. `waits`: training waits until the disk has
-  // everything, so that the number of messages does not depend on the disk. Keeps references to `folder` and `world`.
-  // The destructor does not wait for a disk.
+  // `wait_seconds`: how long all ranks wait for a disk that completes no file. `gives_up`: called on rank 0 during a
+  // wait, returns whether to stop waiting; empty: never. `waits`: training waits until all files are on the disk, so
+  // that the number of messages does not depend on the disk. Keeps references to `folder` and `world`. The destructor
+  // does not wait for a disk.
   RunCheckpoints(std::filesystem::path root, CheckpointFolder* folder, World& world, double wait_seconds,
                  std::function<bool()> gives_up = {}, bool waits = false, const CheckpointLimits& limits = {});
 
   // Writes a checkpoint of the trainer's state, after it has finished the previous one. Returns when the system has
-  // taken all data, which may not be on the disk yet. Writes nothing and returns false if the previous one was given
-  // up, or if somebody has deleted the folder: a checkpoint without the rest of the run directory could not be found
-  // again.
+  // taken all data, which may not be on the disk yet. Writes nothing and returns false if the previous checkpoint was
+  // given up, or if somebody has deleted the folder: without the rest of the run directory, a checkpoint could not be
+  // found again.
   bool write(Trainer& trainer, const std::string& run_config);
 
   // Has rank 0 complete the checkpoint in the background if all ranks' files are on the disk by now. Throws UserError
@@ -42,8 +42,8 @@ class RunCheckpoints {
   // has been deleted since the checkpoint was begun, the checkpoint is dropped without an error.
   void look();
 
-  // Waits until the checkpoint is complete. Returns false if it was given up. Throws as look() does, and UserError that
-  // names a rank whose disk has made nothing durable for `wait_seconds`.
+  // Waits until the checkpoint is complete. Returns false if it was given up. Throws as look() does. Also throws
+  // UserError that names a rank whose disk has completed no file for `wait_seconds`.
   bool finish();
 
   // The longest time so far, in seconds, from the start of a checkpoint until it was on the disk.

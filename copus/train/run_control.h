@@ -20,8 +20,8 @@ class RunControl {
   RunControl(const RunControl&) = delete;
   RunControl& operator=(const RunControl&) = delete;
 
-  // Executes, between two steps, the commands that have arrived since the last call. Returns the switch that the ranks
-  // must make, if any. `standing`: the run is paused at the moment.
+  // Executes the commands that have arrived since the last call; call it between two steps. Returns the switch that the
+  // ranks must make, if any. `standing`: the run is paused at the moment.
   std::optional<SwitchIntent> look(int64_t step, bool standing);
   // Answers the user who requested the switch, if one did. `text`: its outcome in words.
   void after_switch(const SwitchReport& report, const std::string& text);
@@ -36,8 +36,7 @@ class RunControl {
   bool pause_wanted() const { return pause_wanted_; }
 
  private:
-  // Execute one command. Both functions return the answer if it is known already, and set `intent` if the ranks must
-  // switch.
+  // Execute one command. They return its answer if it is known already, and set `intent` if the ranks must switch.
   std::optional<ControlReply> obey(const ControlFiles::Received& received, int64_t step, bool standing,
                                    std::optional<SwitchIntent>& intent);
   std::optional<ControlReply> force(const ControlFiles::Received& received, int64_t step, bool standing,

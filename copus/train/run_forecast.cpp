@@ -88,8 +88,8 @@ std::string what_fits(const RunConfig& config, const Configuration& configuratio
   return "no train.micro_batch fits; take shorter sequences (train.sequence_length) or a smaller model";
 }
 
-// Chooses the precision as the run will. If the device is a GPU that cannot be asked here, returns why; an automatic
-// precision then counts as bf16.
+// Chooses the precision as the run will. If the device is a GPU whose abilities cannot be queried here, returns the
+// reason; an automatic precision then counts as bf16.
 std::optional<std::string> resolve(ExecutionConfig& execution) {
   try {
     execution.precision = resolve_precision(execution.precision, find_device(execution.device));
@@ -124,8 +124,8 @@ double seconds_to_end(const RunPlan& plan, double step_seconds) {
   return std::max(0.0, seconds);
 }
 
-// Reports what adapting may save and cost, if the next step is expected to take `step` and `seconds_left` seconds
-// remain.
+// Reports the time that adapting may save and cost, if the next step is expected to take `step` and `seconds_left`
+// seconds remain.
 void tell_adapting(const RunPlan& plan, const Knowledge& known, const Corrected& step, double seconds_left) {
   RunConfig config = plan.config;
   config.adapt.policy = PolicyKind::copus;  // the question is about this policy, whatever policy the run has

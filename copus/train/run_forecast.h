@@ -9,8 +9,8 @@
 
 namespace copus {
 
-// Checks whether `left` bytes of memory suffice for all ranks, which train on this machine's processor. Returns a
-// warning if memory may be short. Throws UserError, with alternatives that would fit, if it is certainly too short.
+// Returns a warning if `left` bytes of memory may be too few for all ranks, which train on this machine's processor.
+// Throws UserError, with alternatives that would fit, if they are certainly too few.
 std::optional<std::string> check_memory(const RunConfig& config, const Configuration& configuration, double left);
 
 // Warns if ranks must take turns on the cores; empty if each of `ranks` has a core.

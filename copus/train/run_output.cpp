@@ -34,7 +34,7 @@ double now_since_epoch() {
 
 bool adapts(const RunConfig& config) { return config.adapt.policy != PolicyKind::none; }
 
-// Number of steps of a run that keeps this step's batch. 0 if unknown, since the run ends by time or a policy may
+// Returns the number of steps of a run that keeps this step's batch. 0 if unknown: time limits the run, or a policy may
 // change the batch.
 int64_t known_steps(const RunConfig& config, const StepRecord& record) {
   const int64_t limit = limit_in_tokens(config.train);
@@ -75,7 +75,7 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
   tell_of_missing_lines();
 }
 
-// Called before the log is cut; returns `resumed_after`. It checks independently of its callers that no checkpoint of a
+// Returns `resumed_after`; called before the log is cut. It checks independently of its callers that no checkpoint of a
 // later step is overwritten, and that no step trained since the run was planned is cut from the log. Throws UserError.
 std::optional<int64_t> RunOutput::first_unless_more_is_there(std::optional<int64_t> resumed_after) const {
   const int64_t step = resumed_after.value_or(0);

@@ -36,8 +36,8 @@ class RunOutput {
   RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after);
 
   void note(const std::string& line) { progress_.note(line); }
-  // Show the user the beginning of the run and its end, either complete or to be resumed. `step_time`: the prediction
-  // of step times in words, and at the end how good it was; empty without a prediction.
+  // Show the user the beginning and the end of the run. `step_time` is the prediction of step times in words, and at
+  // the end the error of the prediction; empty without a prediction.
   void introduce(const Dataset& dataset, const World& world, const std::optional<std::string>& step_time);
   void say_goodbye(const RunSummary& summary, const Trainer& trainer, const Dataset& dataset,
                    const std::optional<std::string>& step_time);
@@ -47,22 +47,22 @@ class RunOutput {
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
-  // Whether the step that the run was resumed after lacks an evaluation, because the run was stopped there. The
-  // settings at that time decide whether it was due. `is_last`: the step is the run's last one, which always needs an
-  // evaluation.
+  // Returns whether the step after which the run was resumed lacks an evaluation, because the run was stopped there.
+  // The settings at that time decide whether it was due. `is_last`: the step is the run's last one, which always needs
+  // an evaluation.
   bool owes_evaluation(bool is_last) const;
   // Logs the result of that evaluation.
   void add_owed_evaluation(const HeldOutLoss& loss);
   // Returns when the log of steps is durable on disk.
   void sync() { log_.sync(); }
-  // Calls `write` for a file that the run can do without. Ignores its error if the run directory is gone;
+  // Calls `write`, which writes a file that the run does not need. Ignores its error if the run directory is gone;
   // keep_directory() makes the directory again.
   void unless_gone(const std::function<void()>& write) const;
 
   // Checks whether somebody has deleted or moved the run directory, or files that the run needs to be resumed. If so,
-  // makes it again with the log so far, and returns true. The checkpoints are lost. `has_more`: whether the files of
-  // other objects in it are in place; `put_back_more` makes these again. If the directory cannot be made again, it
-  // warns the user once, and the next call tries again.
+  // makes the directory again with the log so far, and returns true. The checkpoints are lost. `has_more`: whether the
+  // files of other objects in it exist; `put_back_more` makes these files again. If the directory cannot be made again,
+  // it warns the user once, and the next call tries again.
   bool keep_directory(bool has_more, const std::function<void()>& put_back_more);
 
   // The folder of this run's checkpoints.

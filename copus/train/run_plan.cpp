@@ -104,8 +104,8 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
-// Keeps a batch that the configuration derives from train.global_batch (value 0) when `now` changes train.global_batch.
-// `then` is written in the same form, so that no change is reported.
+// Keeps the value of a batch when `now` changes train.global_batch, if the configuration derives the batch from it
+// (value 0). `then` is written in the same form, so that no change is reported.
 void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(RunConfig&)>& batch) {
   const auto resolved = [&](RunConfig& config) {
     return batch(config) > 0 ? batch(config) : config.train.global_batch;
@@ -115,8 +115,9 @@ void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(Ru
   batch(then) = resolved(now) == before ? batch(now) : before;
 }
 
-// A run that continues with another batch scales its rate from its first batch, and ends after the number of tokens
-// that it would have had with that batch.
+// Keeps the batches on which the learning rate and the end of the run are based when a run continues with another
+// batch: the rate is scaled from the first batch, and the run ends after the number of tokens that it would have had
+// with that batch.
 void keep_batches(RunConfig& then, RunConfig& now) {
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.optimizer.reference_batch; });
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });
@@ -128,8 +129,8 @@ bool begins_schedule(const RunConfig& then, const RunConfig& now) {
   return then.adapt.policy != PolicyKind::steps || then.adapt.advise || then.adapt.schedule != now.adapt.schedule;
 }
 
-// Starts with the batch that the schedule has at this point. Throws UserError if the schedule changes it after the
-// first step, because the ranks would have to know that earlier.
+// Sets the batch to the schedule's batch at this point. Throws UserError if the schedule changes it after the first
+// step, because the ranks would have to know that earlier.
 void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
   const StepSchedule schedule = parse_step_schedule(plan.config.adapt.schedule, plan.config.train.sequence_length);
   const int64_t batch = plan.start.global_batch = scheduled_batch(schedule, consumed_samples);
@@ -142,8 +143,8 @@ void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
 }
 
 // Takes the configuration from the checkpoint: a run continues in the configuration that it had then, even if a policy
-// or a command had moved it there. Not if the user gives other ranks, or other settings than `before`, the run's
-// earlier ones.
+// or a command had moved it there. It does not if the user gives another number of ranks, or settings other than
+// `before`, the run's earlier settings.
 void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
   const TrainingState state = parse_training_state(plan.checkpoint->training_state(), source);
@@ -165,8 +166,8 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
                          "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
 }
 
-// Refuses another optimizer with its own message, before settings of the run's optimizer are refused as unknown to the
-// other.
+// Throws UserError for another optimizer. It is called first, because the settings of the run's optimizer would
+// otherwise be refused as unknown to the other one.
 void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string>& overrides) {
   constexpr std::string_view key = "optimizer.kind";
   for (const std::string& text : overrides) {

@@ -61,10 +61,13 @@ class ClaimedDirectory {
   bool made_parent_ = false;
 };
 
-// Reads configuration and checkpoint; writes nothing. `resume` with a configuration and a directory in which no run has
-// begun yet starts one, so that a scheduler can repeat one command line.
-// Throws UserError for any mistake in the configuration, a run directory that is not empty without `resume`, nothing to
-// resume, no undamaged checkpoint if one is needed, and a setting that may not change within a run.
+// Reads configuration and checkpoint, and returns the plan of the run; writes nothing. If `resume` is given with a
+// configuration and a directory in which no run has begun yet, the plan starts one, so that a scheduler can repeat one
+// command line. Throws UserError
+// - for any mistake in the configuration,
+// - for a run directory that is not empty, without `resume`,
+// - if there is nothing to resume, or a checkpoint is needed and none is undamaged,
+// - if a setting differs that may not change within a run.
 RunPlan plan_run(const RunRequest& request);
 
 // Sets `checkpoint` to the newest undamaged one of the run, and sets `damage` and `logged_step`. Throws UserError if
@@ -79,9 +82,9 @@ enum class ChangeOnResume {
 };
 ChangeOnResume change_on_resume(const std::string& key);
 
-// Compares the configuration of a run with the one it is resumed with. Returns one line for each change to report. A
-// precision of `automatic` in `now` means the precision of `then`. Throws UserError naming the key and both values if a
-// change is not allowed. `overrides` as in RunRequest.
+// Compares the configuration of a run with the configuration with which it is resumed. Returns one line for each change
+// to report. A precision of `automatic` in `now` means the precision of `then`. `overrides` as in RunRequest. Throws
+// UserError that names the key and both values if a change is not allowed.
 std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
                                        const std::vector<std::string>& overrides);
 

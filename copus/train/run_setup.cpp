@@ -56,9 +56,9 @@ void verify_together(const Checkpoint& checkpoint, World& world) {
 
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks) {
   install_caching_allocator();
-  // Limits memory on the CPU. A run that a policy or a command moves may try to use more memory than there is, and must
-  // notice that before the machine does. GPUs report it themselves. On the modelled clock the described memory is that
-  // of other devices.
+  // Limits the memory of the process on a CPU. A run that a policy or a command moves may try to use more memory than
+  // there is, and must fail before the machine runs out. GPUs report a lack of memory themselves. On the modelled clock
+  // the described memory belongs to other devices, so it sets no limit here.
   if (device.is_cpu() && !config.cluster.is_modelled()) {
     set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
   }

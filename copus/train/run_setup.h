@@ -13,7 +13,7 @@
 namespace copus {
 
 // Sets up this process' memory and threads for a run. `local_ranks` ranks share the machine's cores. Returns whether
-// each of their threads has a core.
+// each of these ranks' threads has a core.
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks);
 
 // Checks that the job of a modelled clock could begin. Its devices do not exist, so they cannot report a lack of memory
@@ -26,12 +26,12 @@ struct StateBytes {
   double of_machine = 0;  // of all ranks of one machine
 };
 
-// The bytes that a rank holds, and those of its machine. Ranks of a pipeline hold unequal parts. If the job runs on
-// several machines, each counts as if it held a share of all state in proportion to its ranks.
+// The bytes that a rank holds, and the bytes that its machine holds. Ranks of a pipeline hold unequal parts. If the job
+// runs on several machines, each machine counts as if it held a part of all state in proportion to its ranks.
 StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank, int64_t local_ranks);
 
-// Checks that no rank of a layout holds only a part of a unit, elements that an optimizer with these slots must update
-// together. Throws UserError that names the tensor.
+// Checks that no rank of a layout holds only a part of a unit. A unit is a set of elements that an optimizer with these
+// slots must update together. Throws UserError that names the tensor.
 void check_units(const RunConfig& config, const Configuration& configuration, const std::vector<OptimizerSlot>& slots);
 
 // Checks, together with all ranks and before any of them allocates, that the machine has enough memory for their
@@ -45,13 +45,13 @@ void check_state_fits(const RunConfig& config, const Configuration& configuratio
 // files; then they would wait for each other forever or train a different model. Throws UserError.
 void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world);
 
-// Loads the state that the run begins with: that of its checkpoint, which all ranks verify together, or of a model
-// file. All ranks call it. Throws UserError if either is invalid, and if the ranks do not share the run directory.
+// Loads the state with which the run begins, from its checkpoint or from a model file. All ranks call it, and verify
+// the checkpoint together. Throws UserError if the file is invalid, or if the ranks do not share the run directory.
 void load_first_state(const RunPlan& plan, Trainer& trainer, World& world);
 
-// Whether the computing time of ranks shows which ranks are slow; the answer is the same on all ranks. It does not if
-// ranks share cores, on a GPU (the host knows when it issued an operation, not how long that took), and on the modelled
-// clock (all its ranks are equally fast). Rank 0 decides, since the machines may differ.
+// Returns whether the computing time of ranks shows which ranks are slow; the answer is the same on all ranks. It does
+// not if ranks share cores, on a GPU (the host knows when it issued an operation, not how long that took), and on the
+// modelled clock (all its ranks are equally fast). Rank 0 decides, since the machines may differ.
 bool agree_to_judge_speed(const RunConfig& config, at::Device device, bool have_cores, World& world);
 
 }  // namespace copus

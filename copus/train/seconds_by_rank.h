@@ -1,5 +1,5 @@
-// How long each rank computes, gathered on rank 0, which looks for stragglers. This is not urgent, so the ranks keep
-// their seconds and send those of several steps together.
+// Gathers the seconds for which each rank computes on rank 0, which looks for stragglers. This is not urgent, so the
+// ranks keep their seconds and send the seconds of several steps together.
 #pragma once
 
 #include <cstdint>

@@ -150,8 +150,8 @@ struct HeldBucket {
   }
 };
 
-// Whether this rank's copy counts. Of the data-parallel ranks that update the same elements and of replicas, the first
-// one's counts. Of a tied pair the embedding counts, not the head.
+// Returns whether this rank's copy of a parameter counts in the first sum. If several data-parallel ranks update the
+// same elements, or several ranks are replicas, only the first one counts. Of a tied pair only the embedding counts.
 bool is_counted(const LocalParameter& parameter, const Placement& placement) {
   const ParallelStrategy& strategy = placement.strategy;
   return !parameter.tied_copy && placement.here.tensor % parameter.sharding.replicas == 0 &&

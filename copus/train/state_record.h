@@ -1,6 +1,6 @@
-// The record of an arena (StateArena::write_record): everything but the tensors that a process needs to continue from
-// the training state in the arenas of a layout's ranks. Each rank writes it whenever something is decided, and before
-// it acts on the decision.
+// The record of an arena (StateArena::write_record). It contains all values outside of tensors that a process needs to
+// continue from the training state in the arenas of a layout's ranks. Each rank writes it whenever a step or a move is
+// decided, before it acts on the decision.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,8 +15,8 @@
 
 namespace copus {
 
-// How recent a record is. The arenas hold the state of the latest record: a rank writes a record of the next layout
-// before it releases the old one, and a record of the step before it changes weights.
+// The age of a record. The arenas hold the state of the latest record: a rank writes a record of the next layout before
+// it releases the old one, and a record of the step before it changes weights.
 struct RecordAge {
   int64_t loaded_in = -1;
   int64_t moves = 0;
@@ -35,15 +35,15 @@ struct FoundRecord {
   std::string text;
 };
 
-// The latest record that this process can read (StateArena::ended) of state that was loaded in epoch `loaded_in`.
-// `arena` may be null.
+// Returns the latest record that this process can read (StateArena::ended) of state that was loaded in epoch
+// `loaded_in`. `arena` may be null.
 FoundRecord latest_record(const StateArena* arena, int64_t loaded_in);
 
 // The latest epoch in such a record in which state was loaded; -1 if there is no record.
 int64_t latest_load_on_record(const StateArena* arena);
 
-// Restores `state` from the record. `state` then knows where the state of other processes lies, and has none of its
-// own. Throws InternalError if the weights there are not of `dtype`.
+// Restores `state` from the record. Afterwards `state` contains the addresses of other processes' state, and no state
+// of its own. Throws InternalError if the weights there are not of `dtype`.
 void take_record(std::string_view record, at::ScalarType dtype, SurvivingState& state);
 
 }  // namespace copus

@@ -15,9 +15,14 @@ namespace copus {
 
 namespace {
 
-// Layout of the message: the sums; rank 0's intent, factor on the learning rate (0: none), begin and seconds since
-// then; and what all ranks report about stopping. The other ranks send zeros in rank 0's fields, so the sum over ranks
-// holds rank 0's values. Doubles of rank 0 are sent as their bits.
+// Layout of the message:
+// - the sums;
+// - from rank 0: the intent, the factor on the learning rate (0: none), the time at which the step began, and the
+//   seconds since that time;
+// - one word for the reasons to stop that ranks report.
+//
+// Other ranks send zeros in rank 0's fields, so the sum over ranks holds rank 0's values. Rank 0's doubles are sent as
+// their bits.
 
 // Appends an exact sum as integers. Their sum over the ranks is the exact sum over the ranks.
 void append(std::vector<int64_t>& words, const ExactSum& sum) {
@@ -35,8 +40,8 @@ ExactSum take_sum(std::span<const int64_t>& words) {
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
 
-// Rank 0's intent is its configuration, then the rest. All words are 0 if there is no intent; no configuration is all
-// zeros.
+// The words of rank 0's intent: its configuration, then its other fields. All words are 0 if there is no intent; no
+// configuration is all zeros.
 constexpr size_t words_of_intent = num_configuration_fields + 3;
 
 std::array<int64_t, words_of_intent> to_words(const SwitchIntent& intent) {
@@ -60,8 +65,8 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
                       .inputs_hash = std::bit_cast<uint64_t>(rest[2])};
 }
 
-// What a rank reports about stopping, in one word: the reason if it is rank 0, and which signal it received, if any.
-// The sum over ranks contains all of that.
+// Encodes a rank's reason to stop in one word: the reason itself if it is rank 0, and the signal that it received, if
+// any. The sum of the words over ranks preserves all of them.
 constexpr int64_t one_interrupted = 1;
 constexpr int64_t one_terminated = int64_t{1} << 28;  // counts fewer than 2^28 ranks
 constexpr int64_t one_reason = int64_t{1} << 56;

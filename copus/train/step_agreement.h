@@ -63,12 +63,12 @@ struct LossSum {
   int64_t tokens = 0;
 };
 
-// Mean loss per token over everything that the ranks have evaluated, for each of `sums`, which differ by rank. Every
-// rank calls it. Empty for sums without tokens.
+// Returns, for each of `sums`, the mean loss per token over everything that the ranks have evaluated; empty for sums
+// without tokens. `sums` differ by rank. Every rank calls it.
 std::vector<std::optional<double>> agree_on_mean_losses(const std::vector<LossSum>& sums, Communicator& everyone);
 
-// The obstacle of the first rank that has one, in words that name the rank; empty if no rank has one. A difference
-// between the ranks' `alike` is an obstacle as well. Every rank calls it.
+// Returns the obstacle of the first rank that has one, in words that name the rank. If the values of `alike` differ
+// between the ranks, that is an obstacle too. Empty if there is none. Every rank calls it.
 std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone);
 
 // Returns rank `from`'s text on all ranks. Every rank calls it.

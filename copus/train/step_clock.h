@@ -1,5 +1,5 @@
-// Clocks of a trainer's steps. The run's clock gives the duration in a step's record. The other ranks use the real
-// clock to notice a stalled rank.
+// Clocks of a trainer's steps. Rank 0's clock is the run's clock and gives the duration in a step's record. The other
+// ranks use the real clock to notice a stalled rank.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ class StepClock {
  public:
   explicit StepClock(World& world) : world_(world) {}
 
-  // Begins a step. The step's time on the rank's clock, from begun_at() on, includes the time after the previous step's
-  // agreement, but not what leave_out() ran.
+  // Begins a step. On the rank's clock the step lasts from begun_at() on. It includes the time since the previous
+  // step's agreement, except the work that ran in leave_out().
   void begin() {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);

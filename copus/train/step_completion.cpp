@@ -22,9 +22,9 @@ int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
   return state.configuration.global_batch * config_.train.sequence_length;
 }
 
-// The schedule's rate at its reference batch, times the factor for the current batch (which Goodput also uses) and the
-// optimizer's own factor. If time limits the run, the step takes rank 0's time, which is decided together with the
-// step's numbers: ranks that have failed may not know any other time.
+// Returns the learning rate of an update: the schedule's rate at its reference batch, times the factor for the current
+// batch (which Goodput also uses) and the optimizer's own factor. If time limits the run, the schedule uses rank 0's
+// time, which is decided together with the step's numbers: ranks that have failed may not know any other time.
 double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state,
                                      double optimizer_factor) const {
   const int64_t tokens = state.consumed_tokens + tokens_per_step(state);
@@ -118,10 +118,10 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   return record;
 }
 
-// Computes the norms per sample. The gradients are those of the sum of token losses over the tokens of the whole global
-// batch of B samples. A sample's own gradient is therefore B times its contribution, however many of its tokens carry
-// loss: the mean of B such gradients is the step's gradient. The mean over a small batch of b samples is B / b times
-// the contribution of these samples.
+// Computes the norms per sample. The gradients belong to the sum of token losses divided by the tokens of the whole
+// global batch of B samples. A sample's own gradient is therefore B times its contribution, however many of its tokens
+// carry loss: the mean of B such gradients is the step's gradient. The mean gradient of a small batch of b samples is B
+// / b times the contribution of these samples.
 std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement& agreed, TrainingState& state) const {
   const Configuration& configuration = state.configuration;
   const ProbePlan plan = plan_probe(config_, configuration, state.step + 1, true);

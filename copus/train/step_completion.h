@@ -1,6 +1,6 @@
-// Applies a step to the progress of a run once all ranks have agreed on its numbers: the resulting update, and the
-// counters, averages and record after it. It needs no tensors, so a process that has not computed the step can complete
-// it exactly like those that have.
+// Applies a step to the progress of a run once all ranks have agreed on its numbers. It computes the update, the
+// counters and averages after it, and the record. It needs no tensors, so a process that has not computed the step can
+// complete it exactly like the processes that have.
 #pragma once
 
 #include <cstdint>

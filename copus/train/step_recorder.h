@@ -54,8 +54,8 @@ class StepRecorder {
   // Records that the rank only waits from here on, at `place`.
   void wait_at(const std::string& place);
 
-  // Runs `wait` at `place`. The interrupted computation or wait continues afterwards, as the same event. Reports
-  // nothing before the first place of the run.
+  // Runs `wait`, during which the rank is at `place` (words for a message). The interrupted computation or wait
+  // continues afterwards, as the same event. Reports nothing before the first place of the run.
   template <class Wait>
   void wait_aside(const std::string& place, const Wait& wait) {
     if (told_.empty()) return wait();

@@ -10,14 +10,14 @@ namespace copus {
 // together, to pause, to let ranks join or leave, to write a checkpoint that was not scheduled, or to train branches.
 enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint, calibrate };
 
-// While it exists, it catches the stop signals (copus/base/stop_signals.h), so that a run can finish its step and write
-// a checkpoint instead of being killed. A second SIGINT or SIGTERM ends the process at once, even within a step. A
-// second SIGTERM counts only if it comes at least one second after the first, since launchers and schedulers may both
-// send one. At most one object of this class exists at a time.
+// Catches the stop signals (copus/base/stop_signals.h) as long as an object exists, so that a run can finish its step
+// and write a checkpoint instead of being killed. A second SIGINT or SIGTERM ends the process at once, even within a
+// step. A second SIGTERM counts only if it comes at least one second after the first, since launchers and schedulers
+// may both send one. At most one object of this class exists at a time.
 class StopRequest {
  public:
-  // `max_seconds`: limit of wall-clock time since `start`; 0: no limit. Construct it when this process has set itself
-  // up: the time since the process started is taken as an estimate of how long its end will take.
+  // `max_seconds` limits the wall-clock time since `start`; 0: no limit. Construct the object when this process has set
+  // itself up: the time that this took serves as an estimate of the time that the end of the process will take.
   explicit StopRequest(double max_seconds,
                        std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   ~StopRequest();
@@ -28,8 +28,8 @@ class StopRequest {
   // which turns this off.
   static void tell_user(bool tells);
 
-  // Returns the reason to stop. The time limit is reached when less time remains than `reserve_seconds` plus the end of
-  // the process.
+  // Returns the reason to stop. The time limit is reached when the remaining time is shorter than `reserve_seconds`
+  // plus the time that the process needs to end.
   StopReason reason(double reserve_seconds) const;
 
   // Expected duration in seconds of the end of the process.

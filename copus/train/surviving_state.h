@@ -1,14 +1,14 @@
-// What a process takes from one epoch of a job into the next when ranks have failed, joined or left: the progress of
-// training, and the training state, whose arenas outlive the processes that filled them.
+// The state that a process keeps from one epoch of a job to the next when ranks have failed, joined or left: the
+// progress of training, and the training state, whose arenas outlive the processes that filled them.
 //
-// Nothing in it is half done. A step is decided once one rank has the numbers that all ranks agree on. A rank changes
+// Nothing in it is half done. A step is decided once one rank has the numbers on which all ranks agree. A rank changes
 // its weights only when all ranks have the numbers, and its journal records how far the update has come. A move is
 // decided once one rank knows that all ranks have their part of the new layout. A rank releases the old layout only
 // when all ranks know that. The remaining ranks can therefore find out what was decided and complete it, also for ended
 // ranks.
 //
 // Whenever the progress of training changes, each rank writes it into the record of its arena (state_record.h). If no
-// other process remains, new processes read it there.
+// other process remains, new processes read the progress there.
 #pragma once
 
 #include <ATen/core/Tensor.h>

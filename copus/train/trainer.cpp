@@ -29,8 +29,8 @@ Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
                        std::ssize(plan.micro_batches));
 }
 
-// Pads the last held-out samples with sequences without loss, if they are too few for sequence-parallel ranks to share
-// their tokens evenly. Returns the resulting number of sequences.
+// Returns the number of held-out sequences. It includes sequences without loss that pad the last samples, if these are
+// too few for sequence-parallel ranks to share their tokens evenly.
 int64_t fill_up(Batch& batch, int64_t sequences, const Configuration& configuration, int64_t sequence_length) {
   const ParallelStrategy& strategy = configuration.strategy;
   if (!strategy.sequence_parallel || sequences * sequence_length % strategy.tensor_parallel == 0) return sequences;
@@ -376,8 +376,8 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   const StepGradients gradients =
       modelled_ ? compute_modelled_gradients(plan, loss_scale) : compute_gradients(plan, loss_scale);
   recorder_.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer}, "the gradient's norm");
-  // The only place where the host waits for a GPU, as every rank must before the ranks agree. The norm is the last of
-  // the device's work, so everything before it is done as well.
+  // Only here does the host wait for a GPU. Every rank must do so before the ranks agree. The norm is the last of the
+  // device's work, so all earlier work is done as well.
   report.squared_norm = model_->optimizer->squared_gradient_norm();
   report.small_squared_norms = gradients.small_squared_norms;
   report.small_squared_norms.add(model_->probe.take());

@@ -187,8 +187,9 @@ class Trainer {
     std::future<PreparedRelayout> preparation = {};  // only for a change of layout
   };
 
-  // Gradients of a step before the ranks agree: the losses of its micro-batches, as the executor returns them, and the
-  // squared norms of smaller batches that have been read so far.
+  // The results of a step on this rank before the ranks agree, apart from the gradients in the main buffers: the losses
+  // of its micro-batches, as the executor returns them, and the squared norms of smaller batches that have been read so
+  // far.
   struct StepGradients {
     std::vector<at::Tensor> losses;
     ExactSum small_squared_norms;

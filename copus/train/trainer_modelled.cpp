@@ -7,8 +7,9 @@
 namespace copus {
 
 // Leaves the sum of all gradients in the main gradients, which must be zero before. If the modelled job would measure
-// norms of its data-parallel ranks' gradients, this computes the ranks' shares one after another. Each share has its
-// own prefix if the ranks would measure prefixes. How a share is split into micro-batches affects only rounding.
+// norms of its data-parallel ranks' gradients, this function computes the samples of each data-parallel rank (a share
+// of the step) one after another. Each share has its own prefix if the ranks would measure prefixes. How a share is
+// split into micro-batches affects only rounding.
 Trainer::StepGradients Trainer::compute_modelled_gradients(const ProbePlan& plan, double loss_scale) {
   StepGradients gradients;
   std::vector<at::Tensor> sums;  // by bucket: sums over all shares before the latest
@@ -51,8 +52,9 @@ void Trainer::run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSo
   gradients.small_squared_norms.add(model_->probe.take());
 }
 
-// Reads the samples of one share of the step, in micro-batches of the executed size. If the probe reads a prefix, the
-// first micro-batch has the size of that prefix.
+// Returns the samples that data-parallel rank `share` of the modelled job reads in this step, as micro-batches of
+// executed_.micro_batch samples, the size that this process really trains with. If the probe reads a prefix, the first
+// micro-batch has the size of that prefix.
 std::vector<MicroBatch> Trainer::read_share(ProbeSource source, const ProbePlan& plan, int64_t share, int64_t samples,
                                             double loss_scale) const {
   std::vector<MicroBatch> micro_batches;

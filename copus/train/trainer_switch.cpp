@@ -30,8 +30,7 @@ void refuse(SwitchReport& report, SwitchReport::Outcome outcome, const Obstacle&
   report.is_lack_of_memory = obstacle.is_lack_of_memory;
 }
 
-// Checks that the state is consistent before a move. Damage from before is not the move's fault, and the move would
-// spread it.
+// Checks that the state is consistent before a move. The move would spread earlier damage, and would be blamed for it.
 void check_whole(const StateHash& state, const SwitchReport& report) {
   const auto damage = state.damage();
   if (!damage) return;
@@ -148,8 +147,8 @@ std::optional<Obstacle> Trainer::obstacle_to(const Configuration& configuration)
   return std::nullopt;
 }
 
-// Connects the groups of a layout in addition to those of the current one. Every rank calls it and returns the same
-// result.
+// Connects the groups of a layout in addition to the groups of the current one. Every rank calls it and returns the
+// same result.
 std::optional<Obstacle> Trainer::open_groups(const Configuration& configuration) {
   std::vector<GroupUse> groups = groups_of(config_, this->configuration());
   const std::vector<GroupUse> new_groups = groups_of(config_, configuration);
@@ -226,8 +225,9 @@ std::optional<SwitchReport> Trainer::switch_if_due() {
   report.phase_seconds = phases.end();
   report.pause_seconds = pending.opening_seconds + world_.clock().now() - begin;
   if (intent.configuration.strategy != report.from.strategy) {
-    // Takes the numbers of the slowest rank for all ranks. The run's clock is rank 0's, which also counts the wait for
-    // the other ranks to end their steps. It advances by at least the longest pause of any rank.
+    // Sets the times of the switch on all ranks to the times of the slowest rank. The run's clock is rank 0's, which
+    // also counts the wait until the other ranks have ended their steps. It advances by at least the longest pause of
+    // any rank.
     const double by_clock =
         world_.rank() == 0 ? pending.opening_seconds + world_.clock().now() - arrived : report.pause_seconds;
     std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds,
@@ -258,8 +258,8 @@ TrainingState Trainer::state_after(const SwitchIntent& intent) const {
   return state;
 }
 
-// Tells all ranks where the state now lies. If the state survives failures, no rank releases the old layout until all
-// ranks know that all have the new one.
+// Sends the addresses of the moved state to all ranks. If the state survives failures, no rank releases the old layout
+// until all ranks know that all have the new one.
 void Trainer::settle_after_move(const std::vector<BucketState>& state, const TrainingState& training) {
   const std::vector<int64_t> processes = mover_.state_in_arenas().processes;
   if (!survives_) return settle(state, processes);

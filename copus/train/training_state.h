@@ -1,5 +1,5 @@
-// Progress of a run apart from its tensors: everything that a checkpoint must hold beside weights and optimizer slots
-// so that training continues bitwise.
+// The progress of a run. A checkpoint contains it together with weights and optimizer slots, so that training continues
+// bitwise.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A journal of the optimizer's update, in memory that outlives its process: how far the update has come, and the
-// previous contents of the piece in progress. After the process has died, another process that maps this memory can
+// A journal of the optimizer's update, in memory that outlives its process. It records how far the update has come, and
+// the previous contents of the piece in progress. After the process has died, another process that maps this memory can
 // continue the update at that point, to the same bits.
 #pragma once
 
@@ -11,13 +11,13 @@ namespace copus {
 
 class UpdateJournal {
  public:
-  // Number of elements that an update changes at once if it may split anywhere. This is enough work for several
-  // threads, and few enough that the elements and their copy stay in a cache, so the copy needs no extra pass over
-  // memory.
+  // The number of elements that an update changes at once if it may split anywhere. It is large enough to keep several
+  // threads busy. It is small enough that the elements and their copy stay in a cache, so the copy needs no extra pass
+  // over memory.
   static constexpr int64_t piece_elements = int64_t{32} << 10;
 
-  // The size in bytes of a journal, which must be zero before the first use. The optimizer changes at most `elements`
-  // elements at once, of up to 8 bytes each, in master weights and slots.
+  // Returns the size in bytes of a journal, which must be zero before the first use. The optimizer changes at most
+  // `elements` elements at once, of up to 8 bytes each, in master weights and slots.
   static int64_t bytes(int64_t elements, size_t num_slots);
   // The journal in this memory, which has the size that bytes() gives, is aligned to 64 bytes, and outlives this
   // object.

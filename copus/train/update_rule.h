@@ -20,8 +20,8 @@ struct WeightUpdate {
   OptimizerScalars scalars = {};   // the optimizer's scalars after this update
 };
 
-// How an optimizer determines the numbers of its updates. By default they depend only on the learning rate. Batches are
-// in samples.
+// Computes the scalars and factors of an optimizer's updates. By default they depend only on the learning rate. Batches
+// are in samples.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;

@@ -1,5 +1,6 @@
-// How a command of this room measures with several ranks. It starts them as processes of this program, each rank does
-// the job that the command names, and the command gets rank 0's result. README.md explains how to add a job.
+// The way in which a command of this room measures with several ranks. The command starts them as processes of this
+// program, each rank does the job that the command names, and the command gets rank 0's result. README.md explains how
+// to add a job.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 
 namespace copus {
 
-// The work of a rank, given the request of the command that started it, which is the same for all ranks. Rank 0's
-// result counts; the others' are dropped.
+// The work of a rank. Its argument is the request of the command that started it, which is the same for all ranks. Only
+// rank 0's result is used.
 using RankJob = nlohmann::json (*)(const nlohmann::json& request, const RankEnvironment& environment);
 using RankJobs = std::map<std::string, RankJob>;  // by name
 

@@ -13,8 +13,8 @@ namespace copus {
 // Prints one line, each cell in a column of its width: right-aligned, or left-aligned if the width is negative.
 void print_cells(std::span<const int> widths, const std::vector<std::string>& cells);
 
-// "12.3 ms (11.9 to 12.8)": the median and the lower and upper quartiles, each times `factor` in printf's `format`, and
-// the unit.
+// Returns a text such as "12.3 ms (11.9 to 12.8)": the median and the lower and upper quartiles, each times `factor` in
+// printf's `format`, and the unit.
 std::string format_quartiles(const char* format, const Quartiles& values, double factor, const char* unit = "");
 
 // Field `name` of a JSON object is the median; NAME_quartiles is a list of the lower and the upper quartile.

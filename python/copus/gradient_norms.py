@@ -1,7 +1,7 @@
-"""This rank's share in the squared norm of a gradient, for any parallelism of the parameters.
+"""This rank's part of the squared norm of a gradient, for any parallelism of the parameters.
 
 A copy is a whole gradient. Data parallelism has one copy on each rank, FSDP2 one over all ranks, tensor parallelism one
-over the ranks of each replica. The shares of all ranks add up to the mean squared norm of the copies; every number of
+over the ranks of each replica. The parts of all ranks add up to the mean squared norm of the copies; every number of
 the model counts once. If the copies are already reduced and so equal, the mean is the squared norm itself.
 """
 
@@ -51,9 +51,9 @@ class Layout:
 def find_layout(
     parameters: list[Tensor], ranks: int, data_parallel: int | None = None, pipeline_stages: int = 1
 ) -> Layout:
-    """Finds how many replicas of the model `ranks` ranks hold, from the parameters' meshes.
+    """Returns the number of replicas of the model that `ranks` ranks hold, from the parameters' meshes.
 
-    If the meshes do not tell, `data_parallel` must be given.
+    If the meshes do not determine it, `data_parallel` must be given.
     """
     sharded_by_fsdp = _data_parallelism_of_fsdp()
     model_parallel, shards = 1, 1
@@ -126,10 +126,11 @@ def _model_parallelism(mesh: "torch.distributed.DeviceMesh") -> int:
 
 
 def squared_norm_share(parameters: list[Tensor], layout: Layout) -> Tensor | None:
-    """Returns this rank's share, a float64 scalar on the gradients' device; None if no parameter has a gradient.
+    """Returns this rank's part of the squared norm, a float64 scalar on the gradients' device; None if no parameter has
+    a gradient.
 
     A parameter without a gradient counts as zero. Norms of single tensors are accumulated in float32, their squares in
-    float64. It does not wait for the device. Gradients that are partial sums over a mesh (those of sequence-parallel
+    float64. It does not wait for the device. Gradients that are partial sums over a mesh (as for sequence-parallel
     weights) are first summed by a collective of the mesh's ranks, so call it on all of them.
     """
     gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
@@ -197,7 +198,8 @@ def squared_norm(tensors: list[Tensor]) -> Tensor:
 
 
 def norm_and_share(norm: Tensor | float, layout: Layout) -> tuple[Tensor | float | None, Tensor | float | None]:
-    """Returns the norm if it is that of the whole gradient, otherwise None and this rank's share of its square.
+    """Returns the norm if it is the norm of the whole gradient; otherwise None and this rank's part of the squared
+    norm.
 
     FSDP2's clip_grad_norm_ returns a DTensor of partial norms. Its parts are used directly, without a collective.
     """

@@ -35,8 +35,8 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-// The structure of NCCL 2.18, the first version with ncclCommSplit. Later libraries accept it: they copy `size` bytes,
-// and give settings newer than `version` their defaults (NCCL, init.cc, parseCommConfig).
+// The structure of NCCL 2.18, the first version with ncclCommSplit. Later libraries accept it. They copy `size` bytes,
+// and use their defaults for settings that are newer than `version` (NCCL, init.cc, parseCommConfig).
 struct NcclConfig {
   static constexpr int undefined = INT_MIN;  // the library decides
 

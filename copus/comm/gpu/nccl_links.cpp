@@ -31,8 +31,8 @@ constexpr std::chrono::milliseconds watch_interval{20};
 constexpr std::chrono::microseconds poll_interval{100};
 // How long abort() waits for a call of NCCL to return by itself.
 constexpr std::chrono::seconds abort_patience{1};
-// An operation that takes longer is waiting for other ranks. The host of its rank will soon be blocked too, by a full
-// device queue or because it needs a result. That rank must not count as stalled.
+// An operation that takes longer than this is waiting for other ranks. The host of its rank will soon be blocked too,
+// by a full device queue or because it needs a result. That rank must not count as stalled.
 constexpr std::chrono::seconds longest_run{1};
 // When a rank dies, NCCL notices a broken connection, and health reports the dead rank shortly after. NCCL's error is
 // held back this long in favour of health's report.
@@ -339,12 +339,12 @@ int64_t NcclLinks::warm_up_bytes(const NcclPlan::Change& change) const {
   return bytes;
 }
 
-// NCCL connects at the first operation that uses an algorithm (NCCL_RUNTIME_CONNECT; since 2.22 for each algorithm
-// separately), and the host then waits until all members have reached it. During a step, each rank may reach its groups
-// in another order, so ranks would deadlock. Therefore the first operations take place here: of every kind, and in
-// sizes from the smallest to the layout's largest, because the size determines the algorithm. A message here connects
-// everything that later messages may use. Exchanges connect at the first message of each pair, which both members reach
-// together.
+// Warms up the communicators. NCCL connects at the first operation that uses an algorithm (NCCL_RUNTIME_CONNECT; since
+// 2.22 for each algorithm separately), and the host then waits until all members have reached it. During a step, each
+// rank may reach its groups in another order, so ranks would deadlock. Therefore the first operations take place here.
+// They are of every kind, in sizes from the smallest to the layout's largest, because the size determines the
+// algorithm. A message here makes all connections that later messages may use. Exchanges connect at the first message
+// of each pair, which both members reach together.
 void NcclLinks::warm_up(const NcclUse& use, void* memory) {
   switch (use.kind) {
     case NcclUse::Kind::exchanges:
@@ -499,13 +499,13 @@ bool NcclLinks::take_calls(std::unique_lock<std::mutex>& lock) const {
   return true;
 }
 
-// All aborts form one NCCL group: an abort frees memory and therefore waits for all kernels of the device, including
-// those of the next communicator. The parent has no kernels. It is not in the group, because until 2.22 a group could
+// All aborts form one NCCL group. An abort frees memory and therefore waits for all kernels of the device, including
+// kernels of the next communicator. The parent has no kernels. It is not in the group, because until 2.22 a group could
 // not mix blocking communicators and others.
 //
-// An abort frees its communicator, so it must not be used on one inside which the main thread is. NCCL 2.28.7 and later
-// can call that thread out of it. In older versions the thread stays there, and the watchdog (health/watchdog.h) or the
-// launcher, which end ranks that do not leave, end the process.
+// An abort frees its communicator, so a communicator inside which the main thread is must not be aborted. NCCL 2.28.7
+// and later can call that thread out of it. In older versions the thread stays there, and the process is ended by the
+// watchdog (health/watchdog.h) or by the launcher, which end ranks that do not leave.
 void NcclLinks::abort() {
   const std::scoped_lock one_at_a_time(aborting_);
   std::unique_lock lock(calls_, std::defer_lock);

@@ -1,5 +1,5 @@
-// One rank's NCCL communicators. They are opened and closed together with those of the other ranks, run operations on
-// their own streams, are monitored while operations are under way, and are aborted when the job has failed.
+// One rank's NCCL communicators. All ranks open and close theirs together. Communicators run operations on their own
+// streams, are monitored while operations are under way, and are aborted when the job has failed.
 #pragma once
 
 #include <atomic>
@@ -26,16 +26,16 @@
 
 namespace copus {
 
-// Used by the rank's main thread. Another thread monitors: it ends the job if an operation misses its deadline or NCCL
-// reports an error by itself. When the job has failed for any reason, it aborts all communicators, so that no stream
-// waits any longer.
+// The communicators, used by the rank's main thread. Another thread monitors them. It ends the job if an operation
+// misses its deadline or NCCL reports an error by itself. When the job has failed for any reason, it aborts all
+// communicators, so that no stream waits any longer.
 class NcclLinks {
  public:
   // Every rank makes its own at the same time. `host` outlives this object.
   NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
             int64_t kept_bytes);
-  // Waits for what is under way and closes everything, in the same order on every rank. Aborts instead if the job has
-  // failed, or if an exception ends this rank.
+  // Waits for the operations under way and closes all communicators, in the same order on every rank. Aborts instead if
+  // the job has failed, or if an exception ends this rank.
   ~NcclLinks();
   NcclLinks(const NcclLinks&) = delete;
   NcclLinks& operator=(const NcclLinks&) = delete;
@@ -46,8 +46,9 @@ class NcclLinks {
   // Throws InternalError if the use was not prepared.
   void check_prepared(const NcclUse& use) const;
 
-  // Starts an NCCL operation on the communicator of `use`, after the work in the current stream. Messages to the user
-  // call it `what`: "all_reduce". `issue` makes one NCCL call, or several in one group, and returns the result.
+  // Starts an NCCL operation on the communicator of `use`, after the work in the current stream. `what` names the
+  // operation in messages to the user: "all_reduce". `issue` makes one NCCL call, or several in one group, and returns
+  // the result.
   Work start(const NcclUse& use, const char* what, const std::function<NcclResult(NcclComm*, void* stream)>& issue);
 
   const NcclInterface& nccl() const { return nccl_; }
@@ -124,8 +125,8 @@ class NcclLinks {
   double split_seconds_ = 0;  // the same on all ranks: of the slowest rank
   std::vector<DeviceRuntime::Stream> free_streams_;
 
-  // Held during every NCCL call and every change of what it protects. A call that waits for other ranks holds it for
-  // long. abort() then continues without it and skips the communicator that the call uses.
+  // The mutex of all NCCL calls and of the members below it. A call that waits for other ranks holds it for a long
+  // time. abort() then continues without it and skips the communicator that the call uses.
   std::mutex calls_;
   std::atomic<NcclComm*> inside_ = nullptr;  // the communicator of the current call
   std::atomic<bool> aborted_ = false;        // no new call begins

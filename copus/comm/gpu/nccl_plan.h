@@ -57,8 +57,8 @@ class NcclPlan {
     bool empty() const { return close.empty() && open.empty() && warm.empty(); }
   };
 
-  // Opens what these groups need. Open communicators may stay open. The order of the list does not matter, and groups
-  // of one need nothing. Throws InternalError for a group that has a rank twice or a rank beyond the world.
+  // Opens the communicators that these groups need; others may stay open. The order of the list does not matter, and
+  // groups of one rank need nothing. Throws InternalError for a group that has a rank twice or a rank beyond the world.
   Change prepare(const std::vector<GroupUse>& groups, const Bytes& bytes);
   // Reverts the opening and the warming up in a change that was not carried out.
   void withdraw(const Change& change);

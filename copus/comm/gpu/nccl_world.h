@@ -1,5 +1,5 @@
-// The world of a job whose ranks have a GPU each, over any world that connects their processes. Device memory travels
-// over NCCL (RCCL on AMD GPUs). Host memory, health and clock are those of the host's world.
+// The world of a job whose ranks have a GPU each, built on any world that connects their processes. Device memory
+// travels over NCCL (RCCL on AMD GPUs). Host memory, health and clock belong to the underlying world.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace copus {
 
-// The limit of device memory for NCCL communicators that a rank keeps although its current layout does not use them,
-// for returning to earlier layouts. World::communicator_bytes counts them.
+// The limit of the device memory of unused NCCL communicators. A rank keeps communicators that its current layout does
+// not use, in case the job returns to an earlier layout. World::communicator_bytes counts them.
 inline constexpr int64_t kept_nccl_bytes = int64_t{1} << 30;
 
-// Every rank calls this at the same time, on the thread and with the device on which it will compute. No two ranks may
-// have the same GPU. Groups must be prepared (World::prepare), for the kinds of operations that they will use, before
-// device memory travels in them; otherwise throws InternalError. An operation that is not done after `wait_seconds`
-// ends the job, and so does an error that NCCL reports. Every later call throws that failure. Throws UserError if the
-// library cannot be loaded.
+// Makes the world. Every rank calls this at the same time, on the thread and with the device on which it will compute.
+// No two ranks may have the same GPU. Before device memory travels in a group, the group must be prepared
+// (World::prepare) for the kinds of operations that it will use; otherwise the operation throws InternalError. An
+// operation that is not done after `wait_seconds` ends the job, and so does an error that NCCL reports. Every later
+// call throws that failure. Throws UserError if the library cannot be loaded.
 std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime,
                                  double wait_seconds = default_wait_seconds);
 

@@ -30,8 +30,8 @@ class PinnedPool {
   // Waits for copies under way.
   ~PinnedPool();
 
-  // Returns a buffer of at least `bytes`, with arbitrary content. There are as many buffers as were ever in use at
-  // once.
+  // Returns a buffer of at least `bytes`, with arbitrary content. The pool grows to the largest number of buffers that
+  // were in use at once.
   Buffer take(int64_t bytes);
   // Returns a buffer to the pool. take() reuses it after the event, if there is one.
   void give_back(Buffer buffer, std::shared_ptr<const DeviceRuntime::Event> in_use_until);

@@ -1,10 +1,10 @@
-// Device memory through pinned host memory. Starting an operation waits until the device has reached it and copies its
-// input to the host. Waiting for it copies its result to the device; later work on the stream runs after that copy. In
-// between, the group that connects the processes treats the data like any host memory: it sums in its order, runs one
-// operation after another and applies its deadlines.
+// A world whose device memory travels through pinned host memory. When an operation starts, the host waits until the
+// device has reached it, and copies its input to the host. The wait for the operation copies its result to the device;
+// later work on the stream runs after that copy. In between, the data are ordinary host memory for the underlying
+// group, which connects the processes: the group's order of sums, queue of operations and deadlines apply.
 //
-// Because the host waits, the device may run out of work. This world is meant for ranks that share a device, which can
-// then work for the other ranks.
+// Because the host waits, a device may run out of work. This world is meant for ranks that share a device, so that the
+// device can meanwhile work for another rank.
 #include <algorithm>
 #include <bit>
 #include <functional>

@@ -1,9 +1,9 @@
-// Points at which tests inject faults into a process: every place that a rank publishes. So a new place is also a new
-// fault point.
+// Points at which tests inject faults into a process. They are the calls of Health::set_place, in which a rank says
+// where it is, so a new place is also a new fault point.
 //
 // COPUS_FAULT="PLACE@PROCESS#N:KIND", several separated by ';': the process with this number (COPUS_PROCESS, initially
-// its rank) suffers the fault when it is at a place that contains PLACE for the N-th time. KIND is KILL, STOP, TERM,
-// INT, PAUSE (stopped for three seconds), or HANG (the thread stops, the process stays alive). With
+// its rank) suffers the fault when it is for the N-th time at a place whose text contains PLACE. KIND is KILL, STOP,
+// TERM, INT, PAUSE (stopped for three seconds), or HANG (the thread stops, the process stays alive). With
 // COPUS_FAULT_LOG=FILE all places are appended to the file as "PROCESS PLACE".
 #pragma once
 

@@ -1,5 +1,5 @@
-// Health for ranks without shared memory: this rank's own state, and its part in the tree along which ranks monitor
-// each other (tree_member.h). Derived classes transport the texts to its neighbours.
+// Health for ranks without shared memory: the state of this rank, and the rank's part in the tree along which ranks
+// monitor each other (tree_member.h). Derived classes transport the texts to its neighbours.
 #pragma once
 
 #include <chrono>

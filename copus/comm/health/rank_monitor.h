@@ -1,5 +1,5 @@
-// Decides from the signs of ranks whether one of them has failed: its process is gone or stopped, it sends no
-// heartbeats, it makes no progress, or all ranks wait for one another.
+// Decides whether a rank has failed: its process is gone or stopped, it sends no heartbeats, it makes no progress, or
+// all ranks wait for one another.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class RankMonitor {
               std::function<ProcessState(int64_t pid)> state_of_process = process_state,
               std::function<bool(int64_t pid)> is_runnable = has_runnable_thread);
 
-  // Checks all ranks, `seconds` after the previous check. Counts at most half a second of this time: if the checking
+  // Checks all ranks, `seconds` after the previous check, of which at most half a second counts. If the checking
   // process itself was stopped for longer, perhaps with the whole job, silence during that time means nothing.
   std::optional<FailureReport> look(double seconds);
 

@@ -17,8 +17,8 @@ namespace copus {
 // The cause in the report of report_own_error().
 inline constexpr const char* own_error_cause = "it ended with an error of its own";
 
-// The size in bytes of the health region for `size` ranks. The region must be aligned to 64 bytes and zero before its
-// first use.
+// Returns the size in bytes of the health region for `size` ranks. The region must be aligned to 64 bytes and zero
+// before its first use.
 int64_t health_bytes(int64_t size);
 
 // The signs of one rank that the others can see.
@@ -54,8 +54,8 @@ class SharedHealth : public Health {
   void beat();
   void leave();
 
-  // Announces the launcher, which sees processes end and reports failures to the user. Without a launcher, the first
-  // rank with a watchdog that reports a failure prints it to stderr.
+  // Announces that the ranks have a launcher, which sees processes end and reports failures to the user. Without a
+  // launcher, the first rank with a watchdog that reports a failure prints it to stderr.
   void become_launcher();
   void set_process(int64_t rank, int64_t pid);
   bool has_launcher() const;

@@ -246,8 +246,8 @@ void Composition::begin_next() {
   for (const int64_t process : lost_before_) {
     if (!processes_.at(process).leaving) replace(process);
   }
-  // Rank 0 must have been a member before. Newcomers with a smaller number than such a member are replaced by ones with
-  // a new number.
+  // Rank 0 must have been a member before. If a newcomer has a smaller number than such a member, a newcomer with a new
+  // number replaces it.
   for (const int64_t process : late) {
     kill(process);
     replace(process);
@@ -266,8 +266,8 @@ std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left
   return machines;
 }
 
-// Whether the next epoch has to wait for newcomers that can read the memory kept on these machines. Starts newcomers on
-// machines without any.
+// Returns whether the next epoch has to wait for newcomers that can read the memory kept on these machines. Starts
+// newcomers on machines without any.
 bool Composition::waits_for_newcomers(const std::set<int64_t>& machines) {
   const auto has = [&](int64_t machine, const auto& one_that) {
     return std::ranges::any_of(

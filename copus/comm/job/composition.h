@@ -1,6 +1,6 @@
-// Tracks the membership of a job whose ranks come and go: which processes are members of its epoch, which of them are
-// ready for the next one, and what its launcher has to do. Its inputs are events. It uses no processes, sockets or
-// clocks.
+// Tracks the membership of a job whose ranks come and go. It records which processes are members of the current epoch
+// and which of them are ready for the next one, and decides which actions the launcher has to take. Its inputs are
+// events. It uses no processes, sockets or clocks.
 #pragma once
 
 #include <compare>
@@ -36,24 +36,26 @@ class Composition {
   // A failed process, and every process of a failed job, has this long to end by itself, unless it reported an error of
   // its own.
   static constexpr double kill_after_seconds = 1.5;
-  // A process that reports an error of its own is still unwinding its stack. Only its exit code and its message tell
-  // whether the user made a mistake, so it gets more time, within the 5 s in which a job ends.
+  // The time that a process has to end after it has reported an error of its own, while it still unwinds its stack.
+  // Only its exit code and its message tell whether the user made a mistake, so it gets more time than others, within
+  // the 5 s in which a job ends.
   static constexpr double kill_after_own_error_seconds = 4;
   // Members have this long to leave an epoch, or two steps if that is longer.
   static constexpr double leave_within_seconds = 10;
   // Newcomers for which the others wait have this long to set themselves up.
   static constexpr double set_up_within_seconds = 120;
-  // If a newcomer ends before it is ready, another one is started at once. If that one ends early too, the next is
-  // started after the first pause, and each further one after twice the previous pause, up to the longest.
+  // Pauses before newcomers are started. If a newcomer ends before it is ready, another one is started at once. If that
+  // one ends early too, the next is started after the first pause. Each further pause is twice as long as the previous
+  // one, up to the longest.
   static constexpr double first_pause_seconds = 0.5;
   static constexpr double longest_pause_seconds = 300;
-  // If only newcomers can read the memory kept on a machine, this is the longest pause, and the total time during which
+  // Limits if only newcomers can read the memory kept on a machine: the longest pause, and the total time during which
   // newcomers are started.
   static constexpr double longest_pause_where_needed = 4;
   static constexpr double bring_back_within_seconds = 300;
 
-  // done: a member has ended in good order, or the last members have been released. Members end together when
-  // everything is done, so later failures of others do no harm. failed: the job ends as a failure.
+  // done: a member has ended in good order, or the last members have been released. Members end together when all work
+  // is done, so later failures of others do no harm. failed: the job ends as a failure.
   enum class Course { going_on, done, failed };
 
   // Processes 0 to size - 1 are the members of the first epoch, `members_per_machine` on each machine. If all members
@@ -76,11 +78,11 @@ class Composition {
   std::optional<int64_t> rank_of(int64_t process) const;             // empty: not a member
   const std::vector<int64_t>& lost() const { return lost_before_; }  // members of the previous epoch
   Course course() const { return course_; }
-  // Whether a failed job has nothing to lose: its ranks ended before training began, none of them by an error of its
-  // own, and nobody asked the job to end. All ranks can then be started again.
+  // Returns whether a failed job has nothing to lose: its ranks ended before training began, none of them by an error
+  // of its own, and nobody asked the job to end. All ranks can then be started again.
   bool can_begin_again() const;
-  // Whether a process takes part in the epoch, or has left it in good order and has not ended. A released process is no
-  // longer a member.
+  // Returns whether a process is a member of the epoch. It stays a member after it has left the epoch in good order,
+  // until it is released or ends.
   bool is_member(int64_t process) const { return is_member(processes_.at(process)); }
   // Whether this member has left the epoch in good order.
   bool is_ready(int64_t process) const;
@@ -97,19 +99,19 @@ class Composition {
   void becomes_ready(int64_t process);
   // If all remaining members want to leave, the job stops, because none would continue.
   void asks_to_leave(int64_t process);
-  // A member of the epoch has failed; it must end soon if it has not ended already. `by_own_error`: it reported the
-  // error itself.
+  // Records that a member of the epoch has failed; it must end soon if it has not ended already. `by_own_error`: it
+  // reported the error itself.
   void fails(int64_t process, bool by_own_error = false);
-  // The process has ended and been reaped. `in_good_order`: as a rank ends at the end of the job. A member that fails
-  // by an error of its own before training begins ends the job.
+  // Records that the process has ended and been reaped. `in_good_order`: it ended as ranks do at the end of a job. If a
+  // member fails by an error of its own before training begins, the job ends.
   void ends(int64_t process, bool in_good_order);
   // The machine of this process has gone or is leaving, so no replacement can be started.
   void cannot_be_replaced(int64_t process);
-  // A member leaves the epoch in good order without being asked: everything is done, and it waits for the others to
-  // leave.
+  // Records that a member has left the epoch in good order without being asked: all work is done, and it waits for the
+  // others to leave.
   void comes_to_the_end();
-  // A signal ends the job, or the remaining members cannot take over from those that leave. From then on no process
-  // joins or leaves, except newcomers that alone can read the memory kept on a machine.
+  // Ends the job after a signal, or because the remaining members cannot take over from those that leave. From then on
+  // no process joins or leaves, except newcomers that alone can read the memory kept on a machine.
   void stop();
   // After a second signal no process is started at all.
   void stop_at_once();
@@ -119,8 +121,8 @@ class Composition {
   void has_begun() { has_begun_ = true; }
   // Training has passed its latest step so far.
   void advances() { restarts_left_ = restarts_; }
-  // Time passes. The members' steps take up to `step_seconds`. At most half a second of `seconds` counts: if the
-  // launcher was stopped for longer, so were the other processes.
+  // Advances the time by `seconds`, of which at most half a second counts: if the launcher was stopped for longer, so
+  // were the other processes. `step_seconds` is an upper bound for the members' steps.
   void pass(double seconds, double step_seconds);
 
   // Returns the actions to take since the last call, in order.

@@ -52,8 +52,8 @@ struct FromLauncher {
   std::vector<KeptArena> kept = {};  // by the launcher of this machine
 };
 
-// What a launcher repeatedly sends to its ranks, through a separate socket (lifeline.h): that it is alive, or that an
-// epoch has failed.
+// The message that a launcher repeatedly sends to its ranks, through a separate socket (lifeline.h): that the launcher
+// is alive, or that an epoch has failed.
 struct FromLifeline {
   int64_t epoch = -1;
   std::optional<FailureReport> failure = {};
@@ -69,9 +69,9 @@ bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int 
                 const std::vector<KeptArena>& kept = {});
 bool send(const Descriptor& socket, const FromLifeline& message);
 
-// Returns the next message. Does not block; empty if there is none. Closes the socket if the other end is closed.
-// Throws InternalError if the bytes from the launcher are not a message. `arena` receives the descriptor that came with
-// the message, if any.
+// Returns the next message, or nothing if there is none; does not block. `arena` receives the descriptor that came with
+// the message, if any. Closes the socket if the other end is closed. Throws InternalError if the bytes from the
+// launcher are not a message.
 std::optional<FromRank> receive_from_rank(Descriptor* socket, Descriptor* arena = nullptr);
 std::optional<FromLauncher> receive_from_launcher(Descriptor* socket);
 std::optional<FromLifeline> receive_from_lifeline(Descriptor* socket);

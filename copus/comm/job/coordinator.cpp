@@ -41,8 +41,8 @@ std::optional<int> Coordinator::run(bool may_begin_again) {
     wait_for_news();
     take_signals();
     const double seconds = looks.next();
-    // Hears the news first, handles them later: a rank may have left the epoch because of a failure that is only
-    // noticed now.
+    // Reads all news before it handles ended processes: a rank may have left the epoch because of a failure that is
+    // only noticed now.
     const auto all_news = hear(seconds);
     look_at_health(seconds);
     end_stopped_newcomers(seconds);

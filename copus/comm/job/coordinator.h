@@ -1,6 +1,6 @@
 // The deciding launcher of a job whose ranks come and go, on one or several machines. It ends failed ranks, regroups
-// the others without them, and has replacements started. composition.h decides when to do what, and machine_processes.h
-// carries it out on each machine.
+// the others without them, and has replacements started. composition.h decides on the actions, and machine_processes.h
+// carries them out on each machine.
 #pragma once
 
 #include <chrono>

@@ -54,8 +54,8 @@ std::optional<FailureReport> ReportsWatch::look(double seconds) {
   return std::nullopt;
 }
 
-// A process's launcher knows best how it ended, and the rank itself knows its own error. If we killed it, that explains
-// nothing: there was an earlier reason. The rank's peers know its place.
+// Chooses the best report about a process. Its launcher knows best how it ended, the rank itself knows its own error,
+// and the rank's peers know its place. If we killed the process, that is no explanation: there was an earlier reason.
 FailureReport ReportsWatch::told_of(const FailureReport& judged, bool by_us) const {
   const Rank& rank = ranks_.at(judged.rank);
   FailureReport told = judged;

@@ -35,8 +35,8 @@ class EpochWatch {
   virtual bool has_left(int64_t rank) const = 0;  // in good order
   virtual bool is_stopped(int64_t rank) const = 0;
   virtual double longest_step_seconds() const = 0;
-  // Returns the report for the user about a rank whose process has ended. `judged`: its launcher's view; `by_us`: we
-  // killed the process.
+  // Returns the report for the user about a rank whose process has ended. `judged` is the report of the process'
+  // launcher. `by_us`: we killed the process.
   virtual FailureReport told_of(const FailureReport& judged, bool by_us) const = 0;
 
   // Events: a rank's process is known, was stopped or continued, and has ended.

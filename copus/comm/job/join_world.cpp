@@ -109,8 +109,8 @@ class RankStore {
   }
   std::string key(const std::string& name) const { return concat("copus/", environment_.attempt, "/", name); }
 
-  // The process that serves the store is gone or stopped. If it is the process that started this one, the launcher
-  // watch reports that, and meanwhile ends this process (launcher_watch.h).
+  // The process that serves the store is gone or stopped. If it also started this process, the launcher watch reports
+  // that and may end this process meanwhile (launcher_watch.h).
   [[noreturn]] void fail_without_store() {
     store_.reset();
     if (!environment_.launcher_serves_store) {

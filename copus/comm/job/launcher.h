@@ -30,8 +30,8 @@ struct RankEnvironment {
   bool launcher_serves_mpi = false;    // SLURM tells MPI libraries where the other ranks are (PMIx, PMI-2)
   bool has_agent = false;  // the parent of this process is torchrun's agent or SLURM's daemon, which outlives it
   std::string attempt;     // distinguishes restarts of a job, and jobs that meet at the same place
-  // From Copus' launcher: the inherited descriptor of the shared segment. -1 in a process that replaces another one; it
-  // gets a segment when it joins.
+  // The inherited descriptor of the shared segment, from Copus' launcher. It is -1 in a process that replaces another
+  // one; such a process gets a segment when it joins.
   int segment = -1;
   // From launch_healing_ranks: the inherited descriptor for Membership's communication with the launcher (-1: none),
   // and the number of this process.
@@ -51,31 +51,32 @@ std::optional<RankEnvironment> read_rank_environment();
 // The same with other variables: `lookup` returns a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
 
-// Joins the job that the environment describes. In a build with MPI, the ranks of mpirun connect over MPI, and so do
-// those of SLURM on several machines, unless SLURM does not serve MPI and a meeting place is named. All other ranks
+// Joins the job that the environment describes. In a build with MPI, the ranks of mpirun connect over MPI. So do
+// SLURM's ranks on several machines, unless SLURM does not serve MPI and a meeting place is named. All other ranks
 // connect over shared memory or, on several machines, over TCP. Throws UserError if the connection is not possible, and
 // RankFailure if ranks do not come within `wait_seconds`.
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds);
 // The name of that world's transport: "MPI", "TCP", "shared memory".
 const char* connection_of(const RankEnvironment& environment);
 
-// Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of the job:
-// that of rank 0, or 1 with one message on stderr if a rank died. Forwards SIGINT and SIGTERM to the ranks. No process
-// and no memory outlives the call. The process must have no threads that were started before the call, because they
-// would receive the signals.
+// Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of the job.
+// This is the exit code of rank 0, or 1 with one message on stderr if a rank died. Forwards SIGINT and SIGTERM to the
+// ranks. No process and no memory outlives the call. The process must have no threads that were started before the
+// call, because they would receive the signals.
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 // Settings of a job whose ranks come and go.
 struct Healing {
   bool replaces = true;  // a replacement is started for each lost process
-  // How many times without progress processes are started on a machine whose ranks have all ended
+  // Limits of restarts: how many times without progress processes are started on a machine whose ranks have all ended
   // (Membership::leave_note), and how many times a job is restarted whose ranks were all killed before the first note.
   int64_t restarts = 3;
 };
-// The same for ranks that join through Membership (membership.h). When a rank fails, the others continue without it,
-// and its replacement joins between two steps. A line on stderr reports each failure. The job ends as above if no rank
-// is left, if all wait for one another, after a user's mistake, and after any rank's own error before the first note.
-// The exit code is that of rank 0 in the last epoch. A replacement process gets the rank and world size
-// (RankEnvironment) that it would have if it joined at once; they mean nothing after other processes have come or gone.
+// Like the function above, for ranks that join through Membership (membership.h). When a rank fails, the others
+// continue without it, and its replacement joins between two steps. A line on stderr reports each failure. The job ends
+// as above if no rank is left, if all wait for one another, after a user's mistake, and after any rank's own error
+// before the first note. The exit code is that of rank 0 in the last epoch. A replacement process gets the rank and
+// world size (RankEnvironment) that it would have if it joined at once; they mean nothing after other processes have
+// come or gone.
 int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& healing);
 // One machine of a job on several machines. Each has a launcher process that starts the machine's ranks. All launchers
 // pass the same values except `machine` and `serves_store`.
@@ -87,11 +88,11 @@ struct MachineOfJob {
   std::string attempt = {};   // as in RankEnvironment
   bool serves_store = false;  // this launcher serves the store; otherwise torchrun's agent or another launcher does
 };
-// The same as launch_healing_ranks over several machines. The launcher of machine 0 decides for all, and reports events
-// and the end of the job; the other launchers return the job's exit code. When a machine goes, the others continue
-// without it; when machine 0 goes, the others end with 1 and a message. SIGTERM and SIGINT end the whole job at machine
-// 0. At another machine they make its ranks ask to leave, and its launcher returns 0 once the others continue without
-// it. Throws UserError if the launchers do not find each other.
+// Like launch_healing_ranks, over several machines. The launcher of machine 0 decides for all, and reports events and
+// the end of the job; the other launchers return the job's exit code. When a machine goes, the others continue without
+// it; when machine 0 goes, the others end with 1 and a message. SIGTERM and SIGINT at machine 0 end the whole job. At
+// another machine they make its ranks ask to leave, and its launcher returns 0 once the others continue without it.
+// Throws UserError if the launchers do not find each other.
 int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
                            const Healing& healing);
 // join_world for a rank that launch_ranks has started, in programs with and without libtorch.

@@ -1,6 +1,6 @@
-// A rank's tie to its launcher in a job on several machines. A launcher may lose its connection to the others, or be
-// stopped, while its ranks continue. The other machines then continue without this machine, and its ranks must not
-// write any more. So a rank that hears nothing from its launcher ends itself before the others count it as gone.
+// A rank's connection to its launcher in a job on several machines. A launcher may lose its connection to the others,
+// or be stopped, while its ranks continue. The other machines then continue without this machine, and its ranks must
+// not write any more. So a rank that receives nothing from its launcher ends itself before the others count it as gone.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace copus {
 
 // The interval of signs of life from launchers to their ranks and to each other.
 inline constexpr double sign_of_life_seconds = 0.5;
-// A process that hears nothing from the launcher above for this long ends itself. Of the time between two checks at
-// most this much counts, because the checking process may have been stopped itself.
+// A process ends itself if it receives nothing from the launcher above it for this long. At most this much of the time
+// between two checks counts, because the checking process may have been stopped itself.
 inline constexpr double fenced_after_seconds = 2;
 inline constexpr double longest_look_for_signs = 0.5;
 // A launcher that is silent for this long is lost with its machine. By then it has ended its ranks and itself, even if

@@ -1,5 +1,5 @@
-// The orders of a job's deciding launcher to the launchers of machines, and their news. On the deciding launcher's own
-// machine they are plain values; to other machines they are sent over a connection.
+// The orders that a job's deciding launcher gives to the launchers of machines, and the news that these report. On the
+// deciding launcher's own machine both are plain values; to and from other machines they are sent over a connection.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ class MachineProcesses {
 
   // Returns the news that the order causes immediately.
   std::vector<News> carry_out(const Order& order);
-  // Returns what has happened: first the ranks' messages about their worlds, then ended processes, then the ranks'
-  // wishes, which may be due to an end that is only noticed now. Sends a sign of life to the ranks.
+  // Returns the new events: first the ranks' messages about their worlds, then ended processes, then the ranks'
+  // requests, which may be due to an end that is only noticed now. Sends a sign of life to the ranks.
   std::vector<News> look();
 
   // The system's view of this machine's processes, for signals and the end of the job.

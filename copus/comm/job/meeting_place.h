@@ -10,8 +10,8 @@
 
 namespace copus {
 
-// Both functions throw RankFailure if the place is gone or does not answer, and do nothing once `is_useless` returns
-// true.
+// Both functions throw RankFailure if the meeting place is gone or does not answer, and do nothing once `is_useless`
+// returns true.
 struct MeetingPlace {
   std::function<void(const std::string& name, const std::string& text)> publish;
   // Empty if the text has not been published yet. Does not wait for it.
@@ -28,8 +28,8 @@ struct MeetingAddress {
 // Empty if `is_useless` has returned true. Throws UserError if the place cannot be reached within `wait_seconds`.
 using OpenMeetingPlace = std::function<std::optional<MeetingPlace>(const MeetingAddress&)>;
 
-// Throws UserError if the launcher of a job on several machines has not said where they meet (MASTER_ADDR,
-// MASTER_PORT). `ranks_here`: the number of ranks on this machine.
+// Throws UserError if the launcher of a job on several machines has not set MASTER_ADDR and MASTER_PORT, where its
+// ranks meet. `ranks_here`: the number of ranks on this machine.
 void check_meeting_address(const std::string& host, int64_t port, int64_t ranks_here, int64_t ranks);
 
 // The store at MASTER_ADDR:MASTER_PORT.

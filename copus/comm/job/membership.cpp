@@ -31,7 +31,7 @@ constexpr double longest_look_seconds = 0.5;
 // A spare always waits, so this value only says that it is in a step. If all ranks wait, that is reported as a failure.
 constexpr double step_seconds_of_spare = 1e-3;
 // The deciding launcher notices a lost machine and reports it. If it hardly gets a processor, that takes longer than
-// the silence that it counts.
+// the limit of silence.
 constexpr double longest_finding_seconds = lost_after_seconds + 4;
 
 Descriptor taken_over(int descriptor) {
@@ -126,8 +126,8 @@ std::unique_ptr<World> Membership::join_epoch(FromLauncher next) {
                             next.rank, size, wait_seconds_, true, AfterFailure::leave_it_to_the_launcher);
 }
 
-// Each epoch has its own names at the meeting place, and its rank 0 a new token, so no door admits a late rank of an
-// older epoch.
+// Each epoch has its own names at the meeting place, and its rank 0 a new token. So no listening socket admits a late
+// rank of an older epoch.
 std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point job_started) {
   Lifeline& lifeline = *connection_->lifeline;
   const auto started = steady_clock::now();

@@ -23,18 +23,20 @@ namespace copus {
 // Used by the rank's main thread.
 class Membership {
  public:
-  // For a rank that such a launcher has started (environment.control). Takes over the inherited descriptors.
-  // `wait_seconds`: how long this rank waits for other ranks and for the launcher. `open_meeting_place`: where ranks on
-  // several machines meet in each epoch; ranks of one machine do not need it.
+  // Makes the membership of a rank that such a launcher has started (environment.control), and takes over the inherited
+  // descriptors. `wait_seconds`: how long this rank waits for other ranks and for the launcher. `open_meeting_place`:
+  // opens the place where ranks on several machines meet in each epoch; ranks of one machine do not need it.
   Membership(const RankEnvironment& environment, double wait_seconds, OpenMeetingPlace open_meeting_place = {});
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Joins the next epoch, at first the first one. Before that, the previous epoch's world must be destroyed, and not
-  // during the unwinding of an exception other than RankFailure, which would count as a failure of this rank. Blocks
-  // until all other members have given up theirs. Returns null if this process is to go: it asked to leave, or the job
-  // is done. Throws RankFailure if the launcher does not answer within `wait_seconds` or has ended the job.
+  // Joins the next epoch, at first the first one, and returns its world. Returns null if this process is to end,
+  // because it asked to leave or the job is done. Blocks until all other members have left the previous epoch. Throws
+  // RankFailure if the launcher does not answer within `wait_seconds` or has ended the job.
+  //
+  // The previous epoch's world must be destroyed before. If it is destroyed while an exception other than RankFailure
+  // unwinds the stack, that counts as a failure of this rank.
   //
   // If ranks on several machines cannot meet because one of them has failed, all operations of the returned world throw
   // RankFailure.
@@ -49,21 +51,22 @@ class Membership {
   // Whether this process has joined, or is about to join, after the first epoch.
   bool is_newcomer() const { return is_newcomer_; }
 
-  // For rank 0, between two steps: whether the launcher asks all members to leave this epoch, because a newcomer waits
-  // or a member wants to leave. Does not block.
+  // Returns whether the launcher asks all members to leave this epoch, because a newcomer waits or a member wants to
+  // leave. Rank 0 calls it between two steps. Does not block.
   bool regroup_wanted();
-  // Between two steps: whether the job is to stop, because the launcher received a signal, all members want to leave,
-  // or the launcher is silent. A signal to this rank itself concerns only this rank. Does not block.
+  // Returns whether the job is to stop, because the launcher received a signal, all members want to leave, or the
+  // launcher is silent. A signal to this rank itself concerns only this rank. Call it between two steps. Does not
+  // block.
   bool stop_wanted();
-  // For a rank that the layout cannot use, with the world of this epoch. Returns when the epoch is to end: the launcher
-  // asks for it, the job is done, or a rank has failed. Asks to leave when `wants_to_leave` returns true.
+  // Waits as a rank that the layout cannot use, with the world of this epoch. Returns when the epoch is to end: the
+  // launcher asks for it, the job is done, or a rank has failed. Asks to leave when `wants_to_leave` returns true.
   void wait_as_spare(World& world, const std::function<bool()>& wants_to_leave);
   // Asks to leave. In the next epoch this process is among the parting members, and after that join_next() returns
   // null. Its end is then not a failure, and it is not replaced. The launcher ignores the request after it has
   // forwarded a signal that ends the job.
   void ask_to_leave();
-  // Asks that the job stops and no process joins or leaves any more: the remaining members cannot take over from those
-  // that leave.
+  // Asks the launcher to stop the job, because the remaining members cannot take over from those that leave. No process
+  // joins or leaves any more.
   void ask_to_stop();
 
   // Arenas on this machine that its launcher keeps, also those of ended members, as of the epoch that was joined last.
@@ -73,8 +76,8 @@ class Membership {
   // Tells the launcher that all members of the epoch have their state. The launcher then drops the arenas of ended
   // processes that are not members of the epoch.
   void settled();
-  // Replaces the note for newcomers (Epoch::note), of at most a few thousand bytes. From then on the launcher starts
-  // new processes on a machine whose members have all ended.
+  // Replaces the note for newcomers (Epoch::note), of at most a few thousand bytes. From then on, if all members of a
+  // machine have ended, the launcher starts new processes there.
   void leave_note(const std::string& note);
   // Tells the launcher that training has passed its latest step so far.
   void advances();

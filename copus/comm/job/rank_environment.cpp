@@ -155,8 +155,8 @@ RankEnvironment read_open_mpi(const Variables& variables) {
   return result;
 }
 
-// The ranks on the node-th machine, from SLURM's run-length notation: "4,2(x3)" is 4, 2, 2, 2. Empty if the list cannot
-// be read or is too short.
+// Returns the number of ranks on the node-th machine, from SLURM's run-length notation: "4,2(x3)" is 4, 2, 2, 2. Empty
+// if the list cannot be read or is too short.
 std::optional<int64_t> tasks_on_node(std::string_view list, int64_t node) {
   while (!list.empty()) {
     const std::string_view entry = list.substr(0, list.find(','));
@@ -248,8 +248,8 @@ void check_same_rank(const Variables& variables, const RankEnvironment& by_hand)
   }
 }
 
-// Throws UserError if the environment describes a rank incompletely, or in the variables of a launcher that Copus does
-// not read. Otherwise each such process would train alone.
+// Throws UserError if the environment describes a rank incompletely, or by variables of a launcher that Copus does not
+// support. Otherwise each such process would train alone.
 void check_no_rank(const Variables& variables) {
   for (const char* name : {"COPUS_SEGMENT", "COPUS_CONTROL", "COPUS_PROCESS", "COPUS_LIFELINE", "COPUS_LOCAL_RANK",
                            "COPUS_LOCAL_WORLD_SIZE"}) {
@@ -306,8 +306,8 @@ void check_no_rank(const Variables& variables) {
   }
 }
 
-// Throws UserError unless our launcher has left this process the descriptors that its variables name. Only its ranks
-// get these descriptors. If another program passes the variables to a process, they refer to nothing.
+// Throws UserError unless the descriptors that the variables name come from Copus' launcher. Only the launcher's own
+// ranks get these descriptors. If another program passes the variables to a process, they refer to nothing.
 void check_inherited(const RankEnvironment& environment) {
   const auto check = [](const char* name, int descriptor, mode_t kind) {
     struct stat status{};

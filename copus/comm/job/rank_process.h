@@ -1,5 +1,5 @@
-// The processes that a launcher starts as the ranks of a job: their start, their stderr, the signals forwarded to them,
-// and their end.
+// The processes that a launcher starts as the ranks of a job: how they start and end, where their stderr goes, and how
+// signals are forwarded to them.
 #pragma once
 
 #include <sys/types.h>
@@ -109,13 +109,14 @@ struct RankStart {
   std::vector<int> inherited;          // descriptors that exec must not close
 };
 
-// They are children of this process in a separate process group, so a terminal sends Ctrl-C only to the launcher, which
-// forwards it once. This process must have no threads that were started before this object, because they would receive
-// the signals. The destructor leaves no process running, except those that hang in the kernel.
+// The ranks' processes. They are children of this process in a separate process group, so a terminal sends Ctrl-C only
+// to the launcher, which forwards it once. This process must have no threads that were started before this object,
+// because they would receive the signals. The destructor leaves no process running, except processes that hang in the
+// kernel.
 class RankProcesses {
  public:
   // How long a killed process may take to end. A process that hangs in the kernel, for example because a network file
-  // system does not answer, never computes again, and counts as ended after this time.
+  // system does not answer, never computes again. It counts as ended after this time.
   static constexpr std::chrono::seconds ends_within{10};
 
   // `arguments`: of this program, which each process runs.
@@ -129,15 +130,14 @@ class RankProcesses {
 
   std::deque<RankProcess>& all() { return processes_; }
   bool all_ended() const;
-  // The processes that have ended since the last call, and those that count as ended now because they were killed and
-  // hang.
+  // Returns the processes that have ended since the last call. Killed processes that hang for too long count as ended.
   std::vector<RankProcess*> reap();
   // Returns when there is a signal, output or something from `others`, or when it is time for the next check.
   void wait_for_news(const std::vector<int>& others) const;
   // Reads pending signals, and forwards and returns those that are meant for all ranks (see passed_on()).
   std::vector<int> take_signals();
-  // Forwards a signal that came to the deciding launcher. A signal that is sent to all machines comes both ways, but
-  // the ranks get it once, because a second SIGINT would kill them.
+  // Forwards a signal that came to the deciding launcher. A signal that is sent to all machines reaches a rank's
+  // launcher in two ways. The ranks get it only once, because a second SIGINT would kill them.
   void pass_on_from_above(int signal);
   void forward_errors();
   void finish_errors();

@@ -162,8 +162,8 @@ void TcpStore::set(const std::string& key, const std::string& value) {
   });
 }
 
-// Polls, because c10d's own wait ends in an exception whose stack trace takes longer than the ranks' deadlines differ:
-// another rank would meanwhile report this one missing.
+// Polls instead of calling c10d's own wait. That wait ends in an exception whose stack trace takes longer than the
+// difference between the ranks' deadlines. Meanwhile another rank would report this rank missing.
 std::optional<std::string> TcpStore::get(const std::string& key, double wait_seconds) {
   const auto end = Clock::now() + milliseconds(wait_seconds);
   const auto ask = [key, end](c10d::TCPStore& store) -> std::optional<std::string> {

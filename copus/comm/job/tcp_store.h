@@ -15,9 +15,10 @@ namespace copus {
 // anything.
 class TcpStore {
  public:
-  // Connects to the store at the address. With `serve`, also serves it while this object lives: at this address only if
-  // it is given by number, otherwise at all addresses of this machine. Returns null if `is_useless` has returned true.
-  // Throws UserError if it cannot be served, or if no process listens there within `wait_seconds`.
+  // Connects to the store at the address. With `serve`, this object also serves the store as long as it lives: at this
+  // address only if the address is a number, otherwise at all addresses of this machine. Returns null if `is_useless`
+  // has returned true. Throws UserError if the store cannot be served, or if no process listens there within
+  // `wait_seconds`.
   static std::unique_ptr<TcpStore> open(const MeetingAddress& address);
   ~TcpStore();
   TcpStore(const TcpStore&) = delete;

@@ -151,8 +151,8 @@ void MessageTransport::broadcast(const Operation& operation) {
   messages->finish();
 }
 
-// Hensgen, Finkel and Manber's dissemination barrier: after the round with distance d, each member has a signal from
-// the 2 d members before it.
+// The dissemination barrier of Hensgen, Finkel and Manber: after the round with distance d, each member has received,
+// directly or indirectly, signals of the 2 d - 1 members before it.
 void MessageTransport::barrier() {
   const std::unique_ptr<Messages> messages = start(Channel::barrier);
   const std::byte sent{};

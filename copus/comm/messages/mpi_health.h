@@ -24,8 +24,8 @@ class MpiHealth final : public HeartbeatHealth {
 
   // Ends monitoring and heartbeats. For the normal end of a job, with all ranks present.
   void stop();
-  // After a failure, the rank that told the user ends the rest of the job. If that rank is gone too, any rank that
-  // decided by itself tells the user later and ends the job. On other ranks this returns.
+  // Ends the rest of the job after a failure. The rank that reported the failure to the user does so. If that rank is
+  // gone too, a rank that detected the failure itself reports it later and ends the job. On other ranks this returns.
   void end_job();
 
  private:

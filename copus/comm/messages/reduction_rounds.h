@@ -18,8 +18,8 @@ namespace copus {
 
 // What a member does in one round: it sends its values and combines them with the received ones, both at the same time.
 struct ReductionRound {
-  // What the received values cover: members before or after those covered by this member's own values, or all members,
-  // in which case they replace its own.
+  // The members whose values a received vector combines: members before or after those that this member's own values
+  // cover, or all members. In the last case the received values replace its own.
   enum class Received { before, after, instead };
 
   int64_t send_to = -1;       // -1: nobody
@@ -30,13 +30,14 @@ struct ReductionRound {
 // Returns the rounds of one member, without rounds in which it does nothing.
 std::vector<ReductionRound> reduction_rounds(int64_t size, int64_t member);
 
-// Whether an all-reduce uses these rounds: it has at most small_all_reduce_bytes, and its result does not depend on the
-// order of the additions. That holds for sums of integers, which wrap, and for maxima. The rounds keep the order of the
-// members, so even signs of zeros and NaNs are bitwise what reduce_elements computes from all values at once.
+// Returns whether an all-reduce uses these rounds. It does if it has at most small_all_reduce_bytes and its result does
+// not depend on the order of the additions, as for sums of integers, which wrap, and for maxima. The rounds keep the
+// order of the members. So even the signs of zeros and NaNs are bitwise equal to the results of reduce_elements from
+// all values at once.
 bool goes_by_rounds(const Operation& all_reduce);
 
-// Up to this size, every member of an all-reduce gets all values. Above it, members get only their parts first, and
-// then the others' results.
+// Up to this size, every member of an all-reduce gets all values. Above this size, members first get only their own
+// parts, and then the results of the others.
 inline constexpr int64_t small_all_reduce_bytes = 16 << 10;
 
 // Combines `received` with `values`. Both have `count` elements.

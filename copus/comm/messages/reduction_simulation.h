@@ -1,6 +1,5 @@
-// Simulates thousands of members that reduce by reduction_rounds, in one process: for tests, and for tables of its
-// cost. The members do what MessageTransport does. Messages take a given time, plus an individual delay if one is
-// given.
+// Simulates thousands of members that reduce by reduction_rounds, in one process. Tests use it, and tables of the cost.
+// The members act like MessageTransport. Messages take a given time, plus an individual delay if one is given.
 #pragma once
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // Messages between one rank and all others over TCP. A rank connects to another one when it first has a message for it,
 // so a job has no more connections than its groups need. Each direction has its own connection.
 //
-// Messages of several streams share a connection, in frames, without blocking each other. Of each stream, at most
-// window_bytes are under way, which the receiver buffers even without a receive. When these have been consumed, the
-// receiver acknowledges them, and more may be sent. This also bounds the memory.
+// Messages of several streams share a connection, in frames, without blocking each other. At most window_bytes of each
+// stream are under way; the receiver buffers them even without a receive. When the receiver has consumed them, it
+// acknowledges them, and more may be sent. This also bounds the memory.
 #pragma once
 
 #include <array>
@@ -49,8 +49,8 @@ class TcpConnections {
 
   using Handle = std::shared_ptr<Message>;
 
-  // Both take `bytes` > 0. A send is done when the data may be overwritten. Buffers must stay alive until the message
-  // is done or given up.
+  // Both require `bytes` > 0. A send is done when the data may be overwritten. Buffers must stay alive until the
+  // message is done or given up.
   Handle send(const TcpStream& stream, const std::byte* data, int64_t bytes);
   Handle receive(const TcpStream& stream, std::byte* data, int64_t bytes);
   // Sends a copy if it fits into the window, and returns whether it did.
@@ -58,14 +58,14 @@ class TcpConnections {
 
   // Waits for at most `longest`. Returns whether all of them are done.
   bool wait(std::span<const Handle> messages, std::chrono::milliseconds longest);
-  // For messages of which some are not done: the peer of the first such message, and when a connection with this peer
-  // ended, if one did.
+  // Returns, for the first of these messages that is not done, its peer and the time at which a connection with this
+  // peer ended, if one did.
   struct Missing {
     int64_t peer;
     std::optional<std::chrono::steady_clock::time_point> lost;
   };
   Missing missing(std::span<const Handle> messages);
-  // Stops touching the buffers of these messages, and closes the connections of the unfinished ones: after a truncated
+  // Stops touching the buffers of these messages. Closes the connections of the unfinished ones: after a truncated
   // message, nothing else can be sent on a connection.
   void give_up(std::span<const Handle> messages);
 

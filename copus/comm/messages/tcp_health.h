@@ -1,4 +1,4 @@
-// Health over TCP, and how the ranks meet. Each rank is connected to its neighbours in the tree of ranks
+// Health over TCP, and the meeting of the ranks. Each rank is connected to its neighbours in the tree of ranks
 // (tree_member.h), so even among thousands of ranks, none has more than about a dozen connections. If ranks are started
 // machine by machine, each machine has its own log, so one rank per machine reports a failure to the user.
 #pragma once
@@ -29,8 +29,8 @@ struct TcpRank {
   int64_t num_of_machine = 1;
   double wait_seconds = 0;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();  // when the start began
-  // Whether to report failures to the user, and to end this process if the job has failed and the rank does not notice.
-  // Not for ranks that are threads.
+  // Whether this rank reports failures to the user, and ends its process if the job has failed and it does not notice.
+  // Not set for ranks that are threads.
   bool watch = false;
   // With `watch`: if a launcher reports to the user and ends ranks that do not notice, this object does neither.
   AfterFailure after_failure = AfterFailure::end_process;
@@ -51,7 +51,7 @@ class TcpHealth final : public HeartbeatHealth {
   // The rank above could not be found in time. Tells the ranks below, and throws RankFailure.
   [[noreturn]] void miss_parent();
 
-  // Gives this rank's address to all ranks, and returns the addresses of all. Throws RankFailure if they do not come.
+  // Sends this rank's address to all ranks, and returns the addresses of all. Throws RankFailure if they do not come.
   // Regularly calls `failed_meanwhile`, if given, and reports the failure that it returns.
   std::vector<TcpAddress> meet(const TcpAddress& own,
                                const std::function<std::optional<FailureReport>()>& failed_meanwhile = {});

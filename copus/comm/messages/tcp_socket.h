@@ -48,10 +48,10 @@ bool finish_connecting(const TcpSocket& socket, double seconds, const std::funct
 // above.
 bool wait_for_listener(const std::string& host, int64_t port, double seconds,
                        const std::function<bool()>& is_useless = {});
-// Returns this machine's address on the way to a host, given by name or number. It is the loopback address if the host
-// is given as a loopback number or as "localhost". Otherwise it is an address that other machines can reach: if
-// /etc/hosts maps the name of this machine to the loopback interface, that of the first other interface. Throws
-// UserError for an unknown host.
+// Returns the address of this machine from which a host, given by name or number, is reached. It is the loopback
+// address if the host is given as a loopback number or as "localhost". Otherwise other machines can reach the address:
+// if /etc/hosts maps the name of this machine to the loopback interface, the address belongs to the first other
+// interface. Throws UserError for an unknown host.
 std::string own_host_towards(const std::string& host, int64_t port);
 // Binds a port at this one address of this machine, for a process that will listen there. The socket is not open if the
 // host is not given by number, or if the port is not available there.
@@ -70,8 +70,8 @@ std::string make_token();
 // What a rank sends first when it connects.
 std::vector<std::byte> hello(const std::string& token, int64_t rank);
 
-// Waits for connections at one address of this machine. Connections that do not begin with the job's hello are closed,
-// and their number is limited.
+// Waits for connections at one address of this machine. A connection must begin with the job's first message, the
+// hello. Others are closed, and their number is limited.
 class TcpDoor {
  public:
   // Opens at a free port. Throws UserError if the address is not this machine's.

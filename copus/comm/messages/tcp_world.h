@@ -1,5 +1,5 @@
-// Ranks on several machines that connect over TCP without the help of another program. For launchers without MPI, such
-// as torchrun.
+// Ranks on several machines that connect over TCP without the help of another program. They suit launchers without MPI,
+// such as torchrun.
 #pragma once
 
 #include <functional>
@@ -19,16 +19,17 @@ struct TcpParting {
 };
 
 // How ranks find the ranks above them. Rank 0 publishes a text with its address and the job's secret, which every
-// connection must present. Other ranks publish their address. After meeting, every rank knows the addresses of all.
+// connection must present. Other ranks publish their address. After meeting, every rank knows the addresses of all
+// ranks.
 struct TcpMeeting {
   std::string host;  // the address of this rank's machine for other ranks
   std::function<void(int64_t rank, const std::string& place)> publish;
   // Waits for a rank's text; empty if it does not come in time.
   std::function<std::optional<std::string>(int64_t rank)> find;
 
-  // The following may be empty. They are for ranks whose launcher continues without failed ranks.
+  // The following members may be empty. They are for ranks whose launcher continues without failed ranks.
   //
-  // Returns a failure that the launcher has found. It ends the meeting.
+  // Returns a failure that the launcher has found. Such a failure ends the meeting.
   std::function<std::optional<FailureReport>()> failed_meanwhile = {};
   // The longest time until the launcher finds it, for ranks that cannot reach the failed one.
   double longest_finding_seconds = 0;
@@ -37,7 +38,7 @@ struct TcpMeeting {
 };
 
 // Joins the job, and returns when all ranks have joined. Throws UserError if the rank above cannot be reached, and
-// RankFailure if ranks do not come in time. The end of the world waits for the other ranks, unless the job has failed
+// RankFailure if ranks do not come in time. The world's destructor waits for the other ranks, unless the job has failed
 // or an exception is in flight.
 std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting);
 

@@ -1,5 +1,5 @@
-// Reads another process's memory on this machine. Each byte is copied once, and that process only has to provide the
-// address.
+// Reads the memory of another process on this machine. Each byte is copied once, and the other process only has to
+// provide the address.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ void allow_peers_to_read();
 // Returns the position of `address` in this process.
 PeerAddress peer_address(const void* address);
 
-// Copies `bytes` from there. Returns false if the process is gone, if this system does not let one process read another
-// (containers may deny process_vm_readv), and for memory that only its owner can read, such as some device memory. The
-// destination is then undefined.
+// Copies `bytes` from an address of another process. Returns false if the process is gone, if this system does not let
+// one process read another (containers may deny process_vm_readv), and for memory that only its owner can read, such as
+// some device memory. The destination is then undefined.
 bool read_peer(const PeerAddress& from, std::byte* to, int64_t bytes);
 
 }  // namespace copus

@@ -164,8 +164,8 @@ void SharedMemoryTransport::reduce_whole(const Collective& collective) {
   reduce_elements(inputs, {&data, 1}, operation.count, operation.type, operation.reduction);
 }
 
-// In round p, a member gives piece p of every other member's share to that member, reduces piece p - 1 of its own
-// share, and gives the result to all members.
+// In round p, a member writes piece p of every other member's part of the vector into its slot, reduces piece p - 1 of
+// its own part, and gives the result to all members.
 void SharedMemoryTransport::reduce_by_shares(const Collective& collective) {
   const auto [count, type, reduction] =
       std::tuple(collective.operation.count, collective.operation.type, collective.operation.reduction);
@@ -274,9 +274,9 @@ bool SharedMemoryTransport::all_agree(const Collective& collective, bool yes) {
   return true;
 }
 
-// Every member publishes the address of its part, and each copies the parts of the others from there. No member returns
-// before all have copied. Returns false on all members if one of them could not, because some memory is readable only
-// to its owner.
+// Gathers without slots. Every member announces the address of its part, and each member copies the parts of the others
+// from their addresses. No member returns before all have copied. Returns false on all members if one of them could not
+// copy, because some memory is readable only to its owner.
 bool SharedMemoryTransport::gather_from_peers(const Collective& collective) {
   const Operation& operation = collective.operation;
   const Parts parts(operation.counts, operation.type);

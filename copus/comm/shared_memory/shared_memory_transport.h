@@ -2,11 +2,11 @@
 //
 // A collective runs in rounds. In each, a member fills its slot, publishes the number of the round, waits until all
 // members have done so, and reads the slots of the others. A member has two slots and alternates between them. A member
-// that has seen all others publish round k knows that they have read everything of round k - 1, so it may overwrite
-// that slot. Therefore one wait per round suffices.
+// that has seen all others publish round k knows that they have read everything of round k - 1, so it may overwrite the
+// slot of that round. Therefore one wait per round suffices.
 //
-// Large reductions are split into pieces, and every member reduces its own share of each piece. The share and piece of
-// an element do not affect its sum, which is over the members in their order.
+// Large reductions are split into pieces, and every member reduces its own part of each piece. The part and the piece
+// to which an element belongs do not affect its sum, which is over the members in their order.
 #pragma once
 
 #include <iterator>
@@ -54,7 +54,7 @@ class SharedMemoryTransport : public Transport {
   void gather_through_slots(const Collective& collective);
   bool reads_peers();
 
-  // From begin_round() to publish_round() this member may fill its slot. After it has waited for one or all members, it
+  // Begins a round. Until publish_round() this member may fill its slot. After it has waited for one or all members, it
   // may read their slots until the next round begins.
   void begin_round();
   void publish_round(const Collective& collective);

@@ -54,7 +54,7 @@ class SharedMemoryWorld final : public World {
   }
 
   Connection& connection_;
-  // The watchdog is destroyed before the groups, whose threads may wait for other ranks. It tells these ranks about an
+  // The watchdog is destroyed before the groups, whose threads may wait for other ranks. It notifies these ranks of an
   // error that ends this rank.
   std::optional<Watchdog> watchdog_;
 };

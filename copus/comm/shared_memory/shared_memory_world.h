@@ -20,16 +20,16 @@ namespace copus {
 // it, and the ranks inherit it or open it (/proc/<pid>/fd/<descriptor>).
 class SharedSegment {
  public:
-  // For `size` ranks. exec closes the descriptor unless its flag FD_CLOEXEC is cleared. `start` is the zero of the
-  // ranks' clocks.
+  // Makes a segment for `size` ranks. exec closes the descriptor unless its flag FD_CLOEXEC is cleared. The ranks'
+  // clocks count from `start`.
   static SharedSegment create(int64_t size,
                               std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   // Throws InternalError if the file is not a segment for `size` ranks.
   static SharedSegment open(Descriptor descriptor, int64_t size);
   // Opens the segment of another process of this machine. Throws UserError if that fails.
   static SharedSegment open(int64_t process, int descriptor, int64_t size);
-  // Opens a segment of a launcher, for observing a job from outside. Returns nothing if the launcher has no segment
-  // other than those with the numbers `known`. Throws InternalError if shared memory cannot be mapped.
+  // Opens a segment of a launcher, to observe a job from outside. `known` are the numbers of segments to skip. Returns
+  // nothing if the launcher has no other segment. Throws InternalError if shared memory cannot be mapped.
   static std::optional<SharedSegment> find(int64_t launcher, const std::vector<uint64_t>& known);
 
   int descriptor() const { return descriptor_.number(); }

@@ -51,18 +51,20 @@ struct KeptArena {
 // ended process can be read until keep_only() is called without it. Each arena has a record that describes its content.
 class StateArena {
  public:
-  // Every rank of `world` calls this. Each maps the arenas of the ranks on its machine. `machines` gives the machine of
-  // each rank; if empty, all ranks are on one machine. Returns null on all ranks if one of them cannot map such an
-  // arena (ranks on several machines without `machines`, a limit on addresses); state then travels in messages. This
-  // reserves addresses, not memory. `processes` gives the number of each rank's process, by default its rank. `kept` is
-  // the same on all ranks of a machine; arenas that cannot be opened are skipped.
+  // Makes the arena of this rank; every rank of `world` calls this. Each maps the arenas of the ranks on its machine.
+  // `machines` gives the machine of each rank; if empty, all ranks are on one machine. `processes` gives the number of
+  // each rank's process, by default its rank. `kept` is the same on all ranks of a machine; arenas that cannot be
+  // opened are skipped. This reserves addresses, not memory.
+  //
+  // Returns null on all ranks if one of them cannot map such an arena (ranks on several machines without `machines`, a
+  // limit on addresses); state then travels in messages.
   static std::unique_ptr<StateArena> join(World& world);
   static std::unique_ptr<StateArena> join(World& world, const std::vector<int64_t>& processes,
                                           const std::vector<int64_t>& machines = {},
                                           const std::vector<KeptArena>& kept = {});
-  // For ranks that have arenas, in the world of a later epoch. Each of them calls this while newcomers, which have
-  // none, call join with the same arguments. Afterwards every rank maps the arenas of all ranks on its machine, and
-  // those of ended processes that are kept or that one of these ranks still had; if both exist, the kept one. Existing
+  // Joins the ranks of a later epoch. Every rank that has an arena calls this, while newcomers, which have none, call
+  // join with the same arguments. Afterwards every rank maps the arenas of all ranks on its machine. It also maps
+  // arenas of ended processes that are kept or that one of these ranks still had; if both exist, the kept one. Existing
   // mappings do not move. Returns false on all ranks if one of them cannot map another's arena.
   bool rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines = {},
               const std::vector<KeptArena>& kept = {});
@@ -98,8 +100,8 @@ class StateArena {
   // training. Returns false if the system has no more memory or the arena is shorter. Pages made present until then
   // stay present.
   bool prefault(int64_t end);
-  // Makes the pages that this rank is going to read present in its page table. The owner must have written them: others
-  // would become allocated here.
+  // Maps the pages that this rank is going to read into its page table. The owner must have written these pages: a page
+  // that nobody has written would be allocated by this call.
   void prefault_read(int64_t process, int64_t begin, int64_t end);
 
  private:

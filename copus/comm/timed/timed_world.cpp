@@ -194,8 +194,8 @@ class TimedCommunicator final : public WrappedCommunicator {
 
   double free_at_ = 0;                    // when the last settled collective is done
   std::vector<double> messages_free_at_;  // when the last message from each member is done
-  // The inner group may still read and write their buffers. So they are kept here until they are done, even if the
-  // handles are gone: a failed rank does not wait for what it has started.
+  // Buffers that the inner group may still read and write. They are kept here until the operations are done, even if
+  // the handles are gone: a failed rank does not wait for operations that it has started.
   std::deque<std::shared_ptr<Collective>> unsettled_;
   std::deque<std::shared_ptr<SentMessage>> messages_;
 };

@@ -1,5 +1,5 @@
 // A world whose messages take the time that a cluster's links would take. On the wall clock messages really arrive
-// late. On the virtual clock no rank sleeps, and the ranks' clocks advance as those of real devices would
+// late. On the virtual clock no rank sleeps, and the ranks' clocks advance like the clocks of real devices
 // (docs/design.md).
 //
 // The rules for one group (groups do not slow each other down):
@@ -9,9 +9,10 @@
 //   receiver waits until it arrives. A send costs its sender nothing; waiting for a send only waits until its buffer is
 //   free again.
 // - Asynchronous operations and computing overlap completely.
-// On the virtual clock a rank computes whenever it neither communicates nor waits. This takes as long as its main
-// thread ran on a processor or, if the cluster states flops_per_second, the charged time. In the latter case times are
-// the same in every run.
+//
+// On the virtual clock a rank computes whenever it neither communicates nor waits. The computing time is the time for
+// which its main thread ran on a processor or, if the cluster states flops_per_second, the charged time. In the latter
+// case times are the same in every run.
 #pragma once
 
 #include <memory>
@@ -21,9 +22,10 @@
 
 namespace copus {
 
-// ClockKind::real and ClockKind::modelled, which ignores messages, return `world` unchanged. The results of all
-// operations are those of `world`. The virtual clock begins at 0 on every rank, on the thread that calls this. done()
-// follows the clock, and the virtual clock stands still while a rank only polls, so polling may never end.
+// Returns a timed world around `world`. For ClockKind::real and ClockKind::modelled, which ignores messages, it returns
+// `world` unchanged. Operations have the same results as in `world`. The virtual clock begins at 0 on every rank, on
+// the thread that calls this. done() follows the clock, and the virtual clock stands still while a rank only polls, so
+// polling may never end.
 std::unique_ptr<World> with_links(std::unique_ptr<World> world, const ClusterDescription& cluster, ClockKind clock);
 
 }  // namespace copus

@@ -414,8 +414,8 @@ void signum(const Signum<C>& a, int64_t begin, int64_t end) {
 template <class C>
 double squared_norm(const C* data, int64_t begin, int64_t end) {
   constexpr int half = Simd<double>::width;
-  // Prefetching doubles the speed. The blocks are so short that the work between them prevents the processor's own
-  // read-ahead.
+  // Prefetches, which doubles the speed. The blocks are so short that the work between them interrupts the processor's
+  // own read-ahead.
   constexpr int64_t prefetch_distance = 1024;
   Vector<double> low = splat<double>(0), high = splat<double>(0);
   for_vectors<C>(end - begin, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {

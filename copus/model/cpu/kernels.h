@@ -30,9 +30,10 @@ struct ComputeOf<double> {
 template <class S>
 using Compute = typename ComputeOf<S>::type;
 
-// Computes sum = residual + delta. With a null delta, sum is not written and residual is the input. Then RMSNorm (Zhang
-// & Sennrich 2019): normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon). With a bias LayerNorm (Ba et
-// al. 2016): normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2) + epsilon).
+// Computes sum = residual + delta, and normalises it. If delta is null, sum is not written and residual is the input.
+// RMSNorm (Zhang & Sennrich 2019): normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon). LayerNorm,
+// which has a bias (Ba et al. 2016): normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2)
+// + epsilon).
 template <class S>
 struct NormForward {
   int64_t width;
@@ -71,8 +72,8 @@ struct HeadNormForward {
   S* normed;                           // [rows, (heads + 2 kv_heads) * head_dim]
 };
 
-// Works in place: turns the gradient of `normed` into the gradient of `qkv`, and leaves the values' gradient as it is.
-// Writes the weights' gradients over the range of rows.
+// Replaces the gradient of `normed` by the gradient of `qkv`, in place. The values' gradient stays as it is. Writes the
+// weights' gradients over the range of rows.
 template <class S>
 struct HeadNormBackward {
   int64_t heads, kv_heads, head_dim;
@@ -83,8 +84,9 @@ struct HeadNormBackward {
   Compute<S>*query_weight_gradient, *key_weight_gradient;  // [head_dim], over this range
 };
 
-// Normalises all queries of a row together, and all its keys, and copies its values. Each direction has two kernels,
-// because ranks with other heads of the same rows sum their results in between. Arrays of two hold queries, then keys.
+// RMSNorm over all queries of a row together, and over all its keys; values are copied. Forward and backward have two
+// kernels each, one for sums and one for results: ranks hold different heads of the same rows, and must add up their
+// sums between the two kernels. In arrays of two, the first element is for queries and the second for keys.
 template <class S>
 struct ProjectionNorm {
   int64_t widths[2];         // of the local heads
@@ -94,8 +96,8 @@ struct ProjectionNorm {
   const S* weights[2];        // [widths[i]]
   const Compute<S>* squares;  // [rows, 2], over all ranks
   S* normed = nullptr;        // [rows, widths[0] + 2 widths[1]]
-  // Backward works in place: turns the gradient of `normed` into the gradient of `qkv`. Writes the weights' gradients
-  // over the range of rows.
+  // Backward: replaces the gradient of `normed` by the gradient of `qkv`, in place. Writes the weights' gradients over
+  // the range of rows.
   S* gradient = nullptr;
   const Compute<S>* products = nullptr;  // [rows, 2], over all ranks
   Compute<S>* weight_gradients[2] = {};  // [widths[i]], over this range
@@ -115,8 +117,8 @@ struct ProjectionSums {
   int64_t row() const { return widths[0] + 2 * widths[1]; }
 };
 
-// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the row's angle, or backward by its
-// negative.
+// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the row's angle; backward, by the
+// negative angle.
 template <class S>
 struct Rotary {
   int64_t angles, heads, head_dim, rotary_dim, row_stride;
@@ -138,8 +140,8 @@ struct ActivationForward {
   S* activation;   // [rows, width]
 };
 
-// Works in place: input becomes its gradient, activation_gradient becomes the activation. The next linear layer's
-// weight gradient needs the activation, so the forward pass need not keep it.
+// Works in place: the gradient of the input replaces the input, and the activation replaces its gradient. The next
+// linear layer's weight gradient needs the activation, so the forward pass need not keep it.
 template <class S>
 struct ActivationBackward {
   ActivationFunction function;

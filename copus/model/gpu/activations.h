@@ -1,6 +1,6 @@
 // Rotary embedding and activations. Every element is read and written once, so they move the minimum of bytes. Rotary
-// moves 4 bytes per rotated pair of bfloat16. A thread also reads the angles, 8 bytes per pair for eight heads; there
-// are few of them, and they come from the caches.
+// embedding moves 4 bytes per rotated pair of bfloat16. A thread also reads the angles, 8 bytes per pair for eight
+// heads. There are few angles, and they come from the caches.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"

@@ -1,7 +1,7 @@
 // Softmax cross-entropy, of whole rows or of some of their columns. A block processes a row. One pass finds the
 // softmax's largest logit and sum (Milakov & Gimelshein 2018); a second pass replaces the logits by their gradient. The
-// minimum of bytes counts one read and one write of the logits. The second pass reads them from the level-2 cache, if
-// the logits of one call fit there; the product that made them has just written them there.
+// minimum of bytes counts one read and one write of the logits. The product that makes the logits has just written
+// them. If the logits of one call fit into the level-2 cache, the second pass reads them from there.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"

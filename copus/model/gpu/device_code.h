@@ -1,4 +1,4 @@
-// The words of device code that nvcc, hipcc and the tests' emulator spell differently. Kernels take one struct by
+// The parts of device code that nvcc, hipcc and the tests' emulator spell differently. Kernels take one struct by
 // value. A block has a multiple of 64 threads, so that its warps are whole on every device. Every thread of a block
 // takes part in every synchronisation and shuffle.
 #pragma once

@@ -29,8 +29,8 @@ embedding_part_kernel(const EmbeddingPart a) {
   }
 }
 
-// Returns a row's sort key, from its token's index in the part and the row's number, so no two keys are equal. Tokens
-// outside the part come last.
+// Returns a row's sort key, made from the index of its token in the part and from the row's number, so no two keys are
+// equal. Tokens outside the part come last.
 inline constexpr int key_row_bits = 32;
 COPUS_DEVICE int64_t row_key(const EmbeddingGradient& a, int64_t row) {
   const int64_t index = a.tokens[row] - a.first_token;
@@ -95,7 +95,7 @@ COPUS_DEVICE int64_t embedding_tiles(const EmbeddingGradient& a) {
 }
 
 // Return where a tile writes its sums of rows whose token continues in a neighbouring tile. first_sum: the token began
-// in the previous tile, and does not continue in the next. last_sum: it continues in the next tile.
+// in the previous tile, and does not continue in the next. last_sum: the token continues in the next tile.
 COPUS_DEVICE float* first_sum(const EmbeddingGradient& a, int64_t tile) { return a.partial_sums + tile * a.width; }
 COPUS_DEVICE float* last_sum(const EmbeddingGradient& a, int64_t tile) {
   return a.partial_sums + (embedding_tiles(a) + tile) * a.width;

@@ -1,5 +1,5 @@
-// Launches the kernels: chooses the kernel and the numbers of threads and blocks. Of the GPU kernels nvcc or hipcc
-// compiles only this source, which needs nothing but the platform's runtime.
+// Launches the kernels: chooses the kernel and the numbers of threads and blocks. This is the only source of the GPU
+// kernels that nvcc or hipcc compiles. It needs nothing but the platform's runtime.
 #include <algorithm>
 #include <cstdint>
 

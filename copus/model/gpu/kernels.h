@@ -22,9 +22,10 @@ enum class Storage { float32, bfloat16 };
 // The widest rows that the norms accept, since they keep rows in registers.
 inline constexpr int64_t widest_norm = 8192;
 
-// Computes sum = residual + delta. With a null delta, sum is not written and residual is the input. Then RMSNorm (Zhang
-// & Sennrich 2019): normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon). With a bias LayerNorm (Ba et
-// al. 2016): normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2) + epsilon).
+// Computes sum = residual + delta, and normalises it. If delta is null, sum is not written and residual is the input.
+// RMSNorm (Zhang & Sennrich 2019): normed = sum * rstd * weight, rstd = 1 / sqrt(mean(sum^2) + epsilon). LayerNorm,
+// which has a bias (Ba et al. 2016): normed = (sum - mean) * rstd * weight + bias, rstd = 1 / sqrt(mean((sum - mean)^2)
+// + epsilon).
 struct NormForward {
   Storage storage;
   int64_t rows, width;
@@ -102,8 +103,8 @@ void head_norm_backward(const HeadNormBackward& arguments, void* stream);
 
 inline constexpr int64_t widest_rotary_head = 512;
 
-// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position, or
-// backward by its negative. head_dim is even and at most widest_rotary_head.
+// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position;
+// backward, by the negative angle. head_dim is even and at most widest_rotary_head.
 struct Rotary {
   Storage storage;
   int64_t rows, angles, heads, head_dim, row_stride;

@@ -1,5 +1,5 @@
-// Baselines that set the batch by measurements and keep the layout. A policy names a batch. The run takes the nearest
-// batch of a candidate in its layout, with the micro-batch that is fastest there.
+// Baselines that choose a batch by measurements and keep the layout. The policy names any batch; the run takes the
+// nearest candidate batch in its layout, with the fastest micro-batch for it.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -94,8 +94,8 @@ class NormTestingPolicy : public BaselinePolicy {
   using BaselinePolicy::BaselinePolicy;
 
  protected:
-  // Tests the norms of a step in the current batch, and chooses the smallest candidate batch that passes. The nearest
-  // batch could be smaller, and would fail the test again.
+  // Tests the norms of a step in the current batch. If the test fails, chooses the smallest candidate batch that
+  // passes. The nearest batch would not do, since it may be smaller and fail again.
   Choice to_passing_batch(const Situation& situation, const NormObservation& norms) const {
     const double eta = config().adapt.norm_test_eta;
     const NormTestResult result =
@@ -146,13 +146,14 @@ class NormTestPolicy : public NormTestingPolicy {
   std::optional<NormObservation> norms_;
 };
 
-// DDP-Norm and FSDP-Norm (Lau et al. 2024, arXiv 2412.21124): every adapt.norm_test_interval steps, the norm test on
-// what the workers measure in that very step, until the batch is the largest. The workers are the data-parallel ranks.
-// Both policies are one rule with the same workers. They differ in which part of a worker's gradient can be measured,
-// and so in the layouts in which they run (check_run_config). If every rank keeps its whole gradient until the
-// reduction, small_batch is a worker's share, and variance_of_batch_gradient is exactly the workers' variance. If
-// gradients are reduced after each micro-batch, small_batch is each worker's first micro-batch, and the variance is an
-// estimate.
+// DDP-Norm and FSDP-Norm (Lau et al. 2024, arXiv 2412.21124). Every adapt.norm_test_interval steps they apply the norm
+// test to the gradients that the workers measure in that step, until the batch is the largest. The workers are the
+// data-parallel ranks.
+//
+// Both policies use one rule. They differ in the part of a worker's gradient that can be measured, and therefore in the
+// layouts in which they run (check_run_config). If every rank keeps its whole gradient until the reduction, small_batch
+// is a worker's part of the batch, and variance_of_batch_gradient is exactly the workers' variance. If gradients are
+// reduced after each micro-batch, small_batch is each worker's first micro-batch, and the variance is an estimate.
 class WorkerNormPolicy : public NormTestingPolicy {
  public:
   using NormTestingPolicy::NormTestingPolicy;

@@ -1,5 +1,5 @@
-// Baselines whose batches follow a schedule: they depend on the progress of the run, and on no measurement. Each asks
-// for a decision at the very step at which its batch changes, and keeps no dwell.
+// Baselines whose batches follow a schedule: the batch depends on the progress of the run and on no measurement. Each
+// policy asks for a decision at the very step at which its batch changes, and keeps no dwell.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -29,9 +29,8 @@ class ProgressPolicy : public BaselinePolicy {
     return {observation.consumed_samples * config().train.sequence_length, observation.elapsed_seconds};
   }
 
-  // Chooses a batch in the layout that is fastest there; a run that already has this batch keeps its layout. These
-  // schedules do not choose layouts, and as baselines they should not be slow because their batch has outgrown a
-  // layout.
+  // Chooses the fastest layout for a batch. A run that already has this batch keeps its layout. The schedules
+  // themselves name no layouts. As baselines they should not become slow because the batch has outgrown the layout.
   static Choice to_scheduled_batch(const Situation& situation, double batch, const std::string& why) {
     const Configuration& current = situation.current;
     const int64_t nearest = fastest_near(situation, batch, any_layout)->configuration.global_batch;
@@ -42,16 +41,16 @@ class ProgressPolicy : public BaselinePolicy {
   LearningRate learning_rate_;
 };
 
-// A schedule of batches by consumed samples (Megatron-LM's --step-batch-size-schedule), followed exactly: every step
-// has the batch that the schedule has at the step's first sample. Layout and micro-batch stay. A switch of batch that
-// is decided after a step commits after the next one, so the policy decides one step ahead.
+// Follows a schedule of batches by consumed samples exactly (Megatron-LM's --step-batch-size-schedule): every step has
+// the batch that the schedule names for the step's first sample. Layout and micro-batch stay. A switch of batch takes
+// effect one step after the next, so the policy decides one step ahead.
 class StepsPolicy : public BaselinePolicy {
  public:
   explicit StepsPolicy(const JobConfig& config)
       : BaselinePolicy(config), schedule_(parse_step_schedule(config.adapt.schedule, config.train.sequence_length)) {}
 
-  // A decision is due if the schedule's batch has changed, or if a command or a change of ranks has changed the run's
-  // configuration.
+  // Returns whether a decision is due: the schedule's batch has changed, or a command or a change of ranks has changed
+  // the run's configuration.
   bool is_due(const Observation& observation, const Configuration& current) const override {
     return batch_after_next(observation, current) != asked_for_ || current != asked_in_;
   }
@@ -81,11 +80,11 @@ class StepsPolicy : public BaselinePolicy {
   Configuration asked_in_;
 };
 
-// Trains in the first batch until a share of the run is done, then switches once to a larger one (late switching, Wang
-// et al. 2026, arXiv 2602.14208). After small batches, the loss catches up with a run in large batches soon after the
-// switch, and the run has consumed fewer samples. The paper gives the form of the schedule. It derives from fitted laws
-// when to switch and to which batch; here both are settings. The paper keeps the learning rate when the batch switches.
-// Here the rate follows the batch as [optimizer] says; batch_scaling "none" keeps it.
+// Trains in the first batch up to a given fraction of the run, then switches once to a larger batch (late switching,
+// Wang et al. 2026, arXiv 2602.14208). After small batches, the loss soon catches up with the loss of a run in large
+// batches, and fewer samples are consumed. The paper gives the form of the schedule and derives the time of the switch
+// and the larger batch from fitted laws; here both are settings. The paper keeps the learning rate when the batch
+// switches. Here the rate follows the batch as [optimizer] says; batch_scaling "none" keeps it.
 class LateSwitchPolicy : public ProgressPolicy {
  public:
   using ProgressPolicy::ProgressPolicy;
@@ -136,8 +135,8 @@ class SeesawPolicy : public ProgressPolicy {
     consumed_samples_ = observation.consumed_samples;
   }
 
-  // A decision is due at a cut. It is also due when the schedule will have fallen so far by the next update that the
-  // rate, which should stay constant between cuts, would fall with it.
+  // Returns whether a decision is due. It is due at a cut. It is also due just before the schedule would lower the rate
+  // at the next update, because between cuts the rate should stay constant.
   bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
     if (cuts_at(fall_at(progress(observation))) != asked_for_) return true;
     const double next = fall_at(progress_after(observation, batch_, 1));

@@ -1,5 +1,5 @@
-// What the runs of an experiment showed for each arm: times to held-out losses, and losses at the end, compared seed by
-// seed with the reference. Knows the outcomes of runs, not how they were produced.
+// The results of an experiment for each arm: the times to held-out losses, and the losses at the end, compared seed by
+// seed with the reference. This file knows the outcomes of runs, not how they were produced.
 #pragma once
 
 #include <cstdint>

@@ -87,8 +87,8 @@ std::vector<int64_t> steps_of_changes(const std::vector<DecisionEvent>& events) 
   return steps;
 }
 
-// When a run is evaluated. config.toml may be missing or damaged, and a job that another program trains has no
-// evaluation.
+// Returns when a run is evaluated, in words. config.toml may be missing or damaged, and a job that another program
+// trains has no evaluation.
 EvaluateConfig evaluation_of(const fs::path& directory) {
   const fs::path config = directory / "config.toml";
   try {

@@ -16,8 +16,8 @@ void write_html_report(const std::filesystem::path& run_dir);
 // The same, with the events of decisions.jsonl already read.
 void write_html_report(const std::filesystem::path& run_dir, std::vector<DecisionEvent> events);
 
-// Writes a page of several runs, in this order, into `file`. Throws UserError as above, if a run is named twice, and if
-// there are more than 24 runs, which could not be told apart.
+// Writes a page of several runs, in this order, into `file`. Throws UserError as above, if a run is named twice, and
+// for more than 24 runs, because their curves could not be distinguished.
 void write_html_report(const std::vector<std::filesystem::path>& run_dirs, const std::filesystem::path& file);
 
 // Whether the directory is one of `copus compare`.

@@ -1,5 +1,5 @@
-// What the page of an experiment shows of results.json: tables, and intervals to draw. Only .cpp files of this room
-// include this header, since it names JSON.
+// The part of results.json that the page of an experiment shows: tables, and intervals to draw. Only .cpp files of this
+// room include this header, since it names JSON.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@ struct ReportedComparison {
   std::vector<Contender> contenders;
   std::vector<int64_t> seeds;
   std::string tables;  // HTML
-  // A list of {"title", "axis", "reference", "rows"}, one for each measure with an interval. `reference` is the value
-  // of the reference arm (1 for ratios, 0 for differences). A row is {"name", "value", "low", "high", "seeds"}: the
-  // mean and its 95 % interval, null if unknown, and the values of the seeds.
+  // A list with an entry {"title", "axis", "reference", "rows"} for each measure with an interval. `reference` is the
+  // value of the reference arm (1 for ratios, 0 for differences). A row is {"name", "value", "low", "high", "seeds"}:
+  // `value` is the mean, `low` and `high` are its 95 % interval (null if unknown), and `seeds` are the values of the
+  // seeds.
   nlohmann::json intervals;
 };
 

@@ -33,8 +33,8 @@ std::vector<Point> points_of(const std::vector<StepRecord>& records, const Value
   return points;
 }
 
-// Reduces the points to most_points: the first, the last, and the lowest and highest of each of many equal ranges of
-// steps.
+// Reduces the points to most_points: the first, the last, and the lowest and highest point of each of many equal ranges
+// of steps.
 std::vector<Point> decimate(std::vector<Point> points, size_t most_points) {
   if (points.size() <= most_points) return points;
   std::vector<Point> kept{points.front()};

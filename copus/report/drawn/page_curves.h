@@ -11,9 +11,9 @@
 
 namespace copus {
 
-// The most points that each curve of a run may have on a page of `runs` runs: 2000, which exceeds the columns of a
-// screen. All runs together have at most 6000, but each at least 200. So a page takes at most a few MB, however long
-// the runs are.
+// The largest number of points of each curve of a run on a page of `runs` runs. It is 2000, more than a screen has
+// columns, but all runs together have at most 6000, and each at least 200. So a page takes at most a few MB, however
+// long the runs are.
 size_t most_points_of_a_curve(size_t runs);
 
 // The position of a step on each of the horizontal axes: {"step", "tokens", "seconds"}.
@@ -22,13 +22,13 @@ nlohmann::json position_of(const StepRecord& record);
 // Positions of several steps, as a list for each axis.
 nlohmann::json positions_of(const std::vector<const StepRecord*>& records);
 
-// The curves by name, each {"step": [...], "tokens": [...], "seconds": [...], "value": [...]} in the order of steps,
-// and "smoothed": [...] if single steps are noisy. Curves that the log lacks are omitted, and so are steps without a
-// value.
+// Returns the curves by name. Each is {"step": [...], "tokens": [...], "seconds": [...], "value": [...]} in the order
+// of steps, with "smoothed": [...] if single steps are noisy. Curves that the log lacks are omitted, and so are steps
+// without a value.
 //
 // A measured curve keeps the first and last point, and the lowest and highest of each of many equal ranges of steps, so
 // that no spike is lost. A curve that is constant for many steps ("global_batch", "micro_batch", "layout") keeps the
-// last point before each change, so that its value at a point has held since the previous point. "noise_scale" has
+// last point before each change, so the value of a point has been the same since the previous point. "noise_scale" has
 // "low" and "high", null if unknown, and a null "value" while only a lower bound is known. "layout" has the layouts as
 // text. Rates count sequences: "throughput", "goodput".
 nlohmann::json curves_of(const std::vector<StepRecord>& records, size_t most_points);

@@ -71,8 +71,8 @@ std::string command_text(const Command& command) {
   fail_check("known command", __FILE__, __LINE__, "");
 }
 
-// The cells of an event's row: after which step, what, the gain, the noise scale, why. Empty for events that other
-// tables show.
+// Returns the cells of an event's row: the step, the event, the gain, the noise scale, and the reason. Empty for events
+// that other tables show.
 struct EventRow {
   std::vector<std::string> operator()(const Decision& decision) const {
     const std::string what = decision.moves ? "moves" : decision.choice.target ? "advises" : "holds";

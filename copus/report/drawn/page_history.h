@@ -1,5 +1,5 @@
-// What a run's page shows of its decision log: the switches with their reasons, and all other events. Only .cpp files
-// of this room include this header, since it names JSON.
+// The part of the decision log that a run's page shows: the switches with their reasons, and all other events. Only
+// .cpp files of this room include this header, since it names JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -42,8 +42,8 @@ nlohmann::json held_decisions(const std::vector<DecisionEvent>& events, const st
 
 WebTable switch_table(const std::vector<ReportedSwitch>& switches);
 
-// All other decisions and requests, and the changes of ranks, in order. Of more than `most_rows` decisions to hold,
-// shows `most_rows`, evenly spread over the run.
+// Returns all other decisions and requests, and the changes of ranks, in order. Of the decisions to hold it shows at
+// most `most_rows`, evenly spread over the run.
 WebTable decision_table(const std::vector<DecisionEvent>& events, size_t most_rows);
 
 }  // namespace copus

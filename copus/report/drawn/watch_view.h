@@ -1,5 +1,5 @@
-// What `copus watch` shows of a run: reads the end of its logs and makes lines of text. A frame costs the same however
-// long the run is.
+// The view of a run in `copus watch`: reads the end of the run's logs and makes lines of text. A frame takes the same
+// time however long the run is.
 #pragma once
 
 #include <filesystem>

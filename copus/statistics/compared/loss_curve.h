@@ -22,9 +22,9 @@ struct TargetCrossing {
   double tokens = 0;
 };
 
-// Finds the first evaluation, in the order of the run, at or below `target`. Interpolates seconds and tokens linearly
-// in the loss between this evaluation and the one before. Later evaluations above the target change nothing. Losses
-// must be finite.
+// Returns the seconds and tokens at which a run first reaches `target`: at its first evaluation at or below `target`,
+// interpolated linearly in the loss from the previous evaluation. Later evaluations above the target change nothing.
+// Losses must be finite.
 TargetCrossing time_to_target(std::span<const Evaluation> evaluations, double target);
 
 }  // namespace copus

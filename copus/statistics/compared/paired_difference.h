@@ -13,14 +13,14 @@ struct PairedDifference {
   // Empty with one pair, which shows no spread.
   std::optional<double> standard_deviation;  // of the differences
   std::optional<double> low, high;           // ends of the 95 % interval of the mean
-  // The smallest difference, in absolute value, that as many pairs with the same spread would detect with a probability
-  // of 80 %. Detected means that the 95 % interval excludes 0.
+  // The smallest absolute difference that this number of pairs, with the same spread, would detect with a probability
+  // of 80 %. A difference is detected if the 95 % interval excludes 0.
   std::optional<double> detectable;
 };
 
-// Compares ours[i] - reference[i], pair by pair. Both have the same length, at least 1. With s the standard deviation
-// of n differences, the interval is mean +- t(0.975, n - 1) s / sqrt(n), by Student's distribution, for normally
-// distributed differences. The detectable difference is (t(0.975, n - 1) + t(0.8, n - 1)) s / sqrt(n) (H. S. Bloom,
+// Compares ours[i] - reference[i], pair by pair. Both have the same length, at least 1. Let s be the standard deviation
+// of the n differences. For normally distributed differences the interval is mean +- t(0.975, n - 1) s / sqrt(n), by
+// Student's distribution. The detectable difference is (t(0.975, n - 1) + t(0.8, n - 1)) s / sqrt(n) (H. S. Bloom,
 // "Minimum Detectable Effects", Evaluation Review 19, 1995).
 PairedDifference paired_difference(std::span<const double> ours, std::span<const double> reference);
 

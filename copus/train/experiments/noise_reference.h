@@ -1,6 +1,6 @@
-// The gradient noise scale at fixed weights, from the gradients of single sequences. It is the reference for what
-// training measures online (gradient_probe.h). Small batch 1, large batch 64, as for OLMo (Merrill et al. 2025, arXiv
-// 2505.23971, appendix B).
+// Measures the gradient noise scale at fixed weights, from the gradients of single sequences, as the reference for the
+// online measurement in training (gradient_probe.h). The small batch is 1 and the large batch 64, as for OLMo (Merrill
+// et al. 2025, arXiv 2505.23971, appendix B).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -11,8 +11,8 @@ namespace copus {
 
 namespace {
 
-// Returns the seconds in which every rank sends a message of `bytes` to every other and receives theirs. All ranks do
-// the same at the same time, so simulating one of them suffices.
+// Returns the seconds in which every rank sends a message of `bytes` to every other rank and receives the messages of
+// all others. All ranks do the same at the same time, so simulating one of them suffices.
 double exchange_seconds(int64_t ranks, double bytes, const MessageCosts& costs) {
   std::vector<double> arrivals;
   double now = 0, connection_free = 0;

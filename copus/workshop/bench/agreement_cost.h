@@ -17,8 +17,8 @@ struct AgreementCost {
   double seconds = 0;      // from the common start until the last rank is done
 };
 
-// Every rank sends every other one message of 1,832 bytes plus 48 per rank. Beyond 16 KiB it sends two, each with one
-// rank's part of these bytes. `ranks` >= 1.
+// Returns the seconds of the earlier agreement, for `ranks` >= 1. Every rank sends every other one message of 1,832
+// bytes plus 48 per rank. Beyond 16 KiB it sends two messages, each with one rank's part of these bytes.
 AgreementCost cost_of_agreement_with_all(int64_t ranks, const MessageCosts& costs);
 
 // The sums, then the latest time, by reduction_rounds.

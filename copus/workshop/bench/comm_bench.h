@@ -1,5 +1,5 @@
-// The work of a rank of `copus bench comm`: it times our collectives over shared memory and those of the MPI library.
-// Each rank is in both worlds, and the two take turns, so that other load on the machine affects both.
+// The work of a rank of `copus bench comm`: it times Copus' collectives over shared memory and the collectives of the
+// MPI library. Each rank is in both worlds, and the two take turns, so that other load on the machine affects both.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

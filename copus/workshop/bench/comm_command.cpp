@@ -1,5 +1,5 @@
-// `copus bench comm`: our collectives over shared memory compared with those of the MPI library, on the same cores in
-// one run. Its ranks run under mpirun if this build has MPI.
+// `copus bench comm`: compares Copus' collectives over shared memory with the collectives of the MPI library, on the
+// same cores in one run. Its ranks run under mpirun if this build has MPI.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// `copus bench decide`: the cost of predictions and decisions on one core: the table of a small and of a large cluster,
-// one decision among all configurations of a table, and the controller's time in each step of a run.
+// `copus bench decide`: the cost of predictions and decisions on one core. It measures the table of a small and of a
+// large cluster, one decision among all configurations of a table, and the controller's time in each step of a run.
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -108,8 +108,8 @@ size_t count_candidates(const RunConfig& config) {
   return candidates_of(table, {.configuration = configuration_of(config), .step_seconds = 1}, config).size();
 }
 
-// Seconds of one complete decision: candidates corrected by the latest measurements, ranking by Goodput, and the hash
-// of the inputs. Nothing moves, so a decision is due after every step.
+// Returns the seconds of one complete decision: candidates corrected by the latest measurements, ranking by Goodput,
+// and the hash of the inputs. The run never switches here, so a decision is due after every step.
 Quartiles measure_decision(RunConfig config, int64_t rounds) {
   config.adapt.advise = true;
   config.adapt.interval_samples = 1;

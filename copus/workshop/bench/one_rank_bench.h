@@ -1,5 +1,5 @@
-// How fast one rank of a layout computes without the others: kernels have the layout's shapes, the host issues the same
-// operations, and communication takes no time. The measurement of `copus bench step --as`.
+// Measures the computing speed of one rank of a layout without the others, for `copus bench step --as`. Kernels have
+// the layout's shapes, the host issues the same operations, and communication takes no time.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct OneRankResult {
 
 // Trains as rank 0 of the layout, after some warm-up steps. Each step has options.micro_batches micro-batches of this
 // rank. The contributions and messages of other ranks are missing, so only the times are meaningful. Throws UserError
-// for layouts that the model does not allow, with pipelines, or with ZeRO-3, in which a rank would wait for the
-// contents of messages.
+// for layouts that the model does not allow, for layouts with pipelines, and for layouts with ZeRO-3, whose ranks would
+// wait for the contents of messages.
 OneRankResult measure_one_rank(const StepBenchOptions& options, const ParallelStrategy& strategy, int64_t steps);
 
 }  // namespace copus

@@ -26,8 +26,8 @@ struct ProbeBenchResult {
   int64_t steps = 0;                       // measured
   double seconds_off = 0, seconds_on = 0;  // medians of a step without and with the probe
   Quartiles overhead{};                    // of a step with the probe relative to its neighbour without it, minus 1
-  // The probe's own computation as a fraction of the steps with it, on the rank where it is largest. Less noisy, but
-  // without its effects on messages and caches.
+  // The probe's own computation as a fraction of the time of steps with the probe, on the rank where the fraction is
+  // largest. It is less noisy than the difference of step times, but lacks the probe's effects on messages and caches.
   double probe_fraction = 0;
 };
 

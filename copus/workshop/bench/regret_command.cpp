@@ -1,5 +1,5 @@
-// `copus bench regret`: how much decision rules gain and lose over many simulated runs whose truth is known, compared
-// with the best single configuration in hindsight and with a clairvoyant.
+// `copus bench regret`: the gains and losses of decision rules over many simulated runs whose truth is known. They are
+// compared with the best single configuration and the best sequence of configurations in hindsight.
 #include <algorithm>
 #include <iostream>
 #include <map>

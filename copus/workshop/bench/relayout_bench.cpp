@@ -91,8 +91,7 @@ class ArenaCopies final : public CopyRate {
   std::unique_ptr<StateArena> arena_;
 };
 
-// Sends messages from device to device, to the next rank. Bytes that stay on their rank are much faster and do not
-// count.
+// Sends messages from device to device, to the next rank. Copies within a rank are much faster and are not measured.
 class DeviceMessages final : public CopyRate {
  public:
   DeviceMessages(World& world, at::Device device)

@@ -1,5 +1,5 @@
-// How long training pauses for a change of layout, compared with the time of its bytes as plain copies, and with a
-// checkpoint and a restart: the measurement of `copus bench relayout`.
+// The measurement of `copus bench relayout`: the pause of training for a change of layout, compared with the time of
+// plain copies of the same bytes, and with a checkpoint and a restart.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct RelayoutBenchOptions {
 
 struct MeasuredSwitch {
   SwitchReport report;
-  // Bytes/s of all ranks together, measured right after the switch, in one piece per rank: copied from the next rank's
-  // memory if ranks can read each other's, otherwise sent to it.
+  // Bytes/s of all ranks together, measured right after the switch, in one piece per rank. If ranks can read each
+  // other's memory, a piece is copied from the next rank's memory; otherwise the previous rank sends it.
   double copy_rate = 0;
   int64_t bound_bytes = 0;  // the switch's bytes that are moved in this way: all of them, or those between ranks
 };
@@ -43,7 +43,7 @@ struct RelayoutBenchResult {
 // result is rank 0's. Throws InternalError if a switch is vetoed.
 RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
-// Loads the checkpoint in `to`, in new processes. Returns the time when all ranks were ready to step, on the same
+// Loads the checkpoint in `to`, in new processes. Returns the time at which all ranks were ready to step, on the same
 // clock.
 double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 

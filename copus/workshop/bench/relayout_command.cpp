@@ -1,6 +1,6 @@
-// `copus bench relayout`: how long training pauses while its layout changes, compared with the time of its bytes as
-// plain copies, and with a checkpoint and a restart. Ranks are started twice for each change: to train and switch, and
-// to be restarted.
+// `copus bench relayout`: the pause of training for a change of layout, compared with the time of plain copies of the
+// same bytes, and with a checkpoint and a restart. Ranks are started twice for each change: once to train and switch,
+// and once to measure the restart.
 #include <unistd.h>
 
 #include <algorithm>

@@ -24,8 +24,8 @@
 namespace copus {
 namespace {
 
-// Bytes per second that a copy much larger than any cache reads and writes. On a GPU several copies in a row, so that
-// the wait for the last one hardly counts.
+// Returns the bytes per second that a copy much larger than any cache reads and writes. On a GPU several copies run in
+// a row, so that the wait for the last one hardly counts.
 double measure_bandwidth(at::Device device) {
   const int64_t elements = int64_t{1} << (device.is_cpu() ? 26 : 28);
   const int copies = device.is_cpu() ? 1 : 8;
@@ -46,10 +46,10 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  // Tensors read and written by a block's norms:
+  // Returns the number of tensors that a block's norms read and write:
   // - norm of the input: 2 + 2 forward, 3 + 1 backward;
   // - norm of the output: 1 + 1 forward and 2 + 1 for the sum, 2 + 1 twice backward;
-  // - both: the norm of the output in addition to that of the input.
+  // - both: the sum of these two.
   const double norms =
       2 *
           (m.block_norm == BlockNorm::input    ? 4 + 4
@@ -66,15 +66,16 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   if (m.qk_norm == QkNorm::projection) normed_heads += 3 * rotated;  // squares: one in; their gradient: two in
   // Forward: gate and up in, one out; backward: three in, three out. Without a gate one less each.
   const double activation = static_cast<double>(3 * (1 + m.feed_forward_inputs())) * feed_forward;
-  // Embedding and its gradient, final norm (it passes no gradient to a residual), loss; the first norm adds no
-  // residual.
+  // The embedding and its gradient, the final norm (which passes no gradient to a residual), and the loss. The first
+  // norm adds no residual.
   const double multiplied_ends = (m.embedding_multiplier != 1 ? 4 : 0) + (m.logits_scaling != 1 ? 4 : 0);
   const double ends = (2 + 2 + 4 + 3 - 2 + multiplied_ends) * hidden + 2 * static_cast<double>(m.vocab_size);
   return static_cast<double>(m.num_layers) * (norms + multiplied + normed_heads + rotary + activation) + ends;
 }
 
-// ParameterStore::initialize computes its numbers on the host, which takes some seconds for billions. Programs that
-// take turns on a GPU would spend them in every turn. The measurement only needs random numbers.
+// Fills the weights with random numbers on the device; the measurement needs no others. ParameterStore::initialize
+// computes its numbers on the host, which takes some seconds for billions of weights. Programs that take turns on a GPU
+// would lose these seconds in every turn.
 void fill_on_device(ParameterStore& store, double standard_deviation) {
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.tied_copy) continue;

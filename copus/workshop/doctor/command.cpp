@@ -1,6 +1,6 @@
-// `copus doctor`: what this machine can do, within ten seconds. All checks run at the same time, each with a deadline,
-// since file systems, name servers and drivers can hang. Those of libtorch and GPUs run in copus-torch, which may crash
-// or fail to start.
+// `copus doctor`: reports the abilities of this machine within ten seconds. All checks run at the same time, each with
+// a deadline, since file systems, name servers and drivers can hang. The checks of libtorch and GPUs run in
+// copus-torch, which may crash or fail to start.
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>

@@ -104,8 +104,8 @@ KernelDevices kernel_devices(const std::filesystem::path& root) {
     if (is_numbered) ++devices.nvidia;
     if (name == "kfd") devices.has_amd = true;
   }
-  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...": takes the first word that is a number with a
-  // point.
+  // Returns the driver's version, from "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...": the first word
+  // that is a number with a point.
   std::ifstream text(root / "proc/driver/nvidia/version");
   for (std::string word; devices.driver.empty() && text >> word;) {
     const bool is_version =

@@ -1,5 +1,5 @@
-// How fast this machine computes what training computes, and how fast its ranks communicate: the content of `copus
-// profile --machine`.
+// The measurements of `copus profile --machine`: how fast this machine computes the operations of training, and how
+// fast its ranks communicate.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace copus {
 // Number of this machine's devices for `device`, "cpu" or "cuda": cores, or GPUs.
 int64_t devices_of_machine(const std::string& device);
 
-// Measures on all ranks of `world` at once, at least two: one for every device of the machine. Each uses one thread, or
-// its own GPU; ranks beyond the number of GPUs only communicate. Every rank calls it, and all get the same result.
-// Takes some seconds. Throws UserError if there is no such device.
+// Measures on all ranks of `world` at the same time: at least two ranks, and at least one for every device of the
+// machine. Each rank uses one thread, or its own GPU; ranks beyond the number of GPUs only communicate. Every rank
+// calls it, and all get the same result. Takes some seconds. Throws UserError if there is no such device.
 MachineMeasurements measure_machine(Precision precision, const std::string& device, int64_t local_rank,
                                     std::unique_ptr<World> world);
 

@@ -1,5 +1,5 @@
-// How well predicted memory agrees with published runs: which runs that worked it calls feasible, and which runs that
-// ran out of memory it calls infeasible.
+// The agreement of predicted memory with published runs: which of the runs that worked are predicted to be feasible,
+// and which of the runs that ran out of memory are predicted to be infeasible.
 #pragma once
 
 #include <cstdint>

@@ -39,12 +39,12 @@ struct PublishedRun {
   std::optional<double> memory_gigabytes;
   std::string status;  // why it failed; empty: it ran
 
-  // Why the run cannot be described in Copus's terms, such as an unknown layout; the fields above are then not all set.
-  // Empty: it can.
+  // The reason why the run cannot be described in Copus' terms, such as an unknown layout; then not all fields above
+  // are set. Empty if it can.
   std::string unusable;
 
-  // The model with three feed-forward matrices: two matrices have as many parameters and operations as three that are
-  // 2/3 as wide.
+  // The model as Copus would have it, with three feed-forward matrices. If the published model has two, the three are
+  // 2/3 as wide, so that they have as many parameters and operations.
   ModelDescription gated_model() const;
 };
 
@@ -59,14 +59,18 @@ enum class PublishedTable {
 // Reads a CSV file (RFC 4180, with or without a byte order mark) with the columns that docs/benches.md lists. Columns
 // are found by their names in the first line; other columns are ignored. `source` names the file in messages.
 //
-// Empty cells mean: degrees of virtual stages and context parallelism 1; kv_heads equal to heads; glu 1; sp, zero_stage
-// and recompute off but marked as not said; dp, grad_accum and global_batch follow from each other. vpp counts only
-// with pp > 1, sp only with tp > 1. If the three batch sizes disagree, the global batch is dp x micro_batch x
-// grad_accum. Embeddings are tied if params_b equals the number of parameters, to its last decimal, with tied
-// embeddings and not without. A recompute cell that is neither none nor full counts as attention.
+// Meaning of empty and special cells:
+// - Empty degrees of virtual stages and context parallelism are 1, kv_heads equals heads, and glu is 1.
+// - Empty sp, zero_stage and recompute are off, but marked as unknown.
+// - dp, grad_accum and global_batch follow from each other. If the three batch sizes disagree, the global batch is dp x
+//   micro_batch x grad_accum.
+// - vpp counts only with pp > 1, sp only with tp > 1.
+// - Embeddings are tied if params_b equals, to its last decimal, the number of parameters with tied embeddings and not
+//   the number without.
+// - A recompute cell that is neither none nor full counts as attention.
 //
 // Throws UserError with line, column and expectation for a missing column, a row with another number of cells, an
-// unterminated quote, and a cell that is not a number as required, or is above 10^9 if it must be an integer. Runs too
+// unterminated quote, and a cell that is not a number as required or is above 10^9 if it must be an integer. Runs too
 // large for a prediction in 64 bits are unusable.
 std::vector<PublishedRun> parse_published_runs(std::string_view text, PublishedTable table, const std::string& source);
 

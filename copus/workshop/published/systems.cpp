@@ -6,8 +6,8 @@ namespace copus {
 
 namespace {
 
-// Megatron-LM and programs based on it, as in the published comparison of times: with the loss collectives of Copus,
-// which processes logits in pieces. A plan for Megatron-LM omits Megatron-LM's own, smaller ones.
+// Megatron-LM and programs based on it, as in the published comparison of times. The loss has the collectives of Copus,
+// which processes logits in pieces. A plan for Megatron-LM leaves out Megatron-LM's own, smaller collectives.
 TrainingSystem megatron_passes() {
   TrainingSystem system = megatron();
   system.memory = copus_memory_use();
@@ -18,8 +18,8 @@ void reduce_after_backward(TrainingSystem& system) {
   system.reduction_without_zero.overlaps = system.reduction_with_zero.overlaps = false;
 }
 
-// Aleph Alpha's "scaling" (Hagemann et al. 2023): Megatron-LM's layers with only those fused kernels that a run's note
-// names.
+// Aleph Alpha's "scaling" (Hagemann et al. 2023): Megatron-LM's layers, but only with the fused kernels that a run's
+// note names.
 TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
   TrainingSystem system = eager_pytorch();
   system.name = "aleph-alpha";
@@ -29,8 +29,8 @@ TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
   system.accumulation_bytes = 4;
   reduce_after_backward(system);
   if (!contains(run.notes, "RMS kernel")) {
-    // An RMSNorm of separate operations in fp32: 34 bytes per element forward and twice that backward, two norms per
-    // layer.
+    // RMSNorm is made of separate operations in fp32. It moves 34 bytes per element forward and twice as many backward.
+    // A layer has two norms.
     system.forward.stream += 34;
     system.backward.stream += 68;
     system.forward.launches += 16;

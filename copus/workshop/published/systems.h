@@ -1,5 +1,5 @@
-// The programs behind published runs, as far as they determine a step's time and memory, and the clusters on which they
-// ran, to compare predictions with measurements.
+// The programs behind published runs, with the properties that determine a step's time and memory, and the clusters on
+// which they ran. Predictions for them are compared with the published measurements.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// How well predicted step times agree with published ones: constants are fitted on half of the sets, and both halves
+// The agreement of predicted step times with published ones. Constants are fitted on half of the sets, and both halves
 // are judged.
 #pragma once
 
@@ -61,8 +61,8 @@ struct PublishedAgreement {
   Quartiles uncorrected_slowdown{};  // over all sets
 };
 
-// The first set of every group is fitted, the second one held out, and so on. `find_cluster` returns the shipped
-// description with this name.
+// Fits the constants on the first set of every group, holds out the second one, and so on in turn. `find_cluster`
+// returns the shipped description with this name.
 PublishedAgreement judge_step_times(const std::vector<PublishedRun>& runs,
                                     const std::function<ClusterDescription(const std::string&)>& find_cluster);
 

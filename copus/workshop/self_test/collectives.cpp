@@ -131,7 +131,7 @@ class OperationChecks {
     return std::accumulate(counts_.begin(), counts_.begin() + member, int64_t{0});
   }
 
-  // Parts of different sizes, some of them empty if there are more members than elements; and the sums over all
+  // Checks parts of different sizes, some of them empty if there are more members than elements, and the sums over all
   // members.
   void prepare(int64_t count) {
     count_ = count;
@@ -147,8 +147,8 @@ class OperationChecks {
     }
   }
 
-  // The value that a member contributes. At most 64 members contribute nonzero values to an element, so that sums stay
-  // within 256.
+  // Returns the value that a member contributes. At most 64 members contribute nonzero values to an element, so that
+  // sums stay within 256.
   int64_t value(int64_t member, int64_t index) const {
     const int64_t sparse = (size() + 63) / 64;
     if ((member + index) % sparse != 0) return 0;

@@ -1,5 +1,6 @@
-// `copus selftest`: whether the ranks of a job, their links and all its layouts work on their machines. A process that
-// was not started as a rank starts the ranks itself. Ranks that torchrun, srun or mpirun have started join each other.
+// `copus selftest`: checks that the ranks of a job, their links and all its layouts work on their machines. A process
+// that was not started as a rank starts the ranks itself. Ranks that torchrun, srun or mpirun have started join each
+// other.
 #include <chrono>
 #include <csignal>
 #include <filesystem>

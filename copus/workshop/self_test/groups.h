@@ -10,8 +10,8 @@
 
 namespace copus {
 
-// Groups of equal size and spacing that communicate at the same time. No rank is in two of them; some ranks may be in
-// none.
+// Groups of equal size and spacing that communicate at the same time. No rank is in two of these groups; some ranks may
+// be in none.
 struct GroupFamily {
   std::string kind;  // the purposes of the groups in layouts: "data", "tensor", "pipeline", "tie", joined by commas
   std::vector<std::vector<int64_t>> groups;

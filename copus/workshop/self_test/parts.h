@@ -36,8 +36,9 @@ class TimeLimit {
   bool was_over_ = false;
 };
 
-// Every rank calls them. Re-layouts go through the layouts of the job and back to the first, and compare the state's
-// hash before and after each. `seed`: of the random numbers for repeated collectives.
+// Parts of the test; every rank calls them. The re-layouts visit the layouts of the job and return to the first one,
+// and compare the state's hash before and after each. `seed` is the seed of the random numbers for repeated
+// collectives.
 std::vector<GroupCheck> check_groups(at::Device memory, uint64_t seed, World& world);
 std::vector<GroupSpeed> measure_groups(at::Device memory, TimeLimit& limit, World& world);
 std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device device, TimeLimit& limit,

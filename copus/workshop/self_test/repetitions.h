@@ -1,5 +1,5 @@
-// Whether the collectives of a group repeat bitwise. Reductions of random numbers round, so their bits show the order
-// of addition. The exact values of collectives.h have the same sum in every order.
+// Checks that the collectives of a group repeat bitwise. Reductions of random numbers round, so their bits show the
+// order of addition. The exact values of collectives.h would have the same sum in every order.
 #pragma once
 
 #include <c10/core/Device.h>

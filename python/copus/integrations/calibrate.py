@@ -1,9 +1,10 @@
-"""What a batch is worth to a model that another trainer trains: `copus calibrate` for your own training function.
+"""Measures the statistical efficiency of batches for a model that another program trains: `copus calibrate` for your
+own training function.
 
 You provide a checkpoint and a function that trains from it with another batch and learning rate and returns the
 held-out loss. Branches of the reference batch over several lengths form a ladder. It converts the loss of any other
-branch into the samples with which the reference batch reaches that loss. From these follows c in critical batch = c x
-noise scale. The branches are those of `copus calibrate`.
+branch into the samples with which the reference batch reaches that loss. From these numbers follows c in critical batch
+= c x noise scale. The branches are those of `copus calibrate`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _MULTIPLES = (2, 4, 8)
 _FEWEST_UPDATES = 32
 
 # Rungs of the ladder, in eighths of a branch of the largest batch. Branches of smaller batches also end at rungs. The
-# highest rung is longer, so that noise does not push a batch that is worth nearly as much as the reference off the
-# ladder.
+# highest rung is longer than the branches. So even if noise makes a batch appear more efficient than the reference
+# batch, its loss is still within the ladder.
 _RUNGS = (1, 2, 4, 8, 12)
 
 _NEEDED_REPETITIONS, _MOST_REPETITIONS = 2, 8
@@ -104,10 +105,10 @@ def calibrate(branch: Callable[[int, float, int, int], float], *, reference_batc
 
     branch(batch, learning_rate_factor, samples, repetition) loads weights and optimizer state of the checkpoint, trains
     on the next `samples` sequences in batches of `batch`, and returns the held-out loss. The learning rate is constant:
-    that of the reference batch times the factor. All branches of a repetition read the same sequences from the first
-    on. Each repetition begins `samples_per_repetition(reference_batch)` sequences after the previous one.
+    the rate of the reference batch times the factor. All branches of a repetition read the same sequences from the
+    first on. Each repetition begins `samples_per_repetition(reference_batch)` sequences after the previous one.
 
-    noise_scale and consumed_samples are those of the checkpoint, in sequences. `file` has a line for each finished
+    noise_scale and consumed_samples are the values at the checkpoint, in sequences. `file` has a line for each finished
     branch, so that the same call resumes an interrupted calibration. Once the 16 branches that an interval needs are
     done, no branch begins that would end after `seconds`. `alpha` and `updates` are the run's adapt.alpha and
     noise_scale.critical_updates.
@@ -157,8 +158,8 @@ def calibrate(branch: Callable[[int, float, int, int], float], *, reference_batc
 
 
 def _samples_at(multiple: int, reference_batch: int) -> int:
-    """Branches of smaller batches are half as long as the largest's: they have at least as many updates, and take less
-    time."""
+    """Returns the samples of a branch. Branches of smaller batches are half as long as a branch of the largest batch.
+    They still have at least as many updates, and take less time."""
     return _FEWEST_UPDATES * max(multiple, _MULTIPLES[-1] // 2) * reference_batch
 
 

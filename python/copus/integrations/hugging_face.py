@@ -33,12 +33,12 @@ _STATE_FILE = "copus_adviser.json"
 class AdviserCallback(TrainerCallback):
     """Feeds a copus.Adviser with Trainer's steps, and prints its advice.
 
-    `advice` holds all advice so far, `noise_scale` the measured value at the end. Options are those of copus.Adviser
-    except the batch, which is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x data-parallel
-    ranks. A step with fewer micro-batches at the end of an epoch is skipped. Copus needs gradients of two sizes in each
-    step. With one micro-batch per step it gets them if DDP or FSDP2 reduces gradients of several ranks; on a single
-    rank it reports that it cannot measure. Its state is in Trainer's checkpoints. `count` returns the sequences of a
-    micro-batch, if they are not the first dimension of its first tensor.
+    `advice` holds all advice so far, and `noise_scale` the measured value at the end. Options are the same as for
+    copus.Adviser except the batch. The batch is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x
+    data-parallel ranks. A step with fewer micro-batches at the end of an epoch is skipped. Copus needs gradients of two
+    sizes in each step. With one micro-batch per step it gets them if DDP or FSDP2 reduces gradients of several ranks;
+    on a single rank it reports that it cannot measure. Its state is in Trainer's checkpoints. `count` returns the
+    sequences of a micro-batch, if they are not the first dimension of its first tensor.
     """
 
     def __init__(

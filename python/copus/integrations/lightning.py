@@ -25,12 +25,13 @@ from copus.wrappers import refuse_wrapper
 class AdviserCallback(Callback):
     """Feeds a copus.Adviser with the trainer's steps, and prints its advice.
 
-    `advice` holds all advice so far, `noise_scale` the measured value at the end. Options are those of copus.Adviser
-    except the batch, which is Lightning's: sequences of a micro-batch (the first dimension of its first tensor, or the
-    result of `count`) x accumulate_grad_batches x data-parallel ranks. Skipped are steps with fewer sequences at the
-    end of an epoch, and steps in which training_step returns None for a micro-batch. Copus needs gradients of two sizes
-    in each step. With one micro-batch per step it gets them if DDP reduces gradients of several ranks; on a single rank
-    it reports that it cannot measure. Its state is in the checkpoints.
+    `advice` holds all advice so far, and `noise_scale` the measured value at the end. Options are the same as for
+    copus.Adviser except the batch. The batch is Lightning's: sequences of a micro-batch (the first dimension of its
+    first tensor, or the result of `count`) x accumulate_grad_batches x data-parallel ranks. Two kinds of steps are
+    skipped: steps with fewer sequences at the end of an epoch, and steps in which training_step returns None for a
+    micro-batch. Copus needs gradients of two sizes in each step. With one micro-batch per step it gets them if DDP
+    reduces gradients of several ranks; on a single rank it reports that it cannot measure. Its state is in the
+    checkpoints.
     """
 
     def __init__(

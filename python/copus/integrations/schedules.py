@@ -162,8 +162,9 @@ class BatchSchedule:
     def _tokens(self, samples: int) -> str:
         """Writes a threshold in tokens, in the shortest form that both programs read as this many sequences.
 
-        Both divide by the sequence length and drop the remainder, so any number of tokens within the sequence will do.
-        Both multiply in floating point, so a number that is exact on paper may come out one token too small.
+        Both divide by the sequence length and drop the remainder, so any number of tokens between this sequence and the
+        next is right. Both multiply in floating point, so a number that is exact on paper may come out one token too
+        small.
         """
         if samples == 0:
             return "0"
