@@ -296,7 +296,7 @@ TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
     store.master(store.find("model.embed_tokens.weight")).fill_(1.1875);
     store.publish_weights();
     const at::Tensor tokens = at::zeros({1, 2}, at::TensorOptions(at::kLong).device(test_device()));
-    const at::Tensor stream = InputEmbedding(store, TensorParallel()).forward_from(tokens, 0);
+    const at::Tensor stream = InputEmbedding(store, TensorParallel()).forward(tokens, {});
     EXPECT_EQ(stream.max().item<double>(), product);
     EXPECT_EQ(stream.min().item<double>(), product);
   }

@@ -36,8 +36,15 @@ struct MicroBatch {
   at::Tensor positions() const;
 };
 
+// Where the tokens of a micro-batch stand, and what the layers of a chunk read there.
+struct ChunkPositions {
+  at::Tensor of_rows;  // int64 [batch * sequence]; undefined where neither documents nor learned positions need it
+  std::vector<RotaryTable::Rows> rotations;  // one a layer
+};
+
 // Activations that a chunk keeps of one micro-batch between forward and backward.
 struct ChunkActivations {
+  ChunkPositions positions;
   std::vector<LayerActivations> layers;
   ResidualStream stream;  // the stream that enters the head; only on the last chunk
 };
@@ -81,8 +88,8 @@ class ModelChunk {
   class Use;
   // Returns the attention of a layer of this chunk, counted from its first one.
   kernels::AttentionShape shape_of(const MicroBatch& micro_batch, size_t layer) const;
-  RotaryTable::Rows rotation_of(const MicroBatch& micro_batch, size_t layer);
-  ResidualStream through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
+  ChunkPositions positions_of(const MicroBatch& micro_batch);
+  ResidualStream through_layers(const MicroBatch& micro_batch, const ChunkPositions& positions, const at::Tensor& input,
                                 std::vector<LayerActivations>* kept, const Use& use);
 
   ParameterStore& parameters_;
