@@ -21,6 +21,11 @@ void check_data(const DataConfig& data, const std::string& source) {
                              "tail of every training file aside"));
     }
   }
+  if (data.shuffle_shards && data.held_out.empty() && data.held_out_fraction > 0) {
+    throw UserError(concat(source, ": data.shuffle_shards reads a shard only when its turn comes, so that no tail of ",
+                           "the corpus can be held out; name a file in data.held_out, or set data.held_out_fraction ",
+                           "= 0"));
+  }
 }
 
 template <class Job>

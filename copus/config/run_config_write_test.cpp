@@ -24,6 +24,8 @@ class RandomConfigs {
     config.data.document_separator = text();
     config.data.mask_document_ends = coin();
     config.data.mask_across_documents = coin();
+    config.data.shuffle_shards = config.data.held_out_fraction == 0 && coin();
+    config.data.shard_timeout = 1 + positive();
     config.train.sequence_length = whole(1, config.model.max_position_embeddings);
     config.train.micro_batch = whole(1, 100);
     config.train.max_steps = whole(1, INT64_MAX);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,16 @@ class Dataset {
 
   // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index):
   // none is skipped and none repeated within an epoch, which is that of the whole corpus where no source has a weight
-  // and otherwise that of each source. Throws UserError for a token id outside the vocabulary.
+  // and otherwise that of each source. Throws UserError for a token id outside the vocabulary, and for a shard that is
+  // not here (missing_shard).
   Batch train_batch(uint64_t first_sample, int64_t count) const;
+
+  // With data.shuffle_shards, tells which shard keeps samples first_sample .. first_sample+count from being read, and
+  // why: its tokens are not here, or not all of them. Empty: none does. Throws UserError for a shard that is too long.
+  std::optional<std::string> missing_shard(uint64_t first_sample, int64_t count) const;
+  // With data.shuffle_shards, lists up to `count` shards in the order in which samples from `first_sample` on need
+  // them, each once; without, none.
+  std::vector<std::string> shards_from(uint64_t first_sample, int64_t count) const;
 
   // Number of loss_tokens that train_batch would report, without reading tokens: the normalisation of a global batch's
   // loss.
@@ -77,6 +86,7 @@ class Dataset {
 
   // Identifies the training data and their order: equal on every machine and path for equal contents, settings and
   // seed, different otherwise up to a sampled check of the contents. A run is resumed only with the same fingerprint.
+  // With data.shuffle_shards the contents are those of the .idx files, since the tokens may not be here yet.
   std::string fingerprint() const;
   // Identifies what an evaluation of so many samples reads, in the same way.
   std::string held_out_fingerprint(int64_t samples) const;

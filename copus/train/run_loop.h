@@ -48,6 +48,8 @@ class RunLoop {
   void note_change(PassedBoundary& passed);
   void make_switch(PassedBoundary& passed);
   void stand_still(PassedBoundary& passed);
+  bool await_shards(PassedBoundary& passed);
+  void list_shards();
   StopReason reason_to_stop() const;
   double seconds_to_draw() const;
   bool is_checkpoint_overdue(const PassedBoundary& passed) const;

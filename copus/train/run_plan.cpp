@@ -183,9 +183,9 @@ void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string
 }  // namespace
 
 ChangeOnResume change_on_resume(const std::string& key) {
-  static const std::array free_keys = {"model.init_from", "data.train",       "data.held_out",
-                                       "train.max_steps", "train.max_tokens", "train.max_seconds",
-                                       "train.threads",   "train.device",     "train.recompute"};
+  static const std::array free_keys = {"model.init_from",  "data.train",        "data.held_out", "train.max_steps",
+                                       "train.max_tokens", "train.max_seconds", "train.threads", "train.device",
+                                       "train.recompute",  "data.shard_timeout"};
   static const std::array free_sections = {"parallel.", "heal.",       "adapt.", "cluster.",
                                            "evaluate.", "checkpoint.", "log."};
   static const std::array fixed = {"model.",

@@ -292,6 +292,10 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   return record;
 }
 
+std::optional<std::string> Trainer::missing_shard() const {
+  return dataset_.missing_shard(state_.data_position(), configuration().global_batch);
+}
+
 std::string Trainer::needs_too_much_memory() const {
   const DeviceMemory memory = device_memory(device_);
   const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
