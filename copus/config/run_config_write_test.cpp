@@ -24,6 +24,7 @@ class RandomConfigs {
     config.data.document_separator = text();
     config.data.mask_document_ends = coin();
     config.data.mask_across_documents = coin();
+    config.data.document_length = positive();
     config.data.shuffle_shards = config.data.held_out_fraction == 0 && coin();
     config.data.shard_timeout = 1 + positive();
     config.train.sequence_length = whole(1, config.model.max_position_embeddings);

@@ -26,8 +26,8 @@ namespace copus {
 namespace {
 
 // The orders of epochs follow from hashes of (seed, 1, source, epoch), those of shards from hashes of (seed, 2,
-// source).
-constexpr uint64_t epoch_keys = 1, shard_keys = 2;
+// source), and the sequences whose documents are measured from hashes of (seed, 3, number).
+constexpr uint64_t epoch_keys = 1, shard_keys = 2, length_keys = 3;
 
 // Version of the order of samples, raised when it changes for the same seed, so that older runs are not resumed in
 // another order.
@@ -77,6 +77,7 @@ struct Dataset::Implementation {
   std::vector<std::unique_ptr<TokenSource>> sources;  // those of data.train, then those of data.held_out
   std::vector<PackedTokens> train;                    // one for each of data.train, or for each of their shards
   std::vector<TrainingSource> training_sources;       // one for each of data.train
+  std::vector<std::size_t> source_of;                 // the index there of each of `train`
   std::vector<PackedTokens> held_out;                 // those that have samples
   std::vector<HeldOutSource> held_out_sources;        // one for each of these
   std::vector<double> held_out_shares;                // likewise, in proportion
@@ -155,6 +156,7 @@ struct Dataset::Implementation {
     hash = extend_hash(hash, std::bit_cast<uint32_t>(static_cast<float>(share)));
     hash = extend_hash(hash, static_cast<uint64_t>(tokens.num_samples()));
     train.push_back(tokens);
+    source_of.push_back(training_sources.size());
     return extend_hash(hash, contents);
   }
 
@@ -472,6 +474,31 @@ std::vector<std::string> Dataset::shards_from(uint64_t first_sample, int64_t cou
     if (std::ssize(shards) < count) shards.push_back(implementation_->shards[one.shard]->path());
   }
   return shards;
+}
+
+DocumentLengths Dataset::document_lengths() const {
+  constexpr int64_t measured = 1024;
+  const Implementation& data = *implementation_;
+  std::vector<double> ends;  // cumulative shares of the parts
+  for (std::size_t part = 0; part < data.train.size(); ++part) {
+    const TrainingSource& source = data.training_sources[data.source_of[part]];
+    const double of_source =
+        static_cast<double>(data.train[part].num_samples()) / static_cast<double>(source.sequences);
+    ends.push_back((ends.empty() ? 0 : ends.back()) + source.share * of_source);
+  }
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < measured; ++i) {
+    const double place = ends.back() * (static_cast<double>(i) + 0.5) / measured;
+    const auto found = std::ranges::upper_bound(ends, place);
+    const PackedTokens& tokens = data.train[static_cast<std::size_t>(found - ends.begin())];
+    const uint64_t random = extend_hash(extend_hash(data.seed, length_keys), static_cast<uint64_t>(i));
+    const auto sample = static_cast<int64_t>(random % static_cast<uint64_t>(tokens.num_samples()));
+    const double work = tokens.squared_lengths(sample) / static_cast<double>(data.sequence_length);
+    sum += work;
+    squares += work * work;
+  }
+  const double mean = sum / measured;
+  return {mean, std::sqrt(std::max(0.0, squares / measured - mean * mean)) / mean};
 }
 
 bool Dataset::bytes() const { return implementation_->shards.empty() && implementation_->sources.front()->is_text(); }

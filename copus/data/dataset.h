@@ -30,6 +30,15 @@ struct TrainingSource {
   double share = 0;       // of all samples
 };
 
+// The lengths of documents within the sequences that are trained on.
+struct DocumentLengths {
+  // The length of the document that a token is in, averaged over tokens. Attention that ends at documents does as much
+  // work as in whole sequences of this length.
+  double of_a_token = 0;
+  // The standard deviation of a sequence's work, as a share of its mean.
+  double deviation = 0;
+};
+
 // A source of held-out data: a file of data.held_out, or the tail of a file that is trained on.
 struct HeldOutSource {
   std::string name;     // its path, made unique where a path is given several times
@@ -80,6 +89,10 @@ class Dataset {
 
   // The sources that are trained on, as the configuration lists them.
   std::vector<TrainingSource> training_sources() const;
+
+  // Estimates the lengths from 1,024 sequences of all sources in their shares, from the document ends alone. It is a
+  // function of the data and the seed.
+  DocumentLengths document_lengths() const;
 
   // Tells whether every source is text, so that a token is a byte and nats per token are nats per byte.
   bool bytes() const;
