@@ -242,11 +242,6 @@ void check_run_config(const RunConfig& config, const std::string& source) {
     throw UserError(concat(source, ": the model has soft-caps of attention (attn_logit_softcapping), for which Copus ",
                            "has no GPU kernel; set train.device = \"cpu\""));
   }
-  if (config.data.mask_across_documents && config.execution.device != "cpu") {
-    throw UserError(concat(source,
-                           ": data.mask_across_documents is true, for which Copus has no GPU kernel; set it to false, "
-                           "or train.device = \"cpu\""));
-  }
 }
 
 void check_advised_config(const AdvisedConfig& config, const std::string& source) {

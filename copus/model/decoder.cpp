@@ -17,9 +17,8 @@ Decoder::Decoder(ParameterStore& parameters, Recompute recompute)
 }
 
 at::Tensor Decoder::forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale,
-                                     const at::Tensor& document_starts) {
-  const MicroBatch micro_batch{
-      .tokens = tokens, .targets = targets, .loss_scale = loss_scale, .document_starts = document_starts};
+                                     const kernels::Documents& documents) {
+  const MicroBatch micro_batch{.tokens = tokens, .targets = targets, .loss_scale = loss_scale, .documents = documents};
   at::Tensor loss_sum = kernels::zeros({}, at::kDouble, tokens.device());
   ChunkActivations kept;
   chunk_.forward(micro_batch, {}, kept);

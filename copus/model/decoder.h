@@ -25,9 +25,9 @@ class Decoder {
   // of loss_scale * (sum of token losses); a tied head's goes to the tied copy and is not added to the embedding's.
   // Returns the unscaled sum of token losses, a float64 scalar tensor on the device; reading it synchronises, so read
   // it once a step. With loss_scale = 1 / (tokens with loss in the global batch) the gradients of the micro-batches sum
-  // to that of the mean loss. document_starts: as in MicroBatch.
+  // to that of the mean loss. documents: as in MicroBatch.
   at::Tensor forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale,
-                              const at::Tensor& document_starts = {});
+                              const kernels::Documents& documents = {});
 
   // Returns the sum of token losses without gradients; arguments and result as above.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);

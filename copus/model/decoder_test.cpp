@@ -367,9 +367,10 @@ TEST(Decoder, DocumentsAreTrainedAsIfAlone) {
     const auto expected = all_gradients(store);
     for (const Recompute recompute : {Recompute::none, Recompute::attention, Recompute::full}) {
       store.zero_gradients();
-      const at::Tensor packed = Decoder(store, recompute)
-                                    .forward_backward(input.tokens, input.targets, 0.5,
-                                                      at::tensor(starts, at::kLong).view({1, -1}).to(test_device()));
+      const at::Tensor packed =
+          Decoder(store, recompute)
+              .forward_backward(input.tokens, input.targets, 0.5,
+                                kernels::documents_from_host(starts.data(), 1, std::ssize(starts), test_device()));
       EXPECT_LE(relative_error(packed, alone), 1e-13) << variant.name;
       double largest = 0;
       for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());

@@ -10,8 +10,8 @@
 namespace copus {
 
 at::Tensor MicroBatch::positions() const {
-  if (!document_starts.defined()) return {};
-  return at::arange(tokens.size(1), tokens.options()).sub(document_starts).reshape({-1});
+  if (!documents.defined()) return {};
+  return at::arange(tokens.size(1), tokens.options()).sub(documents.starts).reshape({-1});
 }
 
 ModelChunk::ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute recompute,
@@ -73,7 +73,7 @@ class ModelChunk::Use {
 kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch, size_t layer) const {
   kernels::AttentionShape shape = local_attention_shape(
       parameters_.model(), first_layer_of_model_ + static_cast<int64_t>(layer), tensor_parallel_, micro_batch.tokens);
-  shape.document_starts = micro_batch.document_starts;
+  shape.documents = micro_batch.documents;
   return shape;
 }
 

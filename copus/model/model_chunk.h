@@ -28,9 +28,7 @@ struct MicroBatch {
   double loss_scale = 1;  // gradients are those of loss_scale * (sum of token losses)
   // A copy of the tokens on the host, row by row, for readers that must not wait for the device.
   std::vector<int64_t> host_tokens = {};
-  // Where a position's document begins in its sequence, int64 [batch, sequence]: attention and positions begin there.
-  // Undefined: a sequence is one document.
-  at::Tensor document_starts = {};
+  kernels::Documents documents = {};  // attention and positions begin with each document
 
   // Returns the position of each row in its document, int64 [batch * sequence]; undefined without documents.
   at::Tensor positions() const;
