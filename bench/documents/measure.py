@@ -115,7 +115,7 @@ def main():
         else:
             subprocess.run([program, "profile", "--machine", "machine.toml"], cwd=folder, check=True,
                            stdout=subprocess.DEVNULL)
-        print("documents of | a token's document | step without mask, s | with mask, s | ratio of tokens/s | predicted ratio")
+        print("documents of | a token's document | step without mask, s | with mask, s | ratio of tokens/s | predicted")
         for mean in options.lengths:
             write_corpus(folder, mean)
             seconds = {True: [], False: []}

@@ -53,7 +53,8 @@ interval_seconds = 0
 tensorboard = false
 """
 TOKENS_OF_A_SHARD = 500_000
-WAYS = {"one file": ("whole", False), "joined shards": ("shards/web-*", False), "shards in turn": ("shards/web-*", True)}
+WAYS = {"one file": ("whole", False), "joined shards": ("shards/web-*", False),
+        "shards in turn": ("shards/web-*", True)}
 
 
 def write_index(path, lengths):
@@ -95,7 +96,8 @@ def own_memory(pid):
 def command(program, way, run_dir, steps):
     train, shuffles = WAYS[way]
     return [program, "train", "run.toml", "--run-dir", run_dir, "--set", f"data.train={train}", "--set",
-            f"data.shuffle_shards={str(shuffles).lower()}", "--set", f"train.max_steps={steps}", "--set", "log.interval=1"]
+            f"data.shuffle_shards={str(shuffles).lower()}", "--set", f"train.max_steps={steps}", "--set",
+            "log.interval=1"]
 
 
 def records(run_dir):
@@ -176,9 +178,10 @@ def main():
                 print(f"{way} | {row[0]:.2f} | {row[1]:,.0f} | {row[2] / 1e6:.1f} | {row[3] / 1e6:.1f}", flush=True)
         for way, measured in rows.items():
             ratios = [row[1] / base[1] for row, base in zip(measured, rows["one file"])]
+            growth = max(row[3] - row[2] for row in measured) / 1e6
             print(f"{way}: first step {statistics.median(row[0] for row in measured):.2f} s, tokens/s "
-                  f"{statistics.median(ratios):.3f} of one file ({min(ratios):.3f} to {max(ratios):.3f}), memory grows by "
-                  f"{max(row[3] - row[2] for row in measured) / 1e6:.1f} MB")
+                  f"{statistics.median(ratios):.3f} of one file ({min(ratios):.3f} to {max(ratios):.3f}), memory grows "
+                  f"by {growth:.1f} MB")
         return 0 if kill_and_resume(program, folder, options.kills, options.steps) else 1
     finally:
         shutil.rmtree(folder)

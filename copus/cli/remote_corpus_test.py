@@ -191,8 +191,9 @@ class RemoteCorpus(ProgramTest):
             file.truncate(100)
         self.bring_next()
         result = self.assert_refused("train", "--resume", "--run-dir", "r", "--set", "data.shard_timeout=1s",
-                                     leaves_run_dir=True, says=[f"{next_shard}.bin has 100 of the", "data.shard_timeout",
-                                                                "fetch_shards.py", "--resume"])
+                                     leaves_run_dir=True,
+                                     says=[f"{next_shard}.bin has 100 of the", "data.shard_timeout", "fetch_shards.py",
+                                           "--resume"])
         self.assertIn(f"step {steps + 1}", result.stderr)
         for name in NAMES:
             self.bring(name)
