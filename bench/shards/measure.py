@@ -3,10 +3,11 @@
 
     bench/shards/measure.py build/copus [--shards 2000] [--turns 5] [--kills 20]
 
-Makes a corpus of shards of 1 MB (uint16) and one pair with the same tokens, in a temporary folder: 4 GB of disk for
+Makes a corpus of shards of 1 MB (uint16) and one pair with the same tokens, in a temporary folder: 2 GB of disk for
 2,000 shards. Three runs take turns: of the file, of the shards as one corpus (a pattern), and of the shards one after
 the other (data.shuffle_shards). Each turn prints seconds from the start of the process to the first step, tokens/s of
-all steps but the first two, and resident memory after a quarter of the run and at its end, without pages of files.
+all steps but the first two, tokens per second of processor time of the whole run (which a busy machine changes less),
+and resident memory after a quarter of the run and at its end, without pages of files.
 Then a run over shards, one after the other, is killed by SIGKILL at random moments and resumed, and its losses are
 compared bitwise with those of the run that nobody killed.
 """
@@ -14,6 +15,7 @@ compared bitwise with those of the run that nobody killed.
 import argparse
 import array
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -118,10 +120,13 @@ def measure(program, folder, way, steps):
             memory.append(own_memory(process.pid))
         except (FileNotFoundError, ProcessLookupError, StopIteration):
             pass
-    if process.wait() != 0:
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
         raise SystemExit(f"{way}: the run failed")
     seconds = [record["step_seconds"] for record in records(run_dir)][2:]
-    return first, 16 * 256 * len(seconds) / sum(seconds), memory[len(memory) // 4], memory[-1]
+    return (first, 16 * 256 * len(seconds) / sum(seconds), 16 * 256 * steps / (usage.ru_utime + usage.ru_stime),
+            memory[len(memory) // 4], memory[-1])
 
 
 def losses(run_dir):
@@ -169,19 +174,22 @@ def main():
         write_corpus(folder, options.shards)
         (folder / "run.toml").write_text(RUN.format(steps=options.steps))
         rows = {way: [] for way in WAYS}
-        print("way | first step, s | tokens/s | own memory after a quarter, MB | at the end, MB")
+        print("way | first step, s | tokens/s | tokens per processor second | memory after a quarter, MB | at the end")
         for turn in range(options.turns):
             order = list(WAYS) if turn % 2 == 0 else list(reversed(WAYS))
             for way in order:
                 row = measure(program, folder, way, options.steps)
                 rows[way].append(row)
-                print(f"{way} | {row[0]:.2f} | {row[1]:,.0f} | {row[2] / 1e6:.1f} | {row[3] / 1e6:.1f}", flush=True)
+                print(f"{way} | {row[0]:.2f} | {row[1]:,.0f} | {row[2]:,.0f} | {row[3] / 1e6:.1f} | {row[4] / 1e6:.1f}",
+                      flush=True)
         for way, measured in rows.items():
-            ratios = [row[1] / base[1] for row, base in zip(measured, rows["one file"])]
-            growth = max(row[3] - row[2] for row in measured) / 1e6
-            print(f"{way}: first step {statistics.median(row[0] for row in measured):.2f} s, tokens/s "
-                  f"{statistics.median(ratios):.3f} of one file ({min(ratios):.3f} to {max(ratios):.3f}), memory grows "
-                  f"by {growth:.1f} MB")
+            growth = max(row[4] - row[3] for row in measured) / 1e6
+            start = statistics.median(row[0] for row in measured)
+            print(f"{way}: first step {start:.2f} s, memory grows by {growth:.1f} MB")
+            for what, column in (("tokens/s", 1), ("tokens per processor second", 2)):
+                ratios = [row[column] / base[column] for row, base in zip(measured, rows["one file"])]
+                print(f"    {what}: {statistics.median(ratios):.3f} of one file "
+                      f"({min(ratios):.3f} to {max(ratios):.3f})")
         return 0 if kill_and_resume(program, folder, options.kills, options.steps) else 1
     finally:
         shutil.rmtree(folder)
