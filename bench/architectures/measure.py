@@ -2,10 +2,11 @@
 """Compares the speed of each architecture with Llama's in an equal shape: its share of the matmul peak over Llama's.
 
 Each shipped configuration in configs/models is cut to the same layers, hidden size, heads and feed-forward work. Two
-processes take turns (`copus bench step --serve`), so that a busy machine disturbs both. Prints the median and the
-quartiles of the ratio over the turns, and writes a row for each architecture.
+processes take turns (`copus bench step --serve`), so that a busy machine disturbs both. Several pairs of processes
+follow each other, since the place of a process in memory changes its speed. Prints the median and the quartiles of the
+ratio over all turns, and writes a row for each pair.
 
-Usage: measure.py --copus build/copus --out rows.jsonl [--turns 9] [--model NAME ...]
+Usage: measure.py --copus build/copus --out rows.jsonl [--pairs 4] [--turns 4] [--model NAME ...]
 """
 
 import argparse
@@ -66,7 +67,7 @@ class Worker:
         return json.loads(self.process.stdout.readline())
 
     def seconds(self) -> float:
-        return self.ask("run 4")["seconds_per_step"]
+        return self.ask("run 3")["seconds_per_step"]
 
     def finish(self) -> float:
         """Ends the worker; returns the billion operations of a step."""
@@ -80,27 +81,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--copus", required=True)
     parser.add_argument("--out", required=True, type=pathlib.Path)
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--model", action="append", choices=list(MODELS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, options.out.open("a") as out:
         for name in options.model or [name for name in MODELS if name != "llama"]:
-            workers = {}
+            configs = {}
             for one in ("llama", name):
-                config = pathlib.Path(folder) / f"{one}.json"
-                config.write_text(json.dumps(shaped(one)))
-                workers[one] = Worker(options.copus, config)
-                workers[one].seconds()  # warms up
-            seconds = {one: [] for one in workers}
-            for turn in range(options.turns):
-                for one in list(workers) if turn % 2 == 0 else reversed(list(workers)):
-                    seconds[one].append(workers[one].seconds())
-            operations = {one: worker.finish() for one, worker in workers.items()}
-            work = operations[name] / operations["llama"]
-            ratios = [work * llama / other for llama, other in zip(seconds["llama"], seconds[name])]
+                configs[one] = pathlib.Path(folder) / f"{one}.json"
+                configs[one].write_text(json.dumps(shaped(one)))
+            ratios = []
+            for _ in range(options.pairs):
+                workers = {one: Worker(options.copus, config) for one, config in configs.items()}
+                for worker in workers.values():
+                    worker.seconds()  # warms up
+                seconds = {one: [] for one in workers}
+                for turn in range(options.turns):
+                    for one in list(workers) if turn % 2 == 0 else reversed(list(workers)):
+                        seconds[one].append(workers[one].seconds())
+                operations = {one: worker.finish() for one, worker in workers.items()}
+                work = operations[name] / operations["llama"]
+                ratios += [work * llama / other for llama, other in zip(seconds["llama"], seconds[name])]
+                out.write(json.dumps({"model": name, "work": work, "seconds": seconds}) + "\n")
+                out.flush()
             quartiles = statistics.quantiles(ratios, n=4)
-            out.write(json.dumps({"model": name, "work": work, "seconds": seconds, "ratios": ratios}) + "\n")
-            out.flush()
             print(f"{name:9s} {quartiles[1]:.3f} ({quartiles[0]:.3f} to {quartiles[2]:.3f})", flush=True)
 
 

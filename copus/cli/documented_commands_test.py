@@ -89,6 +89,8 @@ LEFT_OUT = [
     (r"pip install --no-deps nvidia-|export CUDA_HOME=|ln -s libcudart", "needs a network, for a build for GPUs"),
     (r"COPUS_WITH_TORCH=1 pip |copus train ", "compiles for minutes; the test python.wheel_with_trainer does it"),
     (r"\.venv/bin/python tools/tokenize_corpus\.py \S+://", "needs a network; data.remote_files has a server of its own"),
+    (r"\.venv/bin/python tools/fetch_shards\.py |build/copus train web\.toml ",
+     "needs a network; cli.remote_corpus has a server of its own"),
     (r"mkdir -p tasks$|cat > tasks/|HF_HUB_OFFLINE=1 .* -m lm_eval ", "needs lm_eval; test-integrations has it"),
     (r"\.venv/bin/python -m copus\.track ", "needs W&B; scripts/test-integrations has it"),
     (r"build/copus selftest --faults ", "takes 3 to 6 s for each of its faults; workshop.selftest strikes five"),

@@ -32,6 +32,7 @@ struct PlanOptions {
   std::string cluster;
   int64_t gpus = 0;  // 0: all of the cluster
   int64_t sequence_length = 2048;
+  double document_length = 0;  // 0: attention does not end at documents
   std::string global_batch = "16..1024";
   int64_t micro_batch = 0;  // 0: any
   std::string precision = "bf16";
@@ -62,6 +63,7 @@ PlanQuestion question_of(const PlanOptions& options) {
     question.system.memory.communicators = question.cluster.communicators;
   }
   question.sequence_length = options.sequence_length;
+  question.system.document_length = options.document_length;
   if (!options.tokens.empty()) question.tokens = parse_tokens(options.tokens);
   if (options.sequence_length > question.model.max_position_embeddings) {
     throw UserError(concat("--sequence-length ", options.sequence_length, " exceeds the max_position_embeddings of ",
@@ -148,6 +150,11 @@ void add_plan(CLI::App& program, CommandAction& action) {
       .add_option("--gpus,--ranks", options->gpus, "How many of its devices to use (all that the cluster says it has)")
       ->check(at_least(1));
   add_sequence_length(command, options->sequence_length, "Tokens of a sequence")->capture_default_str();
+  command
+      .add_option("--document-length", options->document_length,
+                  "Attention ends at documents, and a token's document has this many tokens on average "
+                  "(data.mask_across_documents)")
+      ->check(CLI::Range(1.0, 1e9));
   command
       .add_option(
           "--global-batch", options->global_batch,

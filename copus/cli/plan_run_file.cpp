@@ -41,7 +41,7 @@ void write_run_file(const std::filesystem::path& path, const std::string& model,
              "`copus train ", shell_word(path.string()), " --set data.train=DATA`. What else may stand here,\n",
              "# the learning rate (optimizer.lr) above all, has the defaults of docs/configuration.md.\n\n",
              "[model]\nconfig = ", quote(model), "\n\n[data]\ntrain = \"PUT-THE-PATH-OF-YOUR-DATA-HERE\"  ",
-             "# a text file, or the prefix of a Megatron .bin/.idx pair\n\n",
+             "# a text file, or the prefix of a Megatron .bin/.idx pair\n", "mask_across_documents = true\n\n",
              paste_texts(question, planned.configuration).front().text, "max_tokens = ", question.tokens,
              "\n# device = \"cuda\"  # take this line in to train on GPUs; without it processors train\n");
   try {

@@ -37,6 +37,11 @@ struct DataConfig {
   std::string document_separator;      // text between documents of text files; empty: a file is one document
   bool mask_document_ends = true;      // whether the prediction of a document's first token has no loss
   bool mask_across_documents = false;  // whether attention is limited to a token's own document
+  // Length of the document that a token is in, averaged over tokens, with mask_across_documents; 0: measured at the
+  // start. Attention is expected to take as long as in sequences of this length.
+  double document_length = 0;
+  bool shuffle_shards = false;  // whether shards are read one after the other, in a shuffled order
+  double shard_timeout = 600;   // seconds that a step waits for a shard that is not here yet
   bool operator==(const DataConfig&) const = default;
 };
 

@@ -21,6 +21,11 @@ void check_data(const DataConfig& data, const std::string& source) {
                              "tail of every training file aside"));
     }
   }
+  if (data.shuffle_shards && data.held_out.empty() && data.held_out_fraction > 0) {
+    throw UserError(concat(source, ": data.shuffle_shards reads a shard only when its turn comes, so that no tail of ",
+                           "the corpus can be held out; name a file in data.held_out, or set data.held_out_fraction ",
+                           "= 0"));
+  }
 }
 
 template <class Job>
@@ -236,11 +241,6 @@ void check_run_config(const RunConfig& config, const std::string& source) {
   if (config.model.attention_softcap > 0 && config.execution.device != "cpu") {
     throw UserError(concat(source, ": the model has soft-caps of attention (attn_logit_softcapping), for which Copus ",
                            "has no GPU kernel; set train.device = \"cpu\""));
-  }
-  if (config.data.mask_across_documents && config.execution.device != "cpu") {
-    throw UserError(concat(source,
-                           ": data.mask_across_documents is true, for which Copus has no GPU kernel; set it to false, "
-                           "or train.device = \"cpu\""));
   }
 }
 

@@ -336,6 +336,9 @@ void visit_sections(Run& run, Visitor& visitor) {
   visitor.field("document_separator", run.data.document_separator);
   visitor.field("mask_document_ends", run.data.mask_document_ends);
   visitor.field("mask_across_documents", run.data.mask_across_documents);
+  visitor.field("document_length", run.data.document_length, any_factor_or_zero);
+  visitor.field("shuffle_shards", run.data.shuffle_shards);
+  visitor.duration("shard_timeout", run.data.shard_timeout, at_least_one_second);
 
   visit_train(run, visitor);
   visitor.field("seed", run.execution.seed, at_least_zero);

@@ -328,8 +328,8 @@ TEST(RunConfig, ContradictionsAreRefused) {
   EXPECT_THAT(
       message_of(minimal(), {"model.architecture=gemma2", "model.attn_logit_softcapping=50", "train.device=cuda"}),
       AllOf(HasSubstr("attn_logit_softcapping"), HasSubstr("no GPU kernel"), HasSubstr("\"cpu\"")));
-  EXPECT_THAT(message_of(minimal(), {"data.mask_across_documents=true", "train.device=cuda"}),
-              AllOf(HasSubstr("data.mask_across_documents"), HasSubstr("no GPU kernel"), HasSubstr("\"cpu\"")));
+  EXPECT_THAT(message_of(minimal(), {"data.shuffle_shards=true"}),
+              AllOf(HasSubstr("data.shuffle_shards"), HasSubstr("data.held_out"), HasSubstr("held_out_fraction = 0")));
   EXPECT_THAT(message_of(minimal("[optimizer]\nschedule = 'wsd'\nwarmup_tokens = 0.5\ndecay_tokens = 0.6")),
               AllOf(HasSubstr("(0.5)"), HasSubstr("(0.6)"), HasSubstr("shares")));
   EXPECT_THAT(message_of(minimal(), {"train.device="}), HasSubstr("train.device is empty"));

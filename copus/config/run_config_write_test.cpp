@@ -24,6 +24,10 @@ class RandomConfigs {
     config.data.document_separator = text();
     config.data.mask_document_ends = coin();
     config.data.mask_across_documents = coin();
+    config.data.document_length = positive();
+    config.data.shuffle_shards = coin();
+    if (config.data.shuffle_shards) config.data.held_out_fraction = 0;
+    config.data.shard_timeout = 1 + positive();
     config.train.sequence_length = whole(1, config.model.max_position_embeddings);
     config.train.micro_batch = whole(1, 100);
     config.train.max_steps = whole(1, INT64_MAX);
@@ -35,10 +39,9 @@ class RandomConfigs {
     config.parallel.recompute = static_cast<Recompute>(whole(0, 2));
     config.train.clip_norm = positive();
     config.execution.threads = whole(0, 64);
-    config.execution.device = config.data.mask_across_documents || config.model.attention_softcap > 0 ||
-                                      config.model.has_window(config.train.sequence_length)
-                                  ? "cpu"
-                                  : "device" + text();
+    config.execution.device =
+        config.model.attention_softcap > 0 || config.model.has_window(config.train.sequence_length) ? "cpu"
+                                                                                                    : "device" + text();
     config.optimizer.lr = positive();
     config.optimizer.min_lr_ratio = share();
     config.optimizer.beta1 = share();

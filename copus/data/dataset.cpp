@@ -15,25 +15,29 @@
 #include "copus/base/error.h"
 #include "copus/base/mix_bits.h"
 #include "copus/data/blend.h"
+#include "copus/data/file_pool.h"
+#include "copus/data/megatron_source.h"
 #include "copus/data/packing.h"
 #include "copus/data/permutation.h"
+#include "copus/data/shard_order.h"
 #include "copus/data/token_source.h"
 
 namespace copus {
 namespace {
 
-// The orders of epochs follow from hashes of (seed, 1, source, epoch).
-constexpr uint64_t epoch_keys = 1;
+// The orders of epochs follow from hashes of (seed, 1, source, epoch), those of shards from hashes of (seed, 2,
+// source), and the sequences whose documents are measured from hashes of (seed, 3, number).
+constexpr uint64_t epoch_keys = 1, shard_keys = 2, length_keys = 3;
 
 // The version of the order of samples. Raise it when the same seed gives another order, so that no older run resumes in
 // a different order.
 constexpr uint64_t order_version = 2;
 
-// Returns a hash of the contents of a source. Of a small source it covers all tokens and document ends. Of a larger
-// source it covers max_windows windows of tokens and as many document ends, evenly spread. Reading the windows also
-// checks token ids throughout the file. So a corpus made with another tokenizer is noticed when it is opened and not
-// hours later.
-uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
+// Hashes the contents of a source: all tokens and document ends of a small one, and of a larger one this many windows
+// and ends, evenly spread. The windows also read ids all over the file, so a corpus made with another tokenizer is
+// noticed when it is opened and not hours later.
+// `ends_only`: the tokens are not read.
+uint64_t hash_contents(uint64_t hash, const TokenSource& source, bool ends_only = false) {
   constexpr int64_t max_windows = 64;
   constexpr int64_t max_window = 256;
   hash = extend_hash(hash, source.is_text() ? 1 : 0);
@@ -41,6 +45,7 @@ uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
   hash = extend_hash(hash, static_cast<uint64_t>(source.num_documents()));
   std::vector<int64_t> tokens;
   const auto add_tokens = [&](int64_t begin, int64_t count) {
+    if (ends_only) return;
     tokens.resize(static_cast<std::size_t>(count));
     source.read(begin, count, tokens.data());
     for (const int64_t token : tokens) hash = extend_hash(hash, static_cast<uint64_t>(token));
@@ -66,19 +71,28 @@ uint64_t hash_contents(uint64_t hash, const TokenSource& source) {
 }  // namespace
 
 struct Dataset::Implementation {
+  Implementation(std::optional<Blend> sources_blend, uint64_t run_seed, int64_t length, bool masks)
+      : blend(std::move(sources_blend)), seed(run_seed), sequence_length(length), masks_across_documents(masks) {}
+
   std::vector<std::unique_ptr<TokenSource>> sources;  // those of data.train, then those of data.held_out
-  std::vector<PackedTokens> train;                    // one for each of data.train
+  std::vector<PackedTokens> train;                    // one for each of data.train, or for each of their shards
+  std::vector<TrainingSource> training_sources;       // one for each of data.train
+  std::vector<std::size_t> source_of;                 // the index there of each of `train`
   std::vector<PackedTokens> held_out;                 // those that have samples
   std::vector<HeldOutSource> held_out_sources;        // one for each of these
   std::vector<double> held_out_shares;                // likewise, in proportion
   std::optional<Blend> blend;                         // empty: all sources are one corpus
-  std::vector<uint64_t> first_samples;                // of each source in that corpus, and behind the last one its end
+  std::vector<uint64_t> first_samples{0};             // of each source in that corpus, and behind the last one its end
+  std::vector<std::unique_ptr<MegatronSource>> shards;  // with data.shuffle_shards: one for each of `train`
+  // Likewise: the order of the shards of each source, or without a blend of all. The first shard of each order.
+  std::vector<std::unique_ptr<ShardOrder>> orders;
+  std::vector<std::size_t> first_shards;
   uint64_t seed;
   int64_t sequence_length;
   bool masks_across_documents;
-  std::string fingerprint = {};
-  std::vector<uint64_t> held_out_hashes = {};          // of the held-out sources' files
-  std::map<std::string, int64_t> times_held_out = {};  // by path
+  std::string fingerprint;
+  std::vector<uint64_t> held_out_hashes;          // of the held-out sources' files
+  std::map<std::string, int64_t> times_held_out;  // by path
 
   BatchBuilder batch_of(int64_t samples) const { return {samples, sequence_length, masks_across_documents}; }
 
@@ -101,23 +115,62 @@ struct Dataset::Implementation {
     return Permutation(key, samples)(draw % samples);
   }
 
-  // Calls visit(tokens of a source, index among its samples) for samples first .. first+count of the global order.
-  template <class Visit>
-  void for_each_sample(uint64_t first, int64_t count, Visit&& visit) const {
+  // The index in `train` of a draw of a source (0: of the corpus that all sources are), and which sample it is there.
+  std::pair<std::size_t, int64_t> place_of(const SampleAddress& address) const {
+    const auto source = static_cast<std::size_t>(address.source);
+    if (!orders.empty()) {
+      const ShardOrder::Place place = orders[source]->place(address.draw);
+      return {first_shards[source] + static_cast<std::size_t>(place.shard), place.sample};
+    }
     if (blend) {
-      for (const SampleAddress& address : blend->locate(first, count)) {
-        const PackedTokens& tokens = train[static_cast<std::size_t>(address.source)];
-        const auto samples = static_cast<uint64_t>(tokens.num_samples());
-        visit(tokens, static_cast<int64_t>(shuffled(address.source, samples, address.draw)));
-      }
+      const auto samples = static_cast<uint64_t>(train[source].num_samples());
+      return {source, static_cast<int64_t>(shuffled(address.source, samples, address.draw))};
+    }
+    const uint64_t index = shuffled(0, first_samples.back(), address.draw);
+    const auto next = std::ranges::upper_bound(first_samples, index);
+    const auto part = static_cast<std::size_t>(next - first_samples.begin() - 1);
+    return {part, static_cast<int64_t>(index - first_samples[part])};
+  }
+
+  // Calls visit(index in `train`, index among its samples) for samples first .. first+count of the global order.
+  template <class Visit>
+  void for_each_place(uint64_t first, int64_t count, Visit&& visit) const {
+    const auto visit_address = [&](const SampleAddress& address) {
+      const auto [part, sample] = place_of(address);
+      visit(part, sample);
+    };
+    if (blend) {
+      for (const SampleAddress& address : blend->locate(first, count)) visit_address(address);
       return;
     }
-    for (uint64_t sample = first; sample < first + static_cast<uint64_t>(count); ++sample) {
-      const uint64_t index = shuffled(0, first_samples.back(), sample);
-      const auto next = std::ranges::upper_bound(first_samples, index);
-      const auto source = static_cast<std::size_t>(next - first_samples.begin() - 1);
-      visit(train[source], static_cast<int64_t>(index - first_samples[source]));
-    }
+    for (uint64_t sample = first; sample < first + static_cast<uint64_t>(count); ++sample) visit_address({0, sample});
+  }
+  template <class Visit>
+  void for_each_sample(uint64_t first, int64_t count, Visit&& visit) const {
+    for_each_place(first, count, [&](std::size_t part, int64_t sample) { visit(train[part], sample); });
+  }
+
+  // Adds a part that is trained on; returns the hash of the corpus so far. The share is rounded, so that weights with
+  // the same shares are the same blend.
+  uint64_t train_on(uint64_t hash, double share, const PackedTokens& tokens, uint64_t contents) {
+    hash = extend_hash(hash, std::bit_cast<uint32_t>(static_cast<float>(share)));
+    hash = extend_hash(hash, static_cast<uint64_t>(tokens.num_samples()));
+    train.push_back(tokens);
+    source_of.push_back(training_sources.size());
+    return extend_hash(hash, contents);
+  }
+
+  void open_sources(const DataConfig& config, int64_t vocab_size);
+  uint64_t train_on_sources(uint64_t hash, const DataConfig& config);
+  uint64_t train_on_shards(uint64_t hash, const DataConfig& config, int64_t vocab_size);
+  void hold_out_sources(const DataConfig& config);
+
+  // Without a blend, sources have the shares of their sizes.
+  void set_shares() {
+    if (blend) return;
+    double all = 0;
+    for (const TrainingSource& source : training_sources) all += static_cast<double>(source.sequences);
+    for (TrainingSource& source : training_sources) source.share = static_cast<double>(source.sequences) / all;
   }
 };
 
@@ -140,8 +193,13 @@ std::optional<Blend> blend_of(const DataConfig& config, uint64_t seed) {
   return Blend(weights, seed);
 }
 
-// Checks that all sources are text or all are a tokenizer's ids: a model cannot tell them apart.
-void check_same_kind(const std::vector<std::unique_ptr<TokenSource>>& sources) {
+// Checks that all sources are text or all are a tokenizer's ids: a model cannot tell them apart. Shards are ids.
+void check_same_kind(const std::vector<std::unique_ptr<TokenSource>>& sources, bool are_beside_shards) {
+  for (const auto& source : sources) {
+    if (are_beside_shards && source->is_text())
+      throw UserError(concat("data: the shards of data.train are tokenized, and ", source->path(),
+                             " is text; tokenize it with the same tokenizer"));
+  }
   for (const auto& source : sources) {
     if (source->is_text() != sources.front()->is_text())
       throw UserError(
@@ -162,7 +220,7 @@ void check_held_out_is_not_trained_on(const DataConfig& config) {
     };
     for (const std::string& corpus : corpora_of(path)) {
       add(corpus);
-      add(corpus + ".bin");
+      add(corpus + ".idx");
     }
     return files;
   };
@@ -180,11 +238,14 @@ void check_held_out_is_not_trained_on(const DataConfig& config) {
 }
 
 // Checks that there is something to learn, or to evaluate: the last token of a document predicts nothing.
-void check_loss(const TokenSource& source, const PackedTokens& tokens) {
-  if (tokens.has_loss()) return;
-  throw UserError(concat(source.path(), ": no token carries loss, since each is the last of its document ",
+[[noreturn]] void refuse_without_loss(const std::string& path) {
+  throw UserError(concat(path, ": no token carries loss, since each is the last of its document ",
                          "(data.mask_document_ends): give documents of two tokens or more, or set ",
                          "data.mask_document_ends = false"));
+}
+
+void check_loss(const TokenSource& source, const PackedTokens& tokens) {
+  if (!tokens.has_loss()) refuse_without_loss(source.path());
 }
 
 // Splits a source into the part to train on and the tail that is held out (none for a fraction of 0).
@@ -219,50 +280,98 @@ std::string hexadecimal(uint64_t hash) {
 
 }  // namespace
 
+// Opens what is read from its beginning, in the order of the configuration.
+void Dataset::Implementation::open_sources(const DataConfig& config, int64_t vocab_size) {
+  if (!config.shuffle_shards) {
+    for (const DataSource& source : config.train)
+      sources.push_back(open_token_source(source.path, config.document_separator, vocab_size));
+  }
+  for (const std::string& path : config.held_out)
+    sources.push_back(open_token_source(path, config.document_separator, vocab_size));
+}
+
+// Trains on the sources; returns the hash of the corpus.
+uint64_t Dataset::Implementation::train_on_sources(uint64_t hash, const DataConfig& config) {
+  const double fraction = config.held_out.empty() ? config.held_out_fraction : 0;
+  for (std::size_t i = 0; i < config.train.size(); ++i) {
+    const TokenSource& source = *sources[i];
+    const auto [tokens, tail] = split(source, fraction, sequence_length, config.mask_document_ends);
+    check_loss(source, tokens);
+    const uint64_t contents = hash_contents(0, source);
+    const double share = blend ? blend->shares()[i] : 0;
+    hash = train_on(hash, share, tokens, contents);
+    first_samples.push_back(first_samples.back() + static_cast<uint64_t>(tokens.num_samples()));
+    training_sources.push_back({source.path(), tokens.num_samples(), share});
+    if (fraction > 0) hold_out(source.path(), contents, tail, share);
+  }
+  return hash;
+}
+
+// Trains on shards, each of which fills up its last sequence with positions without loss: no sequence needs two.
+uint64_t Dataset::Implementation::train_on_shards(uint64_t hash, const DataConfig& config, int64_t vocab_size) {
+  constexpr uint64_t shard_order_version = 1;
+  hash = extend_hash(hash, shard_order_version);
+  const auto open_windows = static_cast<std::size_t>(2 * ShardOrder::window) * config.train.size();
+  const auto pool = std::make_shared<FilePool>(open_windows);
+  std::vector<int64_t> samples;  // of the shards of the next order
+  const auto finish_order = [&] {
+    const uint64_t key = extend_hash(extend_hash(seed, shard_keys), orders.size());
+    first_shards.push_back(train.size() - samples.size());
+    orders.push_back(std::make_unique<ShardOrder>(samples, key));
+    samples.clear();
+  };
+  for (std::size_t i = 0; i < config.train.size(); ++i) {
+    const std::string& path = config.train[i].path;
+    const double share = blend ? blend->shares()[i] : 0;
+    int64_t sequences = 0;
+    bool has_loss = false;
+    for (auto& shard : open_shards(path, vocab_size, pool)) {
+      const PackedTokens tokens(*shard, 0, shard->size(), sequence_length, config.mask_document_ends);
+      has_loss |= tokens.has_loss();
+      hash = train_on(hash, share, tokens, hash_contents(0, *shard, /*ends_only=*/true));
+      samples.push_back(tokens.num_samples());
+      sequences += tokens.num_samples();
+      shards.push_back(std::move(shard));
+    }
+    if (!has_loss) refuse_without_loss(path);
+    hash = extend_hash(hash, train.size());
+    training_sources.push_back({path, sequences, share});
+    if (blend) finish_order();
+  }
+  if (!blend) finish_order();
+  return hash;
+}
+
+// Reads a held-out source only to check its ids: its hash is not part of the fingerprint, since it has no influence on
+// training.
+void Dataset::Implementation::hold_out_sources(const DataConfig& config) {
+  for (std::size_t i = sources.size() - config.held_out.size(); i < sources.size(); ++i) {
+    const TokenSource& source = *sources[i];
+    const uint64_t contents = hash_contents(0, source);
+    const PackedTokens tokens(source, 0, source.size(), sequence_length, config.mask_document_ends);
+    if (tokens.num_samples() == 0)
+      throw UserError(concat(source.path(), ": is too short to hold out: it has ", source.size(),
+                             " tokens, and 2 are needed to predict one from another"));
+    check_loss(source, tokens);
+    hold_out(source.path(), contents, tokens, 0);
+  }
+}
+
 Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed) {
   COPUS_CHECK(sequence_length >= 1, "sequence_length ", sequence_length);
   check_weights(config);
-  auto result = std::make_unique<Implementation>(Implementation{
-      {}, {}, {}, {}, {}, blend_of(config, seed), {0}, seed, sequence_length, config.mask_across_documents});
-
-  for (const DataSource& source : config.train)
-    result->sources.push_back(open_token_source(source.path, config.document_separator, vocab_size));
-  for (const std::string& path : config.held_out)
-    result->sources.push_back(open_token_source(path, config.document_separator, vocab_size));
-  check_same_kind(result->sources);
-  check_held_out_is_not_trained_on(config);
-
+  auto result =
+      std::make_unique<Implementation>(blend_of(config, seed), seed, sequence_length, config.mask_across_documents);
+  result->open_sources(config, vocab_size);
   uint64_t hash = extend_hash(extend_hash(order_version, seed), static_cast<uint64_t>(sequence_length));
-  hash = extend_hash(hash, (config.mask_document_ends ? 1 : 0) + (config.mask_across_documents ? 2 : 0));
-  const double fraction = config.held_out.empty() ? config.held_out_fraction : 0;
-  for (std::size_t i = 0; i < result->sources.size(); ++i) {
-    const TokenSource& source = *result->sources[i];
-    if (i < config.train.size()) {
-      auto [train, held_out] = split(source, fraction, sequence_length, config.mask_document_ends);
-      check_loss(source, train);
-      // Rounded, so that weights with the same shares are the same blend.
-      const auto share = static_cast<float>(result->blend ? result->blend->shares()[i] : 0);
-      hash = extend_hash(hash, std::bit_cast<uint32_t>(share));
-      hash = extend_hash(hash, static_cast<uint64_t>(train.num_samples()));
-      const uint64_t contents = hash_contents(0, source);
-      hash = extend_hash(hash, contents);
-      result->first_samples.push_back(result->first_samples.back() + static_cast<uint64_t>(train.num_samples()));
-      result->train.push_back(train);
-      const bool has_weights = result->blend.has_value();
-      if (fraction > 0)
-        result->hold_out(source.path(), contents, held_out, has_weights ? result->blend->shares()[i] : 0);
-    } else {
-      // Reads the held-out source only to check its ids. Its hash is not part of the fingerprint, since the held-out
-      // data have no influence on training.
-      const uint64_t contents = hash_contents(0, source);
-      const PackedTokens held_out(source, 0, source.size(), sequence_length, config.mask_document_ends);
-      if (held_out.num_samples() == 0)
-        throw UserError(concat(source.path(), ": is too short to hold out: it has ", source.size(),
-                               " tokens, and 2 are needed to predict one from another"));
-      check_loss(source, held_out);
-      result->hold_out(source.path(), contents, held_out, 0);
-    }
-  }
+  hash = extend_hash(hash, (config.mask_document_ends ? 1 : 0) + (config.mask_across_documents ? 2 : 0) +
+                               (config.shuffle_shards ? 4 : 0));
+  if (config.shuffle_shards) hash = result->train_on_shards(hash, config, vocab_size);
+  check_same_kind(result->sources, config.shuffle_shards);
+  check_held_out_is_not_trained_on(config);
+  if (!config.shuffle_shards) hash = result->train_on_sources(hash, config);
+  result->hold_out_sources(config);
+  result->set_shares();
   result->fingerprint = hexadecimal(hash);
   implementation_ = std::move(result);
 }
@@ -320,19 +429,79 @@ int64_t Dataset::held_out_tokens() const {
   return total;
 }
 
-std::vector<TrainingSource> Dataset::training_sources() const {
-  const auto all = static_cast<double>(implementation_->first_samples.back());
-  std::vector<TrainingSource> sources;
-  for (std::size_t i = 0; i < implementation_->train.size(); ++i) {
-    const int64_t sequences = implementation_->train[i].num_samples();
-    const std::optional<Blend>& blend = implementation_->blend;
-    const double share = blend ? blend->shares()[i] : static_cast<double>(sequences) / all;
-    sources.push_back({implementation_->sources[i]->path(), sequences, share});
+std::vector<TrainingSource> Dataset::training_sources() const { return implementation_->training_sources; }
+
+std::optional<std::string> Dataset::missing_shard(uint64_t first_sample, int64_t count) const {
+  if (implementation_->shards.empty()) return std::nullopt;
+  std::set<std::size_t> needed;
+  implementation_->for_each_place(first_sample, count, [&](std::size_t shard, int64_t) { needed.insert(shard); });
+  for (const std::size_t shard : needed) {
+    if (auto gap = implementation_->shards[shard]->gap()) return gap;
   }
-  return sources;
+  return std::nullopt;
 }
 
-bool Dataset::bytes() const { return implementation_->sources.front()->is_text(); }
+std::vector<std::string> Dataset::shards_from(uint64_t first_sample, int64_t count) const {
+  struct Wanted {
+    double samples_ahead;  // of the whole order, until it is needed
+    std::size_t shard;
+  };
+  const std::optional<Blend>& blend = implementation_->blend;
+  std::map<int64_t, uint64_t> next_draws;  // of the sources that the next samples come from
+  if (blend) {
+    for (const SampleAddress& address : blend->locate(first_sample, Blend::block_size)) {
+      next_draws.try_emplace(address.source, address.draw);
+    }
+  }
+  std::vector<Wanted> wanted;
+  for (std::size_t source = 0; source < implementation_->orders.size(); ++source) {
+    const double share = blend ? blend->shares()[source] : 1;
+    uint64_t draw = first_sample;
+    if (blend) {
+      const auto found = next_draws.find(static_cast<int64_t>(source));
+      // The draws of a rarer source are off by less than two from its share (blend.h).
+      const double expected = std::max(0.0, share * static_cast<double>(first_sample) - 2);
+      draw = found != next_draws.end() ? found->second : static_cast<uint64_t>(expected);
+    }
+    for (const ShardOrder::Need& need : implementation_->orders[source]->needs(draw, count)) {
+      const double ahead = need.first_draw > draw ? static_cast<double>(need.first_draw - draw) / share : 0;
+      wanted.push_back({ahead, implementation_->first_shards[source] + static_cast<std::size_t>(need.shard)});
+    }
+  }
+  std::ranges::stable_sort(wanted, {}, &Wanted::samples_ahead);
+  std::vector<std::string> shards;
+  for (const Wanted& one : wanted) {
+    if (std::ssize(shards) < count) shards.push_back(implementation_->shards[one.shard]->path());
+  }
+  return shards;
+}
+
+DocumentLengths Dataset::document_lengths() const {
+  constexpr int64_t measured = 1024;
+  const Implementation& data = *implementation_;
+  std::vector<double> ends;  // cumulative shares of the parts
+  for (std::size_t part = 0; part < data.train.size(); ++part) {
+    const TrainingSource& source = data.training_sources[data.source_of[part]];
+    const double of_source =
+        static_cast<double>(data.train[part].num_samples()) / static_cast<double>(source.sequences);
+    ends.push_back((ends.empty() ? 0 : ends.back()) + source.share * of_source);
+  }
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < measured; ++i) {
+    const double place = ends.back() * (static_cast<double>(i) + 0.5) / measured;
+    const auto found = std::ranges::upper_bound(ends, place);
+    const PackedTokens& tokens = data.train[static_cast<std::size_t>(found - ends.begin())];
+    const uint64_t random = extend_hash(extend_hash(data.seed, length_keys), static_cast<uint64_t>(i));
+    const auto sample = static_cast<int64_t>(random % static_cast<uint64_t>(tokens.num_samples()));
+    const double work = tokens.squared_lengths(sample) / static_cast<double>(data.sequence_length);
+    sum += work;
+    squares += work * work;
+  }
+  const double mean = sum / measured;
+  return {mean, std::sqrt(std::max(0.0, squares / measured - mean * mean)) / mean};
+}
+
+bool Dataset::bytes() const { return implementation_->shards.empty() && implementation_->sources.front()->is_text(); }
 
 std::string Dataset::fingerprint() const { return implementation_->fingerprint; }
 

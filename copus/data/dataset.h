@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,15 @@ struct TrainingSource {
   double share = 0;       // of all training samples
 };
 
+// The lengths of documents within the sequences that are trained on.
+struct DocumentLengths {
+  // The length of the document that a token is in, averaged over tokens. Attention that ends at documents does as much
+  // work as in whole sequences of this length.
+  double of_a_token = 0;
+  // The standard deviation of a sequence's work, as a share of its mean.
+  double deviation = 0;
+};
+
 // A source of held-out data: a file of data.held_out, or the tail of a file that is trained on.
 struct HeldOutSource {
   std::string name;     // its path, made unique if a path is given several times
@@ -48,8 +58,16 @@ class Dataset {
 
   // Reads samples first_sample .. first_sample+count of the global order, which is a pure function of (seed, index).
   // Within an epoch no sample is skipped or repeated. If no source has a weight, there is one epoch for the whole
-  // corpus; otherwise each source has its own epochs. Throws UserError for a token id outside the vocabulary.
+  // corpus; otherwise each source has its own epochs. Throws UserError for a token id outside the vocabulary, and for a
+  // shard that is missing (missing_shard).
   Batch train_batch(uint64_t first_sample, int64_t count) const;
+
+  // With data.shuffle_shards, tells which shard keeps samples first_sample .. first_sample+count from being read, and
+  // why: its tokens are not here, or not all of them. Empty: none does. Throws UserError for a shard that is too long.
+  std::optional<std::string> missing_shard(uint64_t first_sample, int64_t count) const;
+  // With data.shuffle_shards, lists up to `count` shards in the order in which samples from `first_sample` on need
+  // them, each once; without, none.
+  std::vector<std::string> shards_from(uint64_t first_sample, int64_t count) const;
 
   // Returns the number of loss_tokens that train_batch would report, without reading tokens. It is the divisor of a
   // global batch's loss.
@@ -72,11 +90,16 @@ class Dataset {
   // The sources that are trained on, as the configuration lists them.
   std::vector<TrainingSource> training_sources() const;
 
+  // Estimates the lengths from 1,024 sequences of all sources in their shares, from the document ends alone. It is a
+  // function of the data and the seed.
+  DocumentLengths document_lengths() const;
+
   // Tells whether every source is text, so that a token is a byte and nats per token are nats per byte.
   bool bytes() const;
 
   // Identifies the training data and their order: equal on every machine and path for equal contents, settings and
   // seed, different otherwise up to a sampled check of the contents. A run is resumed only with the same fingerprint.
+  // With data.shuffle_shards the contents are those of the .idx files, since the tokens may not be here yet.
   std::string fingerprint() const;
   // Identifies in the same way what an evaluation of so many samples reads.
   std::string held_out_fingerprint(int64_t samples) const;

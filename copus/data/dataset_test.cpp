@@ -357,6 +357,32 @@ TEST_F(DatasetTest, TheFingerprintNamesContentsAndOrderNotPaths) {
   EXPECT_EQ(Dataset(changed, 4, 256, 1).fingerprint(), fingerprint);  // held-out data do not change it
 }
 
+// Of a corpus in which lengths differ between its beginning and its end, and between sources.
+TEST_F(DatasetTest, MeasuresTheDocumentsOfAllSourcesInTheirShares) {
+  const auto documents_of = [](int64_t length, int64_t count) {
+    return std::vector<std::vector<int64_t>>(static_cast<size_t>(count), std::vector<int64_t>(length, 1));
+  };
+  write_pair<uint16_t>("short", documents_of(4, 4000), 8);
+  write_pair<uint16_t>("long", documents_of(64, 250), 8);
+  const auto measure = [](const DataConfig& config) { return Dataset(config, 64, 256, 3).document_lengths(); };
+  EXPECT_DOUBLE_EQ(measure(config_of({path("short")})).of_a_token, 4);
+  EXPECT_DOUBLE_EQ(measure(config_of({path("short")})).deviation, 0);
+  EXPECT_DOUBLE_EQ(measure(config_of({path("long")})).of_a_token, 64);
+  const DocumentLengths both = measure(config_of({path("short"), path("long")}));
+  EXPECT_NEAR(both.of_a_token, 34, 0.2);
+  EXPECT_NEAR(both.deviation, 30.0 / 34, 0.02);
+  DataConfig weighted = config_of({path("short"), path("long")});
+  weighted.train[0].weight = 9;
+  EXPECT_NEAR(measure(weighted).of_a_token, 0.9 * 4 + 0.1 * 64, 0.2);
+  auto mixed = documents_of(4, 4000);
+  for (const auto& document : documents_of(64, 250)) mixed.push_back(document);
+  write_pair<uint16_t>("mixed", mixed, 8);
+  EXPECT_NEAR(measure(config_of({path("mixed")})).of_a_token, 34, 3);
+  DataConfig shards = config_of({path("[sl]*")});
+  shards.shuffle_shards = true;
+  EXPECT_NEAR(measure(shards).of_a_token, 34, 0.2);
+}
+
 // The fingerprint must not change between machines and versions: runs are resumed by it.
 TEST_F(DatasetTest, TheOrderOfOldRunsStays) {
   write_text("a", "The order of a run must outlive the program that began it.");

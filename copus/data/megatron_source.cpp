@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "copus/base/error.h"
 
@@ -50,12 +52,39 @@ auto with_token_type(int dtype, const Action& action) {
   }
 }
 
+std::string disagreement(const std::string& path, int64_t bytes, int64_t expected) {
+  return concat(path, ": disagrees with its .idx: it has ", bytes, " bytes, the sequences of the .idx need ", expected,
+                "; give the two files that were written together");
+}
+
 bool is_integer_dtype(int dtype) { return (dtype >= 1 && dtype <= 5) || dtype == 8; }
 
 }  // namespace
 
 MegatronSource::MegatronSource(const std::string& prefix, int64_t vocab_size)
-    : prefix_(prefix), index_(prefix + ".idx"), tokens_(prefix + ".bin"), vocab_size_(vocab_size) {
+    : prefix_(prefix),
+      index_(prefix + ".idx"),
+      tokens_path_(prefix + ".bin"),
+      tokens_(std::make_shared<const MappedFile>(tokens_path_)),
+      vocab_size_(vocab_size) {
+  read_header();
+  check_size_of_tokens();
+  check_sequences();
+  check_documents();
+}
+
+MegatronSource::MegatronSource(const std::string& prefix, int64_t vocab_size, std::shared_ptr<FilePool> tokens)
+    : prefix_(prefix),
+      index_(prefix + ".idx"),
+      tokens_path_(prefix + ".bin"),
+      pool_(std::move(tokens)),
+      vocab_size_(vocab_size) {
+  read_header();
+  check_sequences();
+  check_documents();
+}
+
+void MegatronSource::read_header() {
   const int64_t index_size = file_size(index_);
   const std::string& index_path = index_.path();
   const auto magic_size = std::min(magic.size(), index_.bytes().size());
@@ -63,7 +92,7 @@ MegatronSource::MegatronSource(const std::string& prefix, int64_t vocab_size)
     throw UserError(concat(index_path,
                            ": is not a Megatron index: it does not start with the magic MMIDIDX; expected "
                            "the .idx that was written together with ",
-                           tokens_.path()));
+                           tokens_path_));
   if (index_size < header_size)
     throw UserError(concat(index_path, ": is truncated: ", index_size, " bytes, less than the header's ", header_size,
                            "; tokenize the corpus again"));
@@ -93,34 +122,56 @@ MegatronSource::MegatronSource(const std::string& prefix, int64_t vocab_size)
                            " bytes"));
   num_sequences_ = static_cast<int64_t>(sequences);
   num_documents_ = static_cast<int64_t>(document_list_length) - 1;
-  if (file_size(tokens_) == 0 || num_sequences_ == 0)
+  if (num_sequences_ == 0)
     throw UserError(concat(prefix_, ".bin/.idx: is empty; expected at least one sequence of tokens"));
-  if (file_size(tokens_) % bytes_per_token_ != 0)
-    throw UserError(concat(tokens_.path(), ": disagrees with its .idx: ", file_size(tokens_),
-                           " bytes are not a multiple of ", bytes_per_token_, ", the size of a token"));
-  size_ = file_size(tokens_) / bytes_per_token_;
-  check_sequences();
-  check_documents();
 }
 
-void MegatronSource::check_sequences() const {
+void MegatronSource::check_size_of_tokens() const {
+  const int64_t bytes = file_size(*tokens_);
+  if (bytes == 0) throw UserError(concat(prefix_, ".bin/.idx: is empty; expected at least one sequence of tokens"));
+  if (bytes % bytes_per_token_ != 0)
+    throw UserError(concat(tokens_path_, ": disagrees with its .idx: ", bytes, " bytes are not a multiple of ",
+                           bytes_per_token_, ", the size of a token"));
+}
+
+void MegatronSource::check_sequences() {
   int64_t offset = 0;  // end of the sequences so far in the .bin
   for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
     const auto length = load<int32_t>(index_, header_size + 4 * sequence);
     const auto pointer = load<int64_t>(index_, header_size + 4 * num_sequences_ + 8 * sequence);
     if (length < 0) throw UserError(concat(index_.path(), ": sequence ", sequence, " has the length ", length));
-    if (pointer < 0 || pointer > file_size(tokens_))
+    if (pointer < 0 || (tokens_ && pointer > file_size(*tokens_)))
       throw UserError(concat(index_.path(), ": the pointer of sequence ", sequence, " is out of range: byte ", pointer,
-                             ", but ", tokens_.path(), " has ", file_size(tokens_), " bytes"));
+                             tokens_ ? concat(", but ", tokens_path_, " has ", file_size(*tokens_), " bytes") : ""));
     if (pointer != offset)
       throw UserError(concat(index_.path(), ": sequence ", sequence, " starts at byte ", pointer, "; expected byte ",
                              offset, ", where the sequence before it ends"));
     offset += length * bytes_per_token_;
   }
-  if (offset != file_size(tokens_))
-    throw UserError(concat(tokens_.path(), ": disagrees with its .idx: it has ", file_size(tokens_),
-                           " bytes, the sequences of the .idx need ", offset,
-                           "; give the two files that were written together"));
+  if (tokens_ && offset != file_size(*tokens_))
+    throw UserError(disagreement(tokens_path_, file_size(*tokens_), offset));
+  size_ = offset / bytes_per_token_;
+  if (size_ == 0) throw UserError(concat(prefix_, ".bin/.idx: is empty; expected at least one sequence of tokens"));
+}
+
+std::optional<std::string> MegatronSource::gap() const {
+  if (tokens_ || pool_->is_open(tokens_path_)) return std::nullopt;
+  std::error_code missing;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(tokens_path_, missing));
+  if (missing) return concat(tokens_path_, " is missing");
+  const int64_t expected = size_ * bytes_per_token_;
+  if (bytes > expected) throw UserError(disagreement(tokens_path_, bytes, expected));
+  if (bytes == expected) return std::nullopt;
+  return concat(tokens_path_, " has ", bytes, " of the ", expected, " bytes that its .idx says");
+}
+
+std::shared_ptr<const MappedFile> MegatronSource::tokens() const {
+  if (tokens_) return tokens_;
+  if (const auto what = gap()) {
+    throw UserError(
+        concat(*what, "; with data.shuffle_shards only `copus train` waits for shards: bring this one here"));
+  }
+  return pool_->open(tokens_path_);
 }
 
 void MegatronSource::check_documents() const {
@@ -151,12 +202,13 @@ int64_t MegatronSource::document_end(int64_t document) const { return sequence_b
 
 void MegatronSource::read(int64_t begin, int64_t count, int64_t* out) const {
   COPUS_CHECK(begin >= 0 && count >= 0 && begin + count <= size_, "tokens ", begin, " + ", count, " of ", size_);
+  const std::shared_ptr<const MappedFile> tokens = this->tokens();
   with_token_type(dtype_, [&](auto type) {
     for (int64_t position = begin; position < begin + count; ++position) {
       // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8 id keeps its sign, to be refused below
-      const auto id = static_cast<int64_t>(load<decltype(type)>(tokens_, position * bytes_per_token_));
+      const auto id = static_cast<int64_t>(load<decltype(type)>(*tokens, position * bytes_per_token_));
       if (id < 0 || id >= vocab_size_)
-        throw UserError(concat(tokens_.path(), ": the token at position ", position, " has id ", id,
+        throw UserError(concat(tokens_path_, ": the token at position ", position, " has id ", id,
                                ", outside the vocabulary of ", vocab_size_, " (ids 0 .. ", vocab_size_ - 1,
                                "); set model.vocab_size to that of the tokenizer which wrote the file"));
       *out++ = id;

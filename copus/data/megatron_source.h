@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "copus/base/mapped_file.h"
+#include "copus/data/file_pool.h"
 #include "copus/data/token_source.h"
 
 namespace copus {
@@ -22,6 +25,12 @@ class MegatronSource final : public TokenSource {
   // Checks all of the .idx (a scan of 12 bytes a sequence) and that the .bin has the right size. Token ids are only
   // checked when they are read, since checking them here would read the whole corpus. Throws UserError.
   MegatronSource(const std::string& prefix, int64_t vocab_size);
+  // For a shard whose .bin may arrive later: all but read() needs only the .idx. read() opens the .bin in `tokens`.
+  MegatronSource(const std::string& prefix, int64_t vocab_size, std::shared_ptr<FilePool> tokens);
+
+  // Tells why the .bin cannot be read yet: it is missing, or shorter than the .idx says. Empty: it can. Throws
+  // UserError where it is longer.
+  std::optional<std::string> gap() const;
 
   const std::string& path() const override { return prefix_; }
   int64_t size() const override { return size_; }
@@ -31,14 +40,19 @@ class MegatronSource final : public TokenSource {
   bool is_text() const override { return false; }
 
  private:
+  void read_header();
+  void check_size_of_tokens() const;
+  std::shared_ptr<const MappedFile> tokens() const;
   int64_t sequence_begin(int64_t sequence) const;  // in tokens; size_ for num_sequences_
   int64_t document_start(int64_t index) const;     // element of the document list
-  void check_sequences() const;
+  void check_sequences();                          // sets size_
   void check_documents() const;
 
   std::string prefix_;
   MappedFile index_;
-  MappedFile tokens_;
+  std::string tokens_path_;
+  std::shared_ptr<const MappedFile> tokens_;  // null: in the pool
+  std::shared_ptr<FilePool> pool_;
   int64_t vocab_size_;
   int dtype_ = 0;
   int64_t bytes_per_token_ = 0;

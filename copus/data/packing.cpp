@@ -79,6 +79,20 @@ int64_t PackedTokens::loss_tokens(int64_t sample) const {
   return with_loss;
 }
 
+double PackedTokens::squared_lengths(int64_t sample) const {
+  double sum = 0;
+  int64_t start = 0;
+  const auto end_document = [&](int64_t end) {
+    const auto length = static_cast<double>(end - start);
+    sum += length * length;
+    start = end;
+  };
+  for_each_document_end(sample, [&](int64_t position) { end_document(position + 1); });
+  end_document(sample_positions(sample));
+  end_document(sequence_length_);
+  return sum;
+}
+
 BatchBuilder::BatchBuilder(int64_t count, int64_t sequence_length, bool with_document_starts)
     : sequence_length_(sequence_length) {
   COPUS_CHECK(count >= 0, "count ", count);

@@ -38,6 +38,10 @@ class PackedTokens {
   // Returns the number that read() would return, from the document ends alone.
   int64_t loss_tokens(int64_t sample) const;
 
+  // The sum of the squared lengths of the sample's documents, as far as they lie in it. Attention that ends at
+  // documents does work in proportion.
+  double squared_lengths(int64_t sample) const;
+
  private:
   int64_t sample_positions(int64_t sample) const;
 

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include "copus/data/dataset.h"
 #include "copus/data/testing/test_corpus.h"
@@ -110,6 +112,160 @@ TEST_F(ShardedSourceTest, WhatAPatternTrainsOnCannotBeHeldOut) {
     config.held_out = {path(held_out)};
     EXPECT_THAT(user_error([&] { Dataset(config, 2, 1000, 1); }), HasSubstr("is also trained on")) << train;
   }
+}
+
+TEST_F(ShardedSourceTest, AShardWithoutTokensIsMissingAndNotLeftOut) {
+  for (const char* name : {"web-1", "web-2"}) write_pair<uint16_t>(name, {{1, 2, 3, 4}}, 8);
+  std::filesystem::remove(path("web-2.bin"));
+  EXPECT_THAT(refused(path("web-*")), AllOf(HasSubstr("web-2.bin"), HasSubstr("missing")));
+}
+
+class ShuffledShards : public ShardedSourceTest {
+ protected:
+  // Writes twelve shards of different lengths, whose tokens are all different.
+  ShuffledShards() {
+    int64_t next = 0;
+    for (int64_t shard = 0; shard < shards; ++shard) {
+      std::vector<std::vector<int64_t>> documents;
+      for (int64_t document = 0; document <= shard % 5; ++document) {
+        documents.emplace_back();
+        for (int64_t token = 0; token < 7 + 3 * shard; ++token) documents.back().push_back(next++);
+      }
+      write_pair<uint16_t>(name_of(shard), documents, 8);
+    }
+    tokens_ = next;
+  }
+
+  static std::string name_of(int64_t shard) {
+    return "web-000" + std::string(shard < 10 ? "0" : "") + std::to_string(shard) + "-of-00012";
+  }
+  std::string bin_of(int64_t shard) const { return path(name_of(shard) + ".bin"); }
+  DataConfig config() const {
+    DataConfig config = config_of(path("web-*-of-00012"));
+    config.held_out_fraction = 0;
+    config.shuffle_shards = true;
+    config.mask_document_ends = false;
+    return config;
+  }
+  Dataset open(const DataConfig& config) const { return {config, sequence_length, 1 << 16, 7}; }
+  Dataset open() const { return open(config()); }
+
+  static constexpr int64_t shards = 12, sequence_length = 16;
+  int64_t tokens_ = 0;
+};
+
+TEST_F(ShuffledShards, AnEpochPredictsEveryTokenThatFollowsAnotherOnce) {
+  const Dataset data = open();
+  const int64_t sequences = data.training_sources().front().sequences;
+  for (const uint64_t epoch : {0, 1}) {
+    const Batch batch = data.train_batch(epoch * static_cast<uint64_t>(sequences), sequences);
+    std::multiset<int64_t> targets;
+    for (const int64_t target : batch.targets) {
+      if (target != ignored_target) targets.insert(target);
+    }
+    EXPECT_EQ(std::ssize(targets), tokens_ - shards) << "all but the first token of each shard";
+    EXPECT_EQ(std::set(targets.begin(), targets.end()).size(), targets.size());
+    EXPECT_EQ(batch.loss_tokens, tokens_ - shards);
+    EXPECT_EQ(data.loss_tokens(epoch * static_cast<uint64_t>(sequences), sequences), batch.loss_tokens);
+  }
+  EXPECT_EQ(data.train_tokens(), tokens_ - shards);
+}
+
+// Whichever shards are here, a run has the same fingerprint, and its samples the same order.
+TEST_F(ShuffledShards, NothingButReadingNeedsTheTokens) {
+  const Dataset whole = open();
+  const int64_t sequences = whole.training_sources().front().sequences;
+  std::filesystem::create_directory(path("remote"));
+  for (int64_t shard = 0; shard < shards; ++shard) {
+    std::filesystem::rename(bin_of(shard), path("remote") + "/" + std::to_string(shard));
+  }
+  const Dataset data = open();
+  EXPECT_EQ(data.fingerprint(), whole.fingerprint());
+  EXPECT_EQ(data.train_tokens(), whole.train_tokens());
+  EXPECT_EQ(data.loss_tokens(3, 40), whole.loss_tokens(3, 40));
+  EXPECT_EQ(data.shards_from(0, 100), whole.shards_from(0, 100));
+  EXPECT_THAT(user_error([&] { data.train_batch(0, 1); }), AllOf(HasSubstr("web-000"), HasSubstr("is missing")));
+
+  // They arrive in the order of the list, each just before it is missed.
+  const std::vector<std::string> order = data.shards_from(0, shards);
+  ASSERT_EQ(std::ssize(order), shards);
+  size_t arrived = 0;
+  for (int64_t sample = 0; sample < sequences; ++sample) {
+    while (const auto missing = data.missing_shard(static_cast<uint64_t>(sample), 1)) {
+      ASSERT_LT(arrived, order.size());
+      for (int64_t shard = 0; shard < shards; ++shard) {
+        if (path(name_of(shard)) != order[arrived]) continue;
+        std::filesystem::rename(path("remote") + "/" + std::to_string(shard), bin_of(shard));
+      }
+      ++arrived;
+    }
+    EXPECT_LE(arrived, static_cast<size_t>(4 * (1 + sample)));
+    EXPECT_EQ(data.train_batch(static_cast<uint64_t>(sample), 1).tokens,
+              whole.train_batch(static_cast<uint64_t>(sample), 1).tokens);
+  }
+  EXPECT_EQ(arrived, order.size());
+}
+
+TEST_F(ShuffledShards, AShardIsHereWhenItIsAsLongAsItsIndexSays) {
+  const Dataset data = open();
+  const std::string first = data.shards_from(0, 1).front() + ".bin";
+  const int64_t sequences = data.training_sources().front().sequences;
+  const auto bytes = std::filesystem::file_size(first);
+  EXPECT_EQ(data.missing_shard(0, sequences), std::nullopt);
+  std::filesystem::resize_file(first, bytes - 2);
+  EXPECT_THAT(data.missing_shard(0, sequences).value_or(""),
+              AllOf(HasSubstr(first), HasSubstr(std::to_string(bytes - 2) + " of the " + std::to_string(bytes))));
+  std::filesystem::resize_file(first, bytes + 2);
+  EXPECT_THAT(user_error([&] { data.missing_shard(0, sequences); }),
+              AllOf(HasSubstr(first), HasSubstr("disagrees with its .idx")));
+}
+
+TEST_F(ShuffledShards, WeightedCorporaTakeTheirShardsInTurn) {
+  for (int64_t shard = 0; shard < shards; ++shard) {
+    write_pair<uint16_t>("few-" + std::to_string(shard), {std::vector<int64_t>(100, shard)}, 8);
+  }
+  DataConfig config = this->config();
+  config.train = {{path("web-*-of-00012"), 3}, {path("few-*"), 1}};
+  const Dataset data = open(config);
+  EXPECT_DOUBLE_EQ(data.training_sources()[0].share, 0.75);
+  const std::vector<std::string> order = data.shards_from(0, 100);
+  EXPECT_EQ(order.size(), 24);
+  const auto away = [&](const std::string& shard) {
+    return path("away-" + std::filesystem::path(shard).filename().string());
+  };
+  for (uint64_t sample = 0; sample < 3000; sample += 37) {
+    const std::vector<std::string> listed = data.shards_from(sample, 8);
+    for (const std::string& shard : order) {
+      if (std::ranges::find(listed, shard) == listed.end()) std::filesystem::rename(shard + ".bin", away(shard));
+    }
+    EXPECT_EQ(open(config).missing_shard(sample, 1), std::nullopt) << sample;
+    for (const std::string& shard : order) {
+      if (std::filesystem::exists(away(shard))) std::filesystem::rename(away(shard), shard + ".bin");
+    }
+  }
+}
+
+TEST_F(ShuffledShards, TheFingerprintKnowsLengthsAndTheSetting) {
+  const std::string fingerprint = open().fingerprint();
+  DataConfig joined = config();
+  joined.shuffle_shards = false;
+  EXPECT_NE(open(joined).fingerprint(), fingerprint);
+  write_pair<uint16_t>(name_of(3), {{1, 2, 3}}, 8);
+  EXPECT_NE(open().fingerprint(), fingerprint);
+}
+
+TEST_F(ShuffledShards, NamesWhatIsMissingFromThePattern) {
+  std::filesystem::remove(path(name_of(7) + ".idx"));
+  std::filesystem::remove(path(name_of(7) + ".bin"));
+  EXPECT_THAT(user_error([&] { open(); }), AllOf(HasSubstr(name_of(7) + ".idx is missing"), HasSubstr("12")));
+  write_text("web-1.txt", "text");
+  DataConfig text = config();
+  text.train = {{path("web-*.txt")}};
+  EXPECT_THAT(user_error([&] { open(text); }), AllOf(HasSubstr("web-1.txt"), HasSubstr("tokenized pairs")));
+  text = config();
+  text.train = {{path("web-0000*")}};
+  text.held_out = {write_text("valid.txt", "some text")};
+  EXPECT_THAT(user_error([&] { open(text); }), AllOf(HasSubstr("valid.txt"), HasSubstr("is text")));
 }
 
 }  // namespace

@@ -1,7 +1,11 @@
 #include "copus/data/token_source.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iomanip>
 #include <set>
+#include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,10 +48,10 @@ std::string prefix_of_half(const std::string& path) {
 }  // namespace
 
 std::vector<std::string> corpora_of(const std::string& path) {
-  if (!is_path_pattern(path) || is_file(path) || is_file(path + ".bin")) return {path};
+  if (!is_path_pattern(path) || is_file(path) || is_file(path + ".bin") || is_file(path + ".idx")) return {path};
   std::set<std::string> corpora;
   // A pattern may be of prefixes, which are no files themselves.
-  for (const std::string& pattern : {path, path + ".bin"}) {
+  for (const std::string& pattern : {path, path + ".bin", path + ".idx"}) {
     for (const std::string& file : matching_paths(pattern)) {
       if (!is_file(file)) continue;
       const std::string prefix = prefix_of_half(file);
@@ -99,6 +103,46 @@ std::unique_ptr<TokenSource> open_token_source(const std::string& path, const st
   }
   throw UserError(concat(path, ": no such corpus: looked for the text file ", path, " and for the pair ", path,
                          ".bin and ", path, ".idx; paths begin in the folder that the command runs in"));
+}
+
+namespace {
+
+// Checks that there is an index of every shard of tools/tokenize_corpus.py, if all are wanted. An order of some of them
+// would be another one.
+void check_all_shards_are_here(const std::string& pattern, const std::vector<std::string>& shards) {
+  constexpr std::string_view of = "-*-of-";
+  const size_t at = pattern.rfind(of);
+  if (at == std::string::npos) return;
+  const std::string stem = pattern.substr(0, at), digits = pattern.substr(at + of.size());
+  const bool is_number = std::ranges::all_of(digits, [](char c) { return '0' <= c && c <= '9'; });
+  if (!is_number || digits.size() < 5 || digits.size() > 9) return;
+  const int64_t count = std::stoll(digits);
+  if (std::ssize(shards) == count) return;
+  for (int64_t number = 0; number < count; ++number) {
+    std::ostringstream index;
+    index << stem << '-' << std::setfill('0') << std::setw(5) << number << "-of-" << digits << ".idx";
+    if (is_file(index.str())) continue;
+    throw UserError(concat(pattern, ": ", index.str(), " is missing, and the order of shards needs the .idx of all ",
+                           count, "; bring them here first (tools/fetch_shards.py does)"));
+  }
+  throw UserError(concat(pattern, ": ", shards.size(), " shards match, and their names say that there are ", count));
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<MegatronSource>> open_shards(const std::string& path, int64_t vocab_size,
+                                                         const std::shared_ptr<FilePool>& tokens) {
+  const std::vector<std::string> shards = corpora_of(path);
+  check_all_shards_are_here(path, shards);
+  std::vector<std::unique_ptr<MegatronSource>> result;
+  for (const std::string& shard : shards) {
+    if (!is_file(shard + ".idx")) {
+      throw UserError(concat(path, ": data.shuffle_shards reads tokenized pairs, and there is no ", shard,
+                             ".idx; make pairs by tools/tokenize_corpus.py --shard-tokens, or leave the setting out"));
+    }
+    result.push_back(std::make_unique<MegatronSource>(shard, vocab_size, tokens));
+  }
+  return result;
 }
 
 }  // namespace copus

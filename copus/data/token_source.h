@@ -45,4 +45,13 @@ std::vector<std::string> corpora_of(const std::string& path);
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, const std::string& document_separator,
                                                int64_t vocab_size);
 
+class FilePool;
+class MegatronSource;
+
+// Opens the .bin/.idx pairs that a path names, in the order of their names, without their .bin files, which `tokens`
+// opens when they are read. Throws UserError for text, for an .idx that is missing or wrong, and where a pattern that
+// ends in -*-of-00012 does not match that many.
+std::vector<std::unique_ptr<MegatronSource>> open_shards(const std::string& path, int64_t vocab_size,
+                                                         const std::shared_ptr<FilePool>& tokens);
+
 }  // namespace copus

@@ -17,9 +17,8 @@ Decoder::Decoder(ParameterStore& parameters, Recompute recompute)
 }
 
 at::Tensor Decoder::forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale,
-                                     const at::Tensor& document_starts) {
-  const MicroBatch micro_batch{
-      .tokens = tokens, .targets = targets, .loss_scale = loss_scale, .document_starts = document_starts};
+                                     const kernels::Documents& documents) {
+  const MicroBatch micro_batch{.tokens = tokens, .targets = targets, .loss_scale = loss_scale, .documents = documents};
   at::Tensor loss_sum = kernels::zeros({}, at::kDouble, tokens.device());
   ChunkActivations kept;
   chunk_.forward(micro_batch, {}, kept);
@@ -35,7 +34,7 @@ at::Tensor Decoder::loss(const at::Tensor& tokens, const at::Tensor& targets) {
 }
 
 at::Tensor Decoder::logits(const at::Tensor& tokens) {
-  ResidualStream stream{embedding_.forward_from(tokens, 0), {}};
+  ResidualStream stream{embedding_.forward(tokens, embedding_.positions_from(tokens, 0)), {}};
   for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
     stream = layers_[layer].forward(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
                                     rotary_.rows(layer, 0, tokens.size(1)), Recompute::none, nullptr);
@@ -52,7 +51,7 @@ at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) 
     cache.length_ = 0;
     return next_logits(cache.tokens_.narrow(1, 0, length).contiguous(), cache);
   }
-  ResidualStream stream{embedding_.forward_from(tokens, cache.length_), {}};
+  ResidualStream stream{embedding_.forward(tokens, embedding_.positions_from(tokens, cache.length_)), {}};
   for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
     stream = layers_[layer].forward_cached(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
                                            rotary_.rows(layer, cache.length_, sequence),

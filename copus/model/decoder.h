@@ -22,14 +22,14 @@ class Decoder {
 
   // Runs one micro-batch forward and backward, and returns the unscaled sum of token losses: a float64 scalar tensor on
   // the device. Reading it synchronises, so read it once a step. tokens, targets: int64 [batch, sequence] on the
-  // store's device. targets are already shifted, and are `ignored_target` where there is no loss. document_starts: as
-  // in MicroBatch.
+  // store's device. targets are already shifted, and are `ignored_target` where there is no loss. documents: as in
+  // MicroBatch.
   //
   // Adds to every parameter's main gradient the gradient of loss_scale * (sum of token losses). A tied head's gradient
   // is added to the tied copy and not to the embedding's. With loss_scale = 1 / (tokens with loss in the global batch)
   // the gradients of the micro-batches sum to the gradient of the mean loss.
   at::Tensor forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale,
-                              const at::Tensor& document_starts = {});
+                              const kernels::Documents& documents = {});
 
   // Returns the sum of token losses without gradients; arguments and result as above.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);

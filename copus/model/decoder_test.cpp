@@ -296,7 +296,7 @@ TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
     store.master(store.find("model.embed_tokens.weight")).fill_(1.1875);
     store.publish_weights();
     const at::Tensor tokens = at::zeros({1, 2}, at::TensorOptions(at::kLong).device(test_device()));
-    const at::Tensor stream = InputEmbedding(store, TensorParallel()).forward_from(tokens, 0);
+    const at::Tensor stream = InputEmbedding(store, TensorParallel()).forward(tokens, {});
     EXPECT_EQ(stream.max().item<double>(), product);
     EXPECT_EQ(stream.min().item<double>(), product);
   }
@@ -367,9 +367,10 @@ TEST(Decoder, DocumentsAreTrainedAsIfAlone) {
     const auto expected = all_gradients(store);
     for (const Recompute recompute : {Recompute::none, Recompute::attention, Recompute::full}) {
       store.zero_gradients();
-      const at::Tensor packed = Decoder(store, recompute)
-                                    .forward_backward(input.tokens, input.targets, 0.5,
-                                                      at::tensor(starts, at::kLong).view({1, -1}).to(test_device()));
+      const at::Tensor packed =
+          Decoder(store, recompute)
+              .forward_backward(input.tokens, input.targets, 0.5,
+                                kernels::documents_from_host(starts.data(), 1, std::ssize(starts), test_device()));
       EXPECT_LE(relative_error(packed, alone), 1e-13) << variant.name;
       double largest = 0;
       for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());

@@ -18,7 +18,7 @@ InputEmbedding::InputEmbedding(const ParameterStore& parameters, const TensorPar
   multiplier_ = at::scalar_tensor(multiplier_, table_.weight.scalar_type()).item<double>();
 }
 
-at::Tensor InputEmbedding::positions_of(const at::Tensor& tokens, int64_t first) const {
+at::Tensor InputEmbedding::positions_from(const at::Tensor& tokens, int64_t first) const {
   if (positions_ == nullptr) return {};
   const int64_t sequence = tokens.size(1);
   COPUS_CHECK(first + sequence <= positions_->info.shape[0], "position ", first + sequence - 1, " of ",
@@ -29,14 +29,6 @@ at::Tensor InputEmbedding::positions_of(const at::Tensor& tokens, int64_t first)
 }
 
 at::Tensor InputEmbedding::forward(const at::Tensor& tokens, const at::Tensor& positions) const {
-  return look_up(tokens, positions.defined() ? positions : positions_of(tokens, 0));
-}
-
-at::Tensor InputEmbedding::forward_from(const at::Tensor& tokens, int64_t first) const {
-  return look_up(tokens, positions_of(tokens, first));
-}
-
-at::Tensor InputEmbedding::look_up(const at::Tensor& tokens, const at::Tensor& positions) const {
   const at::Tensor rows = tokens.reshape({-1});
   const bool is_whole = tensor_parallel_.size() == 1;
   at::Tensor term = is_whole ? kernels::embedding(table_.weight, rows)
@@ -53,8 +45,7 @@ void InputEmbedding::backward(const at::Tensor& dy, const at::Tensor& tokens, co
   const at::Tensor of_table = multiplier_ == 1 ? all : kernels::multiply(all, multiplier_);
   kernels::add_embedding_gradient(table_.gradient, of_table, tokens.reshape({-1}), table_.box.begin[0]);
   if (positions_ == nullptr) return;
-  kernels::add_embedding_gradient(positions_->gradient, all, positions.defined() ? positions : positions_of(tokens, 0),
-                                  0);
+  kernels::add_embedding_gradient(positions_->gradient, all, positions, 0);
 }
 
 }  // namespace copus

@@ -13,20 +13,18 @@ class InputEmbedding {
  public:
   InputEmbedding(const ParameterStore& parameters, const TensorParallel& tensor_parallel);
 
-  // Looks up tokens, int64 [batch, sequence]. positions: as MicroBatch::positions(). Returns the residual stream,
-  // [local rows, hidden].
-  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions) const;
-  // Does so for the continuation of one document, whose first token here has the position `first`.
-  at::Tensor forward_from(const at::Tensor& tokens, int64_t first) const;
+  // Returns the positions of tokens, int64 [batch, sequence], which begin at `first` in every sequence: int64 [batch *
+  // sequence], undefined where positions are not learned.
+  at::Tensor positions_from(const at::Tensor& tokens, int64_t first) const;
 
-  // Adds to the main gradients. dy: the gradient of the stream that forward() returned.
+  // Looks up tokens, int64 [batch, sequence]. positions: int64 [batch * sequence], read only where they are learned.
+  // Returns the residual stream, [local rows, hidden].
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions) const;
+
+  // Adds to the main gradients. dy: the gradient of the stream that forward() returned for these tokens and positions.
   void backward(const at::Tensor& dy, const at::Tensor& tokens, const at::Tensor& positions) const;
 
  private:
-  at::Tensor look_up(const at::Tensor& tokens, const at::Tensor& positions) const;
-  // Returns the position of each row, int64 [batch * sequence]; undefined where positions are not learned.
-  at::Tensor positions_of(const at::Tensor& tokens, int64_t first) const;
-
   TensorParallel tensor_parallel_;
   const Parameter& table_;
   const Parameter* positions_;  // null: positions are not learned

@@ -70,17 +70,26 @@ at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at
                          const at::Tensor& weight, const at::Tensor& residual_gradient,
                          const at::Tensor& weight_gradient);
 
+// The documents that sequences hold. Undefined: a sequence is one document.
+struct Documents {
+  at::Tensor starts;  // where the document of a position begins in its sequence, int64 [batch, sequence], ascending
+  // The rows of [batch * sequence] at which documents begin, then the number of rows: int32 [documents + 1].
+  at::Tensor bounds;
+  int64_t longest = 0;  // the length of the longest document
+  bool defined() const { return starts.defined(); }
+};
+// Makes them from the starts on the host, row by row. Does not wait for the device.
+Documents documents_from_host(const int64_t* starts, int64_t batch, int64_t sequence, at::Device device);
+
 // The shape of the fused query-key-value matrix [batch * sequence, (heads + 2 kv_heads) * head_dim]: a row holds the
 // query heads, then the key heads, then the value heads.
 struct AttentionShape {
   int64_t batch, sequence, heads, kv_heads, head_dim;
   // A query attends to its own position and to the window - 1 positions before it. 0: to all positions before it.
   int64_t window = 0;
-  double multiplier = 0;  // of the scores; 0: 1 / sqrt(head_dim)
-  double softcap = 0;     // scaled scores s become softcap tanh(s / softcap); 0: they stay
-  // The position at which a query's document begins, int64 [batch, sequence], ascending. The query attends to no
-  // earlier position. Undefined: a sequence is one document.
-  at::Tensor document_starts = {};
+  double multiplier = 0;     // of the scores; 0: 1 / sqrt(head_dim)
+  double softcap = 0;        // scaled scores s become softcap tanh(s / softcap); 0: they stay
+  Documents documents = {};  // a query attends to no position before its document
   double scale() const { return score_scale(multiplier, head_dim); }
   bool has_window() const { return window > 0 && window < sequence; }
   int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
@@ -125,7 +134,7 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
 
 struct AttentionResult {
   at::Tensor output;       // [batch * sequence, heads * head_dim]
-  at::Tensor log_sum_exp;  // [batch, heads, sequence]
+  at::Tensor log_sum_exp;  // [batch, heads, sequence]; with documents on a GPU [heads, batch * sequence]
 };
 // Computes causal softmax(scale q k^T) v with the shape's scale and soft-cap, within its window and documents.
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape);

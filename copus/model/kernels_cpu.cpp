@@ -279,7 +279,7 @@ cpu::AttentionInput<S> attention_input(const at::Tensor& qkv, const AttentionSha
           query,
           query + first_key(shape),
           query + first_value(shape),
-          shape.document_starts.defined() ? shape.document_starts.const_data_ptr<int64_t>() : nullptr};
+          shape.documents.defined() ? shape.documents.starts.const_data_ptr<int64_t>() : nullptr};
 }
 
 // Runs one task per (sequence, kv head). Each thread has its own scratch memory.

@@ -255,7 +255,7 @@ bool is_for(at::Device device) {
 
 bool takes_attention(const at::Tensor& qkv, const AttentionShape& shape) {
   return qkv.scalar_type() == at::kBFloat16 && qkv.is_contiguous() && !shape.has_window() &&
-         !shape.document_starts.defined() && shape.softcap == 0 && shape.head_dim % 8 == 0 && shape.head_dim <= 128 &&
+         !shape.documents.defined() && shape.softcap == 0 && shape.head_dim % 8 == 0 && shape.head_dim <= 128 &&
          is_for(qkv.device()) && find_plans(qkv, shape) != nullptr;
 }
 

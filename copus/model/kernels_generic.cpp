@@ -1,5 +1,7 @@
 #include <ATen/SDPBackend.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
@@ -28,6 +30,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/monotonic_seconds.h"
@@ -59,6 +62,21 @@ at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device devi
   const at::Tensor host = at::empty(shape, options.pinned_memory(!device.is_cpu()));
   std::copy_n(data, host.numel(), static_cast<int64_t*>(host.data_ptr()));
   return device.is_cpu() ? host : empty(shape, at::kLong, device).copy_(host, /*non_blocking=*/true);
+}
+
+Documents documents_from_host(const int64_t* starts, int64_t batch, int64_t sequence, at::Device device) {
+  std::vector<int64_t> bounds;
+  int64_t longest = 0;
+  const auto end_document = [&](int64_t row) {
+    if (!bounds.empty()) longest = std::max(longest, row - bounds.back());
+    bounds.push_back(row);
+  };
+  for (int64_t row = 0; row < batch * sequence; ++row) {
+    if (starts[row] == row % sequence) end_document(row);
+  }
+  end_document(batch * sequence);
+  return {from_host(starts, {batch, sequence}, device),
+          from_host(bounds.data(), {std::ssize(bounds)}, device).to(at::kInt), longest};
 }
 
 at::Tensor from_host(const double* data, at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
@@ -249,7 +267,7 @@ at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, const at::
 at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const AttentionShape& shape) {
   at::Tensor scores = at::matmul(query, key.transpose(2, 3)).to(master_dtype(query)) * shape.scale();
   if (shape.softcap > 0) scores = soft_cap(scores, shape.softcap);
-  const at::Tensor mask = causal_mask(query.size(2), key.size(2), shape.window, shape.document_starts, query.device());
+  const at::Tensor mask = causal_mask(query.size(2), key.size(2), shape.window, shape.documents.starts, query.device());
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
@@ -264,14 +282,23 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const A
 // has no backward pass on some devices.
 at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   const int64_t head_dim = h.query.size(3);
-  // These operators have neither windows nor documents nor soft-caps.
-  if (shape.softcap > 0 || shape.has_window() || shape.document_starts.defined()) return at::SDPBackend::math;
+  // These operators have neither windows nor soft-caps.
+  if (shape.softcap > 0 || shape.has_window()) return at::SDPBackend::math;
   if (!h.query.is_cuda() || h.query.scalar_type() != at::kBFloat16) return at::SDPBackend::math;
   if (head_dim % 8 != 0 || (head_dim > 192 && head_dim != 256)) return at::SDPBackend::math;
   const auto choice = static_cast<at::SDPBackend>(at::_fused_sdp_choice(
       h.query, h.key, h.value, std::nullopt, 0.0, /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true));
   const bool is_known = choice == at::SDPBackend::flash_attention || choice == at::SDPBackend::cudnn_attention;
-  return is_known ? choice : at::SDPBackend::math;
+  if (!is_known) return at::SDPBackend::math;
+  // Where cuDNN attends, flash attention can, and it takes documents of several lengths.
+  return shape.documents.defined() ? at::SDPBackend::flash_attention : choice;
+}
+
+// Queries, keys and values by rows, [batch * sequence, heads or kv_heads, head_dim]: views.
+Heads heads_of_rows(const at::Tensor& qkv, const AttentionShape& s) {
+  const at::Tensor rows = qkv.view({s.batch * s.sequence, s.heads + 2 * s.kv_heads, s.head_dim});
+  return {rows.narrow(1, 0, s.heads), rows.narrow(1, s.heads, s.kv_heads),
+          rows.narrow(1, s.heads + s.kv_heads, s.kv_heads)};
 }
 
 // Turns [batch, heads, sequence, head_dim] into [batch * sequence, heads * head_dim]. The result shares the memory of
@@ -427,10 +454,37 @@ Heads attention_backward_by_math(const at::Tensor& dy, const Heads& h, const at:
           sum_shared(at::matmul(p.to(narrow).transpose(2, 3), dy))};
 }
 
+// Attention of documents of several lengths, without the scores between them. Its backward pass repeats bitwise where
+// kernels are to be deterministic, as that of sequences of one length.
+AttentionResult flash_attention_of_documents(const at::Tensor& qkv, const AttentionShape& shape) {
+  const Heads h = heads_of_rows(qkv, shape);
+  const auto& [starts, bounds, longest] = shape.documents;
+  const auto all = at::_flash_attention_forward(h.query, h.key, h.value, bounds, bounds, longest, longest, 0.0,
+                                                /*is_causal=*/true, /*return_debug_mask=*/false, shape.scale());
+  return {std::get<0>(all).view({qkv.size(0), shape.heads * shape.head_dim}), std::get<1>(all)};
+}
+
+at::Tensor flash_attention_of_documents_backward(const at::Tensor& output_gradient, const at::Tensor& qkv,
+                                                 const AttentionResult& forward, const AttentionShape& shape) {
+  const Heads h = heads_of_rows(qkv, shape);
+  const auto& [starts, bounds, longest] = shape.documents;
+  const std::vector<int64_t> by_head{qkv.size(0), shape.heads, shape.head_dim};
+  const at::Tensor state = empty({}, at::kLong, at::kCPU);  // read only with dropout
+  const auto [query, key, value] = at::_flash_attention_backward(
+      output_gradient.reshape(by_head), h.query, h.key, h.value, forward.output.view(by_head), forward.log_sum_exp,
+      bounds, bounds, longest, longest, 0.0, /*is_causal=*/true, state, state, shape.scale());
+  return at::cat({query.flatten(1), key.flatten(1), value.flatten(1)}, 1);
+}
+
+bool is_flash_attention_of_documents(const Heads& h, const AttentionShape& shape) {
+  return shape.documents.defined() && attention_operator(h, shape) == at::SDPBackend::flash_attention;
+}
+
 }  // namespace
 
 AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
   const Heads h = split_heads(qkv, shape);
+  if (is_flash_attention_of_documents(h, shape)) return flash_attention_of_documents(qkv, shape);
   AttentionResult result;
   switch (attention_operator(h, shape)) {
     case at::SDPBackend::flash_attention: {
@@ -456,6 +510,9 @@ AttentionResult attention(const at::Tensor& qkv, const AttentionShape& shape) {
 at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tensor& qkv, const AttentionResult& forward,
                               const AttentionShape& shape) {
   const Heads h = split_heads(qkv, shape);
+  if (is_flash_attention_of_documents(h, shape)) {
+    return flash_attention_of_documents_backward(output_gradient, qkv, forward, shape);
+  }
   const auto per_head = [&](const at::Tensor& rows) {
     return rows.view({shape.batch, shape.sequence, shape.heads, shape.head_dim}).transpose(1, 2);
   };

@@ -10,8 +10,8 @@
 namespace copus {
 
 at::Tensor MicroBatch::positions() const {
-  if (!document_starts.defined()) return {};
-  return at::arange(tokens.size(1), tokens.options()).sub(document_starts).reshape({-1});
+  if (!documents.defined()) return {};
+  return at::arange(tokens.size(1), tokens.options()).sub(documents.starts).reshape({-1});
 }
 
 ModelChunk::ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute recompute,
@@ -73,30 +73,29 @@ class ModelChunk::Use {
 kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch, size_t layer) const {
   kernels::AttentionShape shape = local_attention_shape(
       parameters_.model(), first_layer_of_model_ + static_cast<int64_t>(layer), tensor_parallel_, micro_batch.tokens);
-  shape.document_starts = micro_batch.document_starts;
+  shape.documents = micro_batch.documents;
   return shape;
 }
 
-RotaryTable::Rows ModelChunk::rotation_of(const MicroBatch& micro_batch, size_t layer) {
-  const RotaryTable::Rows rows =
-      rotary_.rows(first_layer_of_model_ + static_cast<int64_t>(layer), 0, micro_batch.tokens.size(1));
-  const at::Tensor positions = micro_batch.positions();
-  if (!positions.defined()) return rows;
-  return {kernels::embedding(rows.cosine, positions), kernels::embedding(rows.sine, positions)};
+ChunkPositions ModelChunk::positions_of(const MicroBatch& micro_batch) {
+  const at::Tensor in_documents = micro_batch.positions();
+  return {!in_documents.defined() && embedding_ ? embedding_->positions_from(micro_batch.tokens, 0) : in_documents,
+          rotary_.rows_of_layers(first_layer_of_model_, std::ssize(layers_), micro_batch.tokens.size(1), in_documents)};
 }
 
 // Runs the embedding and the layers forward.
-ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
-                                          std::vector<LayerActivations>* kept, const Use& use) {
+ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const ChunkPositions& positions,
+                                          const at::Tensor& input, std::vector<LayerActivations>* kept,
+                                          const Use& use) {
   ResidualStream stream{input, {}};
   if (embedding_) {
     use.weights({buckets_.front()},
-                [&] { stream.residual = embedding_->forward(micro_batch.tokens, micro_batch.positions()); });
+                [&] { stream.residual = embedding_->forward(micro_batch.tokens, positions.of_rows); });
   }
   if (kept) kept->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
     use.weights({buckets_[first_layer_ + i]}, [&] {
-      stream = layers_[i].forward(stream, shape_of(micro_batch, i), rotation_of(micro_batch, i), recompute_,
+      stream = layers_[i].forward(stream, shape_of(micro_batch, i), positions.rotations[i], recompute_,
                                   kept ? &(*kept)[i] : nullptr);
     });
   }
@@ -110,7 +109,8 @@ at::Tensor ModelChunk::empty_stream(const MicroBatch& micro_batch) const {
 
 at::Tensor ModelChunk::forward(const MicroBatch& micro_batch, const at::Tensor& input, ChunkActivations& kept,
                                BucketUse* use) {
-  ResidualStream stream = through_layers(micro_batch, input, &kept.layers, Use(use));
+  kept.positions = positions_of(micro_batch);
+  ResidualStream stream = through_layers(micro_batch, kept.positions, input, &kept.layers, Use(use));
   if (!is_last()) return stream.sum();
   kept.stream = std::move(stream);
   return {};
@@ -137,13 +137,13 @@ at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor&
     if (immediate) use.gradient_begins(bucket);
     use.weights({bucket}, [&] {
       gradient = layers_[i].backward(gradient, std::move(kept.layers[i]), shape_of(micro_batch, i),
-                                     rotation_of(micro_batch, i), weight_gradients);
+                                     kept.positions.rotations[i], weight_gradients);
     });
     if (immediate) use.gradient_ends(bucket);
   }
   if (!embedding_) return gradient;
   use.gradient_begins(buckets_.front());
-  embedding_->backward(gradient, micro_batch.tokens, micro_batch.positions());
+  embedding_->backward(gradient, micro_batch.tokens, kept.positions.of_rows);
   use.gradient_ends(buckets_.front());
   return {};
 }
@@ -151,7 +151,7 @@ at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor&
 at::Tensor ModelChunk::evaluate(const MicroBatch& micro_batch, const at::Tensor& input, const at::Tensor& loss_sum,
                                 BucketUse* told) {
   const Use use(told);
-  const ResidualStream stream = through_layers(micro_batch, input, nullptr, use);
+  const ResidualStream stream = through_layers(micro_batch, positions_of(micro_batch), input, nullptr, use);
   if (!is_last()) return stream.sum();
   use.weights(head_weights_, [&] { head_->loss(stream, micro_batch.targets.reshape({-1}), loss_sum); });
   return {};

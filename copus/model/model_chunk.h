@@ -28,16 +28,21 @@ struct MicroBatch {
   double loss_scale = 1;  // for gradients of loss_scale * (sum of token losses)
   // A copy of the tokens on the host, row by row, for code that must not wait for the device.
   std::vector<int64_t> host_tokens = {};
-  // The position at which a position's document begins in its sequence, int64 [batch, sequence]: attention and position
-  // numbers begin there. Undefined: a sequence is one document.
-  at::Tensor document_starts = {};
+  kernels::Documents documents = {};  // attention and positions begin with each document
 
   // Returns the position of each row in its document, int64 [batch * sequence]; undefined without documents.
   at::Tensor positions() const;
 };
 
+// Where the tokens of a micro-batch stand, and what the layers of a chunk read there.
+struct ChunkPositions {
+  at::Tensor of_rows;  // int64 [batch * sequence]; undefined where neither documents nor learned positions need it
+  std::vector<RotaryTable::Rows> rotations;  // one a layer
+};
+
 // Activations that a chunk keeps of one micro-batch between forward and backward.
 struct ChunkActivations {
+  ChunkPositions positions;
   std::vector<LayerActivations> layers;
   ResidualStream stream;  // the stream that enters the head; only on the last chunk
 };
@@ -81,8 +86,8 @@ class ModelChunk {
   class Use;
   // Returns the attention shape of a layer, counted from the chunk's first.
   kernels::AttentionShape shape_of(const MicroBatch& micro_batch, size_t layer) const;
-  RotaryTable::Rows rotation_of(const MicroBatch& micro_batch, size_t layer);
-  ResidualStream through_layers(const MicroBatch& micro_batch, const at::Tensor& input,
+  ChunkPositions positions_of(const MicroBatch& micro_batch);
+  ResidualStream through_layers(const MicroBatch& micro_batch, const ChunkPositions& positions, const at::Tensor& input,
                                 std::vector<LayerActivations>* kept, const Use& use);
 
   ParameterStore& parameters_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numbers>
 
 #include "copus/model/kernels.h"
@@ -99,6 +100,24 @@ RotaryTable::Rows RotaryTable::rows(int64_t layer, int64_t first, int64_t count)
   // Doubles the table at least, since generation needs one more position per token.
   if (length < first + count) grow(kind, std::max(first + count, 2 * length));
   return {kind.cosine.narrow(0, first, count), kind.sine.narrow(0, first, count)};
+}
+
+std::vector<RotaryTable::Rows> RotaryTable::rows_of_layers(int64_t first_layer, int64_t layers, int64_t sequence,
+                                                           const at::Tensor& positions) {
+  std::vector<Rows> result;
+  std::map<size_t, Rows> rows_of_kind;
+  for (int64_t layer = first_layer; layer < first_layer + layers; ++layer) {
+    const auto [found, is_new] = rows_of_kind.try_emplace(kind_of_layer_.at(static_cast<size_t>(layer)));
+    Rows& of_kind = found->second;
+    if (is_new) {
+      of_kind = rows(layer, 0, sequence);
+      if (positions.defined()) {
+        of_kind = {kernels::embedding(of_kind.cosine, positions), kernels::embedding(of_kind.sine, positions)};
+      }
+    }
+    result.push_back(of_kind);
+  }
+  return result;
 }
 
 void RotaryTable::grow(Kind& kind, int64_t length) const {

@@ -31,6 +31,9 @@ class RotaryTable {
     at::Tensor cosine, sine;
   };
   Rows rows(int64_t layer, int64_t first, int64_t count);
+  // The rows of `layers` consecutive layers, in sequences of this length. Each is [n, r / 2] at `positions`, int64 [n],
+  // or [sequence, r / 2] where these are undefined. Layers with the same rotation share memory.
+  std::vector<Rows> rows_of_layers(int64_t first_layer, int64_t layers, int64_t sequence, const at::Tensor& positions);
   // Whether positions have other angles in a sequence of length `to` than they had in one of length `from`, 0 for none.
   bool changes_between(int64_t from, int64_t to) const {
     return from > 0 && from <= longest_short_ && to > longest_short_;

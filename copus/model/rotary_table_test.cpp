@@ -1,6 +1,7 @@
 // Tests the rotations of each type of scaling against values of transformers 5.23 (ROPE_INIT_FUNCTIONS).
 #include "copus/model/rotary_table.h"
 
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -89,6 +90,31 @@ TEST(RotaryTable, SlidingLayersHaveTheirOwnBaseAndNoScaling) {
   EXPECT_DOUBLE_EQ(table.rows(3, 0, 1).cosine[0][0].item<double>(), 1.5);
   EXPECT_DOUBLE_EQ(table.rows(2, 0, 1).cosine[0][0].item<double>(), 1);
   EXPECT_FLOAT_EQ(table.rows(2, 0, 2).sine[1][1].item<float>(), std::sin(0.28998214F));
+}
+
+// With documents, so that a micro-batch gathers the rows of each rotation once, however many layers it passes.
+TEST(RotaryTable, LayersShareTheRowsOfPositions) {
+  ModelDescription model = model_with({RopeType::yarn, 8, 1, 32, 512, 1.5}, 500000);
+  model.num_layers = 8;
+  model.attention_window = 64;
+  model.full_attention_interval = 4;
+  model.sliding_rope_theta = 20000;
+  RotaryTable table(model, at::kDouble, at::kCPU);
+  const at::Tensor positions = at::tensor({0, 1, 2, 0, 1, 0}, at::kLong);
+  const std::vector<RotaryTable::Rows> rows = table.rows_of_layers(2, 6, 3, positions);
+  ASSERT_EQ(rows.size(), 6);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i) + 2;
+    const RotaryTable::Rows whole = table.rows(layer, 0, 3);
+    EXPECT_TRUE(rows[i].cosine.equal(whole.cosine.index_select(0, positions))) << layer;
+    EXPECT_TRUE(rows[i].sine.equal(whole.sine.index_select(0, positions))) << layer;
+    const size_t first = layer % 4 == 3 ? 1 : 0;  // layers 3 and 7 attend to everything
+    EXPECT_EQ(rows[i].cosine.const_data_ptr(), rows[first].cosine.const_data_ptr()) << layer;
+    EXPECT_EQ(rows[i].sine.const_data_ptr(), rows[first].sine.const_data_ptr()) << layer;
+  }
+  EXPECT_NE(rows[0].cosine.const_data_ptr(), rows[1].cosine.const_data_ptr());
+  const std::vector<RotaryTable::Rows> whole = table.rows_of_layers(2, 6, 3, {});
+  EXPECT_TRUE(whole[0].cosine.equal(table.rows(2, 0, 3).cosine));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "copus/performance/block_time.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "copus/performance/block_elements.h"
 #include "copus/performance/link_cost.h"
@@ -154,16 +155,20 @@ BlockCost BlockCalculation::layer_cost() const {
                 down = product(hidden_, feed_forward);
 
   // Attention computes scores and weighted values over causal halves. Its backward pass has 5 products instead of 2
-  // (Dao 2023).
+  // (Dao 2023). A document of n tokens takes n^2, so tokens in documents of mean length n take as long as in sequences
+  // of n.
   const auto sequence = static_cast<double>(sequence_length_);
+  const bool ends_at_documents = system_.document_length > 0 && system_.document_length < sequence;
+  const double attended = ends_at_documents ? std::max(1.0, system_.document_length) : sequence;
   const Device& device = cluster_.device;
-  const double attention_flops = 4 * rows_ * attended_tokens(model_, sequence_length_) * queries;
+  const double attention_flops =
+      4 * rows_ * attended_tokens(model_, static_cast<int64_t>(std::llround(attended))) * queries;
   const double scores =
       moved(rows_ * sequence * static_cast<double>(model_.num_heads) / ranks_ * system_.attention_matrix_bytes);
   const double attention_forward =
-      scores + attention_flops / (device.matmul_flops_per_second * device.attention_forward.at(sequence));
+      scores + attention_flops / (device.matmul_flops_per_second * device.attention_forward.at(attended));
   const double attention_backward =
-      scores + 2.5 * attention_flops / (device.matmul_flops_per_second * device.attention_backward.at(sequence));
+      scores + 2.5 * attention_flops / (device.matmul_flops_per_second * device.attention_backward.at(attended));
 
   const bool cuts_sequence = shape_.sequence_parallel;
   const double copies = ranks_ > 1 ? moved(stream_bytes_ * system_.collective_copies) : 0;

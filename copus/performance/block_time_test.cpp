@@ -26,6 +26,24 @@ BlockCosts costs_of(const ModelDescription& model, Recompute recompute = Recompu
                      {.micro_batch = 4, .recompute = recompute});
 }
 
+// Attention within documents takes the time of attention in sequences of their length; all else stays.
+TEST(BlockTime, AttentionEndsAtDocuments) {
+  ClusterDescription cluster;
+  cluster.device.matmul_flops_per_second = 1e12;
+  cluster.device.attention_forward = Curve({{16, 0.2}, {128, 0.8}});
+  const auto layer = [&](int64_t sequence, int64_t micro_batch, double document_length) {
+    return cost_blocks(small_model(), sequence, cluster, {.document_length = document_length},
+                       {.micro_batch = micro_batch})
+        .layer;
+  };
+  EXPECT_EQ(layer(128, 1, 16).forward.compute, layer(16, 8, 0).forward.compute);
+  EXPECT_EQ(layer(128, 1, 16).backward().compute, layer(16, 8, 0).backward().compute);
+  EXPECT_LT(layer(128, 1, 16).forward.compute, layer(128, 1, 0).forward.compute);
+  for (const double length : {128.0, 500.0}) {
+    EXPECT_EQ(layer(128, 1, length).total().total(), layer(128, 1, 0).total().total());
+  }
+}
+
 // A multiplier reads and writes its operand once in the forward pass and once in the backward pass. A layer has two
 // multipliers.
 TEST(BlockTime, MultipliersMoveTheStreamOnceMore) {

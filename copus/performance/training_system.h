@@ -121,6 +121,9 @@ struct TrainingSystem {
   double pipelined_collective_launches = 0;
   // Elements that a rank copies to and from a tensor-parallel collective, per element of the whole tensor.
   double collective_copies = 0;
+  // The length of the document that a token is in, averaged over tokens, if attention ends at documents; 0: it does
+  // not.
+  double document_length = 0;
   double attention_matrix_bytes = 0;  // moved per attention score and pass, if the scores are written to memory
 
   // Communication:

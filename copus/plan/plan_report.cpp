@@ -183,7 +183,11 @@ std::string sweep_text(const PlanQuestion& question, const Plan& plan) {
 
 std::string title_of(const PlanQuestion& question) {
   return concat(question.model_name, " on ", question.space.world_size, " x ", question.device_name(),
-                ", sequences of ", question.sequence_length, ", ", question.precision,
+                ", sequences of ", question.sequence_length,
+                question.system.document_length > 0
+                    ? concat(" with documents of ", format_number("%.0f", question.system.document_length))
+                    : "",
+                ", ", question.precision,
                 question.program == PlannedSystem::copus ? "" : concat(", trained by ", full_name(question.program)));
 }
 

@@ -208,6 +208,7 @@ class HealingRun {
       const RunConfig& config = plan_->config;
       dataset_.emplace(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
     }
+    measure_documents(plan_->config, *dataset_);
     Precision& precision = plan_->config.execution.precision;
     precision = agree_on_precision(precision, device_, members);
     if (membership_.epoch().number == 0 || is_planned_anew_) {

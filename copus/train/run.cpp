@@ -22,6 +22,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   check_modelled_job(plan);
   const RunConfig& config = plan.config;
   const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
+  measure_documents(plan.config, dataset);
   check_all_ranks_begin_alike(plan, dataset, world);
   check_state_fits(plan.config, plan.start, device, local_ranks, world);
 

@@ -22,6 +22,7 @@
 #include "copus/performance/memory.h"
 #include "copus/record/batch_worth.h"
 #include "copus/report/performance_profile.h"
+#include "copus/statistics/busiest_share.h"
 #include "copus/statistics/efficiency_belief.h"
 #include "copus/train/device.h"
 #include "copus/train/modelled_job.h"
@@ -99,6 +100,19 @@ std::optional<std::string> resolve(ExecutionConfig& execution) {
     if (execution.precision == Precision::automatic) execution.precision = Precision::bf16;
     return error.what();
   }
+}
+
+// How much of attention's work documents leave, and how unevenly it falls on the data-parallel ranks.
+std::string describe_documents(const RunConfig& config, const Configuration& configuration,
+                               const DocumentLengths& lengths) {
+  const int64_t ranks = configuration.strategy.data_parallel;
+  const double share = config.data.document_length / static_cast<double>(config.train.sequence_length);
+  const double busiest = busiest_share(lengths.deviation, ranks, configuration.global_batch / ranks);
+  return concat("a token's document has ", format_number("%.0f", config.data.document_length),
+                " tokens on average; attention takes ", format_number("%.0f %%", 100 * share), " of its full time",
+                ranks > 1 ? concat(", and ", format_number("%.2f", busiest),
+                                   " times as long as on average on the busiest data-parallel rank of a step")
+                          : "");
 }
 
 void warn(const std::optional<std::string>& reason) {
@@ -199,6 +213,7 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
   check_modelled_job(plan);
   check_units(config, executed_configuration(config, plan.start), optimizer_slots(config.optimizer.kind));
   const Dataset dataset(config.data, sequence_length, config.model.vocab_size, execution.seed);
+  measure_documents(plan.config, dataset);
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const int64_t ranks = plan.start.strategy.world_size();
   std::cout << "model      " << count(count_parameters(config.model)) << " parameters\n"
@@ -206,6 +221,9 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
             << "training   " << to_string(execution.precision) << " on " << execution.device << ", "
             << plan.start.global_batch << " x " << sequence_length << " tokens a step\n"
             << "runs in    " << to_string(plan.start) << " on " << counted(ranks, "rank") << '\n';
+  if (config.data.mask_across_documents) {
+    std::cout << "documents  " << describe_documents(config, plan.start, dataset.document_lengths()) << '\n';
+  }
   const std::vector<MemoryParts> memory = memory_by_pipeline_rank(config, plan.start);
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     std::cout << "memory     " << format_bytes(memory[rank].total()) << " on each rank of pipeline rank " << rank

@@ -103,6 +103,11 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
   if (std::exchange(passed.may_owe_evaluation, false)) evaluate_what_is_owed();
   note_change(passed);
   while (!trainer_.finished() && end_reason() == StopReason::none) {
+    if (!await_shards(passed)) {
+      if (end_reason() != StopReason::none) break;
+      if (!checkpoints_->finish()) note_given_up(passed);
+      return std::nullopt;
+    }
     passed.record = step(passed);
     passed.last_switch.reset();
     note_progress();
@@ -189,6 +194,77 @@ void RunLoop::make_switch(PassedBoundary& passed) {
   leader_->add(*report, trainer_);
 }
 
+// Waits until the shards of the next step are on all machines. Returns false if there was a reason to stop or to
+// regroup. The wait lies between steps, so it is in no step's time, and the ranks exchange messages all the while, so
+// that no deadline but the shards' own ends it.
+bool RunLoop::await_shards(PassedBoundary& passed) {
+  if (!plan_.config.data.shuffle_shards) return true;
+  list_shards();
+  const int64_t step = trainer_.state().step;
+  std::optional<double> waits_since, changed_at;
+  std::string last;
+  while (true) {
+    // A shard that is too long is nobody's to wait for, and an obstacle on all ranks at once.
+    std::optional<Obstacle> mine;
+    bool is_wrong = false;
+    try {
+      if (const auto missing = trainer_.missing_shard()) mine = Obstacle{*missing};
+    } catch (const UserError& error) {
+      mine = Obstacle{error.what()};
+      is_wrong = true;
+    }
+    const std::optional<Obstacle> gap = agree_on_obstacle(mine, 0, world_.everyone());
+    if (!gap) break;
+    const std::string what = world_.size() == 1 ? mine->reason : gap->reason;
+    if (!waits_since) {
+      waits_since = monotonic_seconds();
+      world_.health().set_place(concat("waits for a shard after step ", step));
+      if (leader_) leader_->output().note(concat("step ", step, ": waits for the data: ", what));
+    }
+    // Another shard, or a longer one, is progress, which begins the time anew.
+    if (std::exchange(last, what) != what) changed_at = monotonic_seconds();
+    const bool is_late = leader_ && monotonic_seconds() - *changed_at > plan_.config.data.shard_timeout;
+    std::array<int64_t, 2> ranks = {is_late ? 1 : 0, is_wrong ? 1 : 0};  // that give up, and that found a wrong shard
+    world_.everyone().all_reduce(ranks.data(), std::ssize(ranks), DataType::int64);
+    if (ranks[0] + ranks[1] > 0) {
+      if (step > 0) checkpoint(passed);
+      checkpoints_->finish();
+      if (ranks[1] > 0) throw UserError(what);
+      throw UserError(concat("step ", step + 1, " needs a shard that did not come within ",
+                             format_duration(plan_.config.data.shard_timeout), " (data.shard_timeout): ", what,
+                             "; bring it there whole (tools/fetch_shards.py fetches the shards that shards.txt in the ",
+                             "run directory lists), then resume the run with --resume"));
+    }
+    std::this_thread::sleep_for(between_looks);
+    checkpoints_->look();
+    if (leader_) leader_->look(step, /*standing=*/true, trainer_);
+    if (passed.last_checkpoint == step) passed.checkpointed_at = std::chrono::steady_clock::now();
+    const StopReason reason = agree_on_stop(reason_to_halt(passed), world_.everyone());
+    if (reason == StopReason::none) continue;
+    if (reason == StopReason::checkpoint) {
+      checkpoint_again(passed);
+    } else if (reason == StopReason::pause) {
+      stand_still(passed);
+      if (stopped_while_paused_ != StopReason::none) return false;
+    } else {
+      stopped_while_paused_ = reason;
+      return false;
+    }
+  }
+  if (waits_since && leader_) {
+    leader_->output().note(
+        concat("step ", step, ": the data came after ", format_duration(monotonic_seconds() - *waits_since)));
+  }
+  return true;
+}
+
+// Lists the shards that the run needs next, for whoever brings them here.
+void RunLoop::list_shards() {
+  constexpr int64_t most_listed = 256;
+  if (!leader_) return;
+  leader_->output().list_shards(dataset_.shards_from(trainer_.state().data_position(), most_listed));
+}
+
 // Pauses the run until the user continues or stops it. All ranks wait for messages from rank 0, which are frequent
 // enough for every deadline.
 void RunLoop::stand_still(PassedBoundary& passed) {
@@ -253,7 +329,8 @@ void RunLoop::note_lost_calibration(PassedBoundary& passed) {
 // Whether a calibration is due and its branches end before the time limit. The clocks that a run can imagine do not
 // tell how long branches take.
 bool RunLoop::is_calibration_due() const {
-  if (!is_sound() || dataset_.held_out_samples() == 0) return false;
+  // Branches read far ahead, where shards may still be missing.
+  if (!is_sound() || dataset_.held_out_samples() == 0 || plan_.config.data.shuffle_shards) return false;
   const std::optional<CalibrationRequest> request = leader_->calibration_due();
   if (!request || plan_.config.cluster.clock != ClockKind::real) return request.has_value();
   constexpr double margin = 1.5;

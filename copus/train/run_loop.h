@@ -52,6 +52,8 @@ class RunLoop {
   void calibrate(PassedBoundary& passed);
   void note_lost_calibration(PassedBoundary& passed);
   void share_critical_batches();
+  bool await_shards(PassedBoundary& passed);
+  void list_shards();
   StopReason reason_to_stop(double longest_step = 0) const;
   bool is_calibration_due() const;
   double seconds_to_draw() const;

@@ -143,6 +143,14 @@ void RunOutput::timeline(const std::vector<RankTimeline>& ranks) {
   unless_gone([&] { write_timeline(directory_ / "timeline.json", ranks); });
 }
 
+void RunOutput::list_shards(const std::vector<std::string>& shards) {
+  if (shards == listed_shards_) return;
+  std::string text;
+  for (const std::string& shard : shards) text += shard + '\n';
+  unless_gone([&] { write_file_durably(directory_ / "shards.txt", text); });
+  listed_shards_ = shards;
+}
+
 void RunOutput::introduce(const Dataset& dataset, const World& world, const std::optional<std::string>& step_time) {
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   note(concat("model      ", to_string(config_.model.architecture), ", ", count(count_parameters(config_.model)),

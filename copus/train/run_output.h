@@ -70,6 +70,8 @@ class RunOutput {
   // Writes the learned step times.
   void add(const PerformanceProfile& profile);
   void timeline(const std::vector<RankTimeline>& ranks);
+  // Writes shards.txt, a shard a line, unless it says the same already.
+  void list_shards(const std::vector<std::string>& shards);
 
   // The size of the input of this run's page so far, as a fraction of the largest input that a page may have.
   double page_share() const;
@@ -98,6 +100,7 @@ class RunOutput {
   Progress progress_;
   int64_t logged_step_ = 0;
   bool has_told_of_loss_ = false;
+  std::vector<std::string> listed_shards_;
 };
 
 }  // namespace copus

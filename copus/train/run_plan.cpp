@@ -184,9 +184,10 @@ void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string
 }  // namespace
 
 ChangeOnResume change_on_resume(const std::string& key) {
-  static const std::array free_keys = {"model.init_from", "data.train",       "data.held_out",
-                                       "train.max_steps", "train.max_tokens", "train.max_seconds",
-                                       "train.threads",   "train.device",     "train.recompute"};
+  static const std::array free_keys = {"model.init_from",    "data.train",          "data.held_out",
+                                       "train.max_steps",    "train.max_tokens",    "train.max_seconds",
+                                       "train.threads",      "train.device",        "train.recompute",
+                                       "data.shard_timeout", "data.document_length"};
   static const std::array free_sections = {"parallel.", "heal.",       "adapt.", "cluster.",
                                            "evaluate.", "checkpoint.", "log."};
   static const std::array fixed = {"model.",
@@ -208,6 +209,7 @@ std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& n
                                        const std::vector<std::string>& overrides) {
   RunConfig resolved = now;
   if (now.execution.precision == Precision::automatic) resolved.execution.precision = then.execution.precision;
+  if (now.data.document_length == 0) resolved.data.document_length = then.data.document_length;
   const auto before = settings_of(then);
   const auto after = settings_of(resolved);
   const auto value_in = [](const auto& settings, const std::string& key) {
@@ -309,6 +311,7 @@ RunPlan plan_run(const RunRequest& request) {
     plan.changes = check_changes(then, plan.config, request.overrides);
     if (plan.config.execution.precision == Precision::automatic)
       plan.config.execution.precision = then.execution.precision;
+    if (plan.config.data.document_length == 0) plan.config.data.document_length = then.data.document_length;
     go_on_in_its_configuration(request, then, plan);
   }
   return plan;

@@ -104,6 +104,13 @@ TEST(CheckChanges, RefusesAnotherModelDataOrSeedNamingTheFieldAndBothValues) {
   EXPECT_THAT(resume_with("optimizer.scale_weight_decay=true"), ThrowsMessage<UserError>(HasSubstr("cannot change")));
 }
 
+TEST(CheckChanges, ALengthOfDocumentsThatTheRunMeasuredIsNoChange) {
+  const RunConfig measured = config_with({"data.mask_across_documents=true", "data.document_length=12.5"});
+  EXPECT_THAT(check_changes(measured, config_with({"data.mask_across_documents=true"}), {}), IsEmpty());
+  EXPECT_THAT(check_changes(measured, config_with({"data.mask_across_documents=true", "data.document_length=8"}), {}),
+              SizeIs(1));
+}
+
 TEST(CheckChanges, ChangesTheTrainingFunctionOnlyByAnOverride) {
   const RunConfig now = config_with({"optimizer.lr=0.5"});
   EXPECT_THAT([&] { check_changes(config_with({}), now, {}); },

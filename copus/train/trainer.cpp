@@ -24,6 +24,12 @@ at::Tensor to_device(const std::vector<int64_t>& values, int64_t sequences, at::
   return kernels::from_host(values.data(), {sequences, length}, device);
 }
 
+kernels::Documents documents_of(const Batch& batch, int64_t sequences, at::Device device) {
+  if (batch.document_starts.empty()) return {};
+  const int64_t length = std::ssize(batch.document_starts) / sequences;
+  return kernels::documents_from_host(batch.document_starts.data(), sequences, length, device);
+}
+
 Schedule schedule_of(const ParallelStrategy& strategy, const ProbePlan& plan) {
   return make_schedule(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
                        std::ssize(plan.micro_batches));
@@ -322,6 +328,10 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   return record;
 }
 
+std::optional<std::string> Trainer::missing_shard() const {
+  return dataset_.missing_shard(state_.data_position(), configuration().global_batch);
+}
+
 std::string Trainer::needs_too_much_memory() const {
   const DeviceMemory memory = device_memory(device_);
   const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
@@ -438,8 +448,7 @@ MicroBatch Trainer::to_micro_batch(const Batch& batch, int64_t sequences, double
           .targets = to_device(batch.targets, sequences, device_),
           .loss_scale = loss_scale,
           .host_tokens = batch.tokens,
-          .document_starts =
-              batch.document_starts.empty() ? at::Tensor() : to_device(batch.document_starts, sequences, device_)};
+          .documents = documents_of(batch, sequences, device_)};
 }
 
 // Evaluates the held-out data. A micro-batch has samples of one source only. Micro-batches are dealt to the

@@ -95,6 +95,10 @@ class Trainer {
   // memory, after which this trainer cannot be used. The record is the same on all ranks.
   StepRecord step(const StopQuestion& stop = {});
 
+  // Which shard, not yet here, keeps the next step's samples from being read on this machine, and why. Empty: none
+  // does.
+  std::optional<std::string> missing_shard() const;
+
   // The configuration that steps run in: global batch, micro-batch and layout.
   const Configuration& configuration() const { return state_.configuration; }
 

@@ -29,10 +29,14 @@ NormObservation NoiseReference::observe(uint64_t first_sample, int64_t batch) {
     const auto row = [&](const std::vector<int64_t>& values) {
       return kernels::from_host(values.data() + sample * length, {1, length}, parameters_.device());
     };
+    kernels::Documents documents;
+    if (!samples.document_starts.empty()) {
+      documents = kernels::documents_from_host(samples.document_starts.data() + sample * length, 1, length,
+                                               parameters_.device());
+    }
     parameters_.zero_gradients();
     decoder_.forward_backward(row(samples.tokens), row(samples.targets),
-                              size / static_cast<double>(samples.loss_tokens),
-                              samples.document_starts.empty() ? at::Tensor() : row(samples.document_starts));
+                              size / static_cast<double>(samples.loss_tokens), documents);
     add_tied_gradient(parameters_);
     for (size_t b = 0; b < sums_.size(); ++b) {
       if (!sums_[b].defined()) continue;

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""What does attention within documents save? Measures tokens/s with and without it, beside the prediction.
+
+    bench/documents/measure.py build/copus [--lengths 100 1000 10000] [--turns 5] [--machine here.toml]
+
+Makes a corpus of documents of about each length (exponentially distributed) and trains a small Llama on sequences of
+4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document length that the
+run measured, seconds of a step (the median of the steps after the first two, then the median of the turns, with their
+range) and the ratio of tokens/s with and without the mask, measured and predicted. Predictions are those of a run's
+start, before it has learned from a step, on a machine that `copus profile --machine` has described; without --machine
+this is done first.
+"""
+
+import argparse
+import array
+import json
+import pathlib
+import random
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+import tempfile
+
+RUN = """
+[model]
+architecture = "llama"
+vocab_size = 4096
+hidden_size = 256
+intermediate_size = 512
+num_hidden_layers = 4
+num_attention_heads = 4
+num_key_value_heads = 2
+max_position_embeddings = 4096
+[data]
+held_out_fraction = 0.01
+train = "corpus"
+[train]
+sequence_length = 4096
+global_batch = 2
+micro_batch = 1
+max_steps = {steps}
+threads = 1
+precision = "fp32"
+[cluster]
+config = "machine.toml"
+[noise_scale]
+enabled = false
+[evaluate]
+interval = 0
+[checkpoint]
+interval_seconds = 0
+[log]
+tensorboard = false
+"""
+TOKENS = 2_000_000
+
+
+def write_corpus(folder, mean):
+    numbers = random.Random(1)
+    lengths, left = array.array("i"), TOKENS
+    while left:
+        lengths.append(min(left, max(2, round(numbers.expovariate(1 / mean)))))
+        left -= lengths[-1]
+    offsets, offset = array.array("q"), 0
+    for length in lengths:
+        offsets.append(offset)
+        offset += 2 * length
+    (folder / "corpus.bin").write_bytes(array.array("H", (numbers.randrange(4096) for _ in range(TOKENS))).tobytes())
+    (folder / "corpus.idx").write_bytes(
+        b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1) + lengths.tobytes() +
+        offsets.tobytes() + array.array("q", range(len(lengths) + 1)).tobytes())
+
+
+def command(program, masks):
+    return [program, "train", "run.toml", "--run-dir", "r", "--set", f"data.mask_across_documents={str(masks).lower()}"]
+
+
+def measured(program, folder, masks):
+    """The seconds of a step, and the configuration of the run."""
+    shutil.rmtree(folder / "r", ignore_errors=True)
+    subprocess.run(command(program, masks), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    records = [json.loads(line) for line in (folder / "r" / "run.jsonl").read_text().splitlines()]
+    return statistics.median(record["step_seconds"] for record in records[2:])
+
+
+def predicted(program, folder, masks):
+    """The tokens/s that a run expects before its first step, and the line about documents."""
+    shutil.rmtree(folder / "r", ignore_errors=True)
+    text = subprocess.run([*command(program, masks), "--dry-run"], cwd=folder, check=True, capture_output=True,
+                          text=True).stdout
+    rate = re.search(r"speed +([\d.,]+)([kMG]?) tokens/s", text)
+    if rate is None:
+        raise SystemExit(f"the run does not predict its speed:\n{text}")
+    documents = re.search(r"a token's document has (\d+) tokens", text)
+    return (float(rate[1].replace(",", "")) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[rate[2]],
+            int(documents[1]) if documents else None)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("program")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[100, 1000, 10000])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--machine", type=pathlib.Path, help="the machine's description (default: it is measured)")
+    options = parser.parse_args()
+    program = str(pathlib.Path(options.program).resolve())
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="copus-documents-"))
+    try:
+        (folder / "run.toml").write_text(RUN.format(steps=options.steps))
+        if options.machine:
+            shutil.copy(options.machine, folder / "machine.toml")
+        else:
+            subprocess.run([program, "profile", "--machine", "machine.toml"], cwd=folder, check=True,
+                           stdout=subprocess.DEVNULL)
+        print("documents of | a token's document | step without mask, s | with mask, s | ratio of tokens/s | predicted")
+        for mean in options.lengths:
+            write_corpus(folder, mean)
+            seconds = {True: [], False: []}
+            for turn in range(options.turns):
+                for masks in (turn % 2 == 0, turn % 2 != 0):
+                    seconds[masks].append(measured(program, folder, masks))
+            ratios = [without / within for without, within in zip(seconds[False], seconds[True])]
+            rate, documents = predicted(program, folder, True)
+            expected = rate / predicted(program, folder, False)[0]
+
+            def with_range(values, digits):
+                return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+            print(f"{mean} | {documents} | {with_range(seconds[False], 3)} | {with_range(seconds[True], 3)} | "
+                  f"{with_range(ratios, 2)} | {expected:.2f}", flush=True)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

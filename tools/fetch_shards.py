@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Copies the shards of a corpus to this machine in the order in which a run reads them, a few ahead of the run.
+
+    tools/fetch_shards.py https://example.org/web-*-of-02000 --to data --indices
+    tools/fetch_shards.py https://example.org/web-*-of-02000 --to data --run-dir runs/a --ahead 16 --delete-passed
+
+The shards are those that tools/tokenize_corpus.py --shard-tokens writes, behind a URL that fsspec reads: https://,
+s3://, gs:// and others. The first call copies the indices of all shards, which are small and which a run with
+data.shuffle_shards = true needs at its start. The second call follows the run: it reads the list of the next shards in
+the run directory (shards.txt) and keeps the first ones of them here, until the run is complete. With --delete-passed it
+deletes the tokens of the other shards. Without --run-dir it copies all shards.
+
+A shard has its name when it is whole: its size is the one that its index says. A transfer that fails or ends early is
+repeated until --deadline; then the program names the shard and ends with exit code 2.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import struct
+import sys
+import time
+from array import array
+from pathlib import Path
+
+import remote_files
+from corpus_errors import CorpusError, printable
+from standard_streams import open_standard_descriptors, tell
+
+PATTERN = re.compile(r"(.*/)([^/]*)-\*-of-(\d{5,9})")
+ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}  # by the dtype of an index
+HEADER = struct.Struct("<9sQBQQ")
+COPY_BYTES = 1 << 20
+BETWEEN_LOOKS = 0.2  # seconds
+LEAST_AHEAD = 4  # ShardOrder::window in copus/data/shard_order.h
+
+
+def names_of(pattern):
+    """The address of the shards' folder, and the names of all shards."""
+    found = PATTERN.fullmatch(pattern)
+    if not found:
+        raise CorpusError(f"{pattern}: expected the address of all shards, such as https://example.org/web-*-of-02000")
+    folder, stem, digits = found.groups()
+    return folder, [f"{stem}-{number:05d}-of-{digits}" for number in range(int(digits))]
+
+
+def token_bytes(index):
+    """The size that an index says of its .bin. Throws CorpusError where it is damaged."""
+    data = index.read_bytes()
+    if len(data) < HEADER.size or not data.startswith(b"MMIDIDX\0\0"):
+        raise CorpusError(f"{index}: is no Megatron index")
+    _, _, dtype, sequences, documents = HEADER.unpack_from(data)
+    if dtype not in ITEM_BYTES or len(data) != HEADER.size + 12 * sequences + 8 * documents:
+        raise CorpusError(f"{index}: is damaged; its size or the type of its tokens is wrong")
+    lengths = array("i")
+    lengths.frombytes(data[HEADER.size:HEADER.size + 4 * sequences])
+    return sum(lengths) * ITEM_BYTES[dtype]
+
+
+class Fetcher:
+    def __init__(self, folder_url, to, deadline):
+        self.folder_url, self.to, self.deadline = folder_url, to, deadline
+
+    def index(self, name):
+        """Copies an index, unless it is here."""
+        path = self.to / f"{name}.idx"
+        if not path.exists():
+            self._fetch(path, lambda partial: token_bytes(partial))
+        return path
+
+    def tokens(self, name):
+        """Copies the tokens of a shard, unless they are here."""
+        path, expected = self.to / f"{name}.bin", token_bytes(self.index(name))
+
+        def check(partial):
+            size = partial.stat().st_size
+            if size != expected:
+                raise CorpusError(f"{self.folder_url}{path.name}: has {size:,} bytes, and its index says {expected:,}")
+
+        if path.exists() and path.stat().st_size != expected:
+            tell(f"note: {path} has {path.stat().st_size:,} of {expected:,} bytes; it is copied again")
+            path.unlink()
+        if not path.exists():
+            self._fetch(path, check)
+
+    def _fetch(self, path, check):
+        """Copies to a temporary name, and gives the file its own when it has been checked."""
+        begin, attempts = time.monotonic(), 0
+        partial = path.with_name(f".{path.name}.partial")
+        while True:
+            attempts += 1
+            try:
+                self._copy(f"{self.folder_url}{path.name}", partial)
+                check(partial)
+                partial.rename(path)
+                return
+            except CorpusError as error:
+                left = self.deadline - (time.monotonic() - begin)
+                if left <= 0:
+                    raise CorpusError(f"{path}: could not be fetched within {self.deadline:g} s ({attempts} attempts): "
+                                      f"{error}") from error
+                tell(f"note: attempt {attempts}: {error}")
+                time.sleep(min(left, 2.0 ** min(attempts, 5) / 4))
+            finally:
+                partial.unlink(missing_ok=True)
+
+    @staticmethod
+    def _copy(url, partial):
+        file = remote_files.RemoteFile(url)
+        file.look_up()
+        with file.open() as source, open(partial, "wb") as target:
+            while block := source.read(COPY_BYTES):
+                target.write(block)
+            target.flush()
+            os.fsync(target.fileno())
+
+
+def is_complete(run_dir):
+    try:
+        return json.loads((run_dir / "summary.json").read_text())["ended"] == "done"
+    except (FileNotFoundError, ValueError, KeyError):
+        return False
+
+
+def wanted(run_dir, names):
+    """The names of the run's next shards of this corpus, in the order in which it needs them."""
+    try:
+        lines = (run_dir / "shards.txt").read_text().splitlines()
+    except FileNotFoundError:
+        return []  # the run has not begun
+    return [name for name in (Path(line).name for line in lines) if name in names]
+
+
+def follow(fetcher, names, run_dir, ahead, delete_passed):
+    """Keeps the run's next shards here until it is complete."""
+    known = set(names)
+    while not is_complete(run_dir):
+        keep = wanted(run_dir, known)[:ahead]
+        if delete_passed and keep:
+            for name in names:
+                if name not in keep:
+                    (fetcher.to / f"{name}.bin").unlink(missing_ok=True)
+        missing = next((name for name in keep if not (fetcher.to / f"{name}.bin").exists()), None)
+        if missing:
+            fetcher.tokens(missing)
+            tell(f"fetched {missing}")
+        else:
+            time.sleep(BETWEEN_LOOKS)
+
+
+def positive(text):
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def main():
+    open_standard_descriptors()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shards", metavar="URL", help="the address of all shards: https://example.org/web-*-of-02000")
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="the folder to copy them to")
+    parser.add_argument("--indices", action="store_true", help="copy the indices and nothing else")
+    parser.add_argument("--run-dir", type=Path, metavar="RUN", help="the run to follow, which may begin later")
+    parser.add_argument("--ahead", type=int, default=16, metavar="COUNT",
+                        help="how many of the run's next shards to keep here; default: 16. A run reads four at a time "
+                        "of each weighted corpus, and needs the next four at once")
+    parser.add_argument("--delete-passed", action="store_true",
+                        help="delete the tokens of all shards of this corpus that are not among them")
+    parser.add_argument("--deadline", type=positive, default=600, metavar="SECONDS",
+                        help="for each file, over all attempts; default: 600")
+    arguments = parser.parse_args()
+    if arguments.ahead < LEAST_AHEAD:
+        parser.error(f"--ahead: expected {LEAST_AHEAD} or more, which is what a run reads at a time")
+    if arguments.delete_passed and not arguments.run_dir:
+        parser.error("--delete-passed: needs --run-dir, the run that says which shards it has passed")
+    try:
+        folder_url, names = names_of(arguments.shards)
+        arguments.to.mkdir(parents=True, exist_ok=True)
+        fetcher = Fetcher(folder_url, arguments.to, arguments.deadline)
+        for name in names:
+            fetcher.index(name)
+        tell(f"indices of {len(names)} shards are in {arguments.to}")
+        if arguments.run_dir and not arguments.indices:
+            follow(fetcher, names, arguments.run_dir, arguments.ahead, arguments.delete_passed)
+        elif not arguments.indices:
+            for name in names:
+                fetcher.tokens(name)
+    except CorpusError as error:
+        parser.error(printable(error))  # exit code 2
+    except OSError as error:
+        parser.error(printable(f"{error.filename}: {error.strerror}" if error.filename else error))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""tools/fetch_shards.py copies whole shards, in the order of a run, and names what stalls or is cut off.
+
+Run by CTest. Exits with 77 (skipped) where fsspec or aiohttp is not installed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from array import array
+from pathlib import Path
+from unittest import mock
+
+try:
+    import aiohttp  # noqa: F401
+    import fsspec  # noqa: F401
+except ImportError as missing:
+    print(f"SKIPPED: the test of fetched shards needs the Python packages fsspec and aiohttp ({missing})")
+    sys.exit(77)
+
+import fetch_shards
+import remote_files
+from corpus_errors import CorpusError
+from file_server_test_support import FileServer
+from pair_files import write_index
+
+COUNT = 6
+NAMES = [f"web-{number:05d}-of-{COUNT:05d}" for number in range(COUNT)]
+
+
+class FetchTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.to, self.run_dir = self.folder / "data", self.folder / "run"
+        self.to.mkdir()
+        self.run_dir.mkdir()
+        self.server = FileServer()
+        self.addCleanup(self.server.stop)
+        patched = mock.patch.dict(os.environ, {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"})
+        patched.start()
+        self.addCleanup(patched.stop)
+        for number, name in enumerate(NAMES):
+            lengths = array("i", [10 + number, 3])
+            write_index(self.folder / "index", "H", lengths)
+            self.server.files[f"/{name}.idx"] = (self.folder / "index").read_bytes()
+            self.server.files[f"/{name}.bin"] = bytes([number]) * (2 * sum(lengths))
+        self.url = self.server.url(f"/web-*-of-{COUNT:05d}")
+
+    def fetcher(self, deadline=60):
+        return fetch_shards.Fetcher(fetch_shards.names_of(self.url)[0], self.to, deadline)
+
+    def assert_whole(self, names):
+        self.assertEqual({path.name for path in self.to.glob("*.bin")}, {f"{name}.bin" for name in names})
+        for name in names:
+            self.assertEqual((self.to / f"{name}.bin").read_bytes(), self.server.files[f"/{name}.bin"])
+
+    def list_shards(self, names):
+        (self.run_dir / "shards.txt").write_text("".join(f"somewhere/{name}\n" for name in names))
+
+    def complete(self):
+        (self.run_dir / "summary.json").write_text(json.dumps({"ended": "done"}))
+
+    def call(self, *arguments):
+        return subprocess.run([sys.executable, fetch_shards.__file__, *arguments], capture_output=True, text=True)
+
+    def test_all_shards(self):
+        self.assertEqual(self.call(self.url, "--to", str(self.to)).returncode, 0)
+        self.assert_whole(NAMES)
+        self.assertEqual([path for path in self.to.iterdir() if "partial" in path.name], [])
+
+    def test_follows_the_list_of_the_run(self):
+        order = [NAMES[3], NAMES[0], NAMES[5], NAMES[1], NAMES[2], NAMES[4]]
+        fetcher = self.fetcher()
+        self.list_shards(order)
+        follower = threading.Thread(target=fetch_shards.follow,
+                                    args=(fetcher, NAMES, self.run_dir, 4, True), daemon=True)
+        follower.start()
+        self.wait_for(order[:4])
+        sent = [path.removeprefix("/").removesuffix(".bin") for path in self.server.sent if path.endswith(".bin")]
+        self.assertEqual(list(dict.fromkeys(sent)), order[:4])
+        self.list_shards([*order[2:], *order[:2]])
+        self.wait_for(order[2:])
+        self.complete()
+        follower.join(30)
+        self.assertFalse(follower.is_alive())
+        self.assert_whole(order[2:])
+
+    def wait_for(self, names):
+        deadline = time.monotonic() + 60
+        while {path.stem for path in self.to.glob("*.bin")} != set(names):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    def test_what_is_cut_off_is_fetched_again(self):
+        self.fetcher().index(NAMES[0])
+        (self.to / f"{NAMES[0]}.bin").write_bytes(b"12")
+        self.fetcher().tokens(NAMES[0])
+        self.assert_whole(NAMES[:1])
+
+    def test_names_a_server_that_cuts_files_off(self):
+        self.fetcher().index(NAMES[0])
+        for sends_sizes in (True, False):
+            self.server.sends_sizes, self.server.ends_after = sends_sizes, 8
+            with self.assertRaisesRegex(CorpusError, rf"{NAMES[0]}\.bin: could not be fetched within 0.5 s .*attempts"):
+                self.fetcher(deadline=0.5).tokens(NAMES[0])
+            self.assert_whole([])
+
+    def test_names_a_server_that_stalls(self):
+        self.fetcher().index(NAMES[0])
+        self.server.stalls, self.server.ends_after = True, 8
+        with mock.patch.object(remote_files, "STALL_SECONDS", 0.2):
+            with self.assertRaisesRegex(CorpusError, rf"{NAMES[0]}\.bin.*no data came within 0.2 s"):
+                self.fetcher(deadline=0.5).tokens(NAMES[0])
+
+    def test_a_server_that_recovers(self):
+        self.fetcher().index(NAMES[0])
+        self.server.ends_after = 8
+        threading.Timer(0.5, lambda: setattr(self.server, "ends_after", None)).start()
+        self.fetcher().tokens(NAMES[0])
+        self.assert_whole(NAMES[:1])
+
+    def test_names_mistakes(self):
+        for arguments, words in (
+                (["https://example.org/web.bin", "--to", "x"], "expected the address of all shards"),
+                ([self.url, "--to", str(self.to), "--ahead", "3"], "--ahead: expected 4 or more"),
+                ([self.url, "--to", str(self.to), "--delete-passed"], "needs --run-dir"),
+                ([self.server.url("/no-*-of-00002"), "--to", str(self.to), "--deadline", "0.1"],
+                 "no-00000-of-00002.idx: could not be fetched within 0.1 s")):
+            result = self.call(*arguments)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(words, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
