@@ -27,10 +27,10 @@ import tempfile
 RUN = """
 [model]
 architecture = "llama"
-vocab_size = 4096
-hidden_size = 256
-intermediate_size = 512
-num_hidden_layers = 4
+vocab_size = 256
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 2
 num_attention_heads = 4
 num_key_value_heads = 2
 max_position_embeddings = 4096
@@ -39,7 +39,7 @@ held_out_fraction = 0.0
 train = "corpus"
 [train]
 sequence_length = 4096
-global_batch = 2
+global_batch = 1
 micro_batch = 1
 max_steps = {steps}
 threads = 1
@@ -55,7 +55,7 @@ interval_seconds = 0
 [log]
 tensorboard = false
 """
-TOKENS = 2_000_000
+TOKENS = 300_000
 
 
 def write_corpus(folder, mean):
@@ -68,7 +68,7 @@ def write_corpus(folder, mean):
     for length in lengths:
         offsets.append(offset)
         offset += 2 * length
-    (folder / "corpus.bin").write_bytes(array.array("H", (numbers.randrange(4096) for _ in range(TOKENS))).tobytes())
+    (folder / "corpus.bin").write_bytes(array.array("H", (numbers.randrange(256) for _ in range(TOKENS))).tobytes())
     (folder / "corpus.idx").write_bytes(
         b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1) + lengths.tobytes() +
         offsets.tobytes() + array.array("q", range(len(lengths) + 1)).tobytes())
@@ -100,7 +100,7 @@ def predicted(program, folder, masks):
     shutil.rmtree(folder / "r", ignore_errors=True)
     text = subprocess.run([*command(program, masks), "--dry-run"], cwd=folder, check=True, capture_output=True,
                           text=True).stdout
-    rate = re.search(r"speed +([\d.,]+)([kMG]?) tokens/s", text)
+    rate = re.search(r"speed +([\d.,]+) ?([kMG]?) tokens/s", text)
     if rate is None:
         raise SystemExit(f"the run does not predict its speed:\n{text}")
     documents = re.search(r"a token's document has (\d+) tokens", text)
@@ -113,7 +113,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--lengths", type=int, nargs="+", default=[100, 1000, 10000])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--machine", type=pathlib.Path, help="the machine's description (default: it is measured)")
     options = parser.parse_args()
     program = str(pathlib.Path(options.program).resolve())
