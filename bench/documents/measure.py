@@ -5,18 +5,19 @@
 
 Makes a corpus of documents of about each length (exponentially distributed) and trains a small Llama on sequences of
 4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document length that the
-run measured, seconds of a step (the median of the steps after the first two, then the median of the turns, with their
-range) and the ratio of tokens/s with and without the mask, measured and predicted. Predictions are those of a run's
+run measured, processor seconds of a step (of one thread; the median of the turns, with their range) and the ratio of
+tokens/s with and without the mask, measured and predicted. Processor time is that of a run less that of a run of one
+step; a busy machine changes it less than it changes tokens/s. Predictions are those of a run's
 start, before it has learned from a step, on a machine that `copus profile --machine` has described; without --machine
 this is done first.
 """
 
 import argparse
 import array
-import json
 import pathlib
 import random
 import re
+import resource
 import shutil
 import statistics
 import struct
@@ -26,19 +27,19 @@ import tempfile
 RUN = """
 [model]
 architecture = "llama"
-vocab_size = 4096
-hidden_size = 256
-intermediate_size = 512
-num_hidden_layers = 4
+vocab_size = 256
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 2
 num_attention_heads = 4
 num_key_value_heads = 2
 max_position_embeddings = 4096
 [data]
-held_out_fraction = 0.01
+held_out_fraction = 0.0
 train = "corpus"
 [train]
 sequence_length = 4096
-global_batch = 2
+global_batch = 1
 micro_batch = 1
 max_steps = {steps}
 threads = 1
@@ -54,7 +55,7 @@ interval_seconds = 0
 [log]
 tensorboard = false
 """
-TOKENS = 2_000_000
+TOKENS = 300_000
 
 
 def write_corpus(folder, mean):
@@ -67,22 +68,31 @@ def write_corpus(folder, mean):
     for length in lengths:
         offsets.append(offset)
         offset += 2 * length
-    (folder / "corpus.bin").write_bytes(array.array("H", (numbers.randrange(4096) for _ in range(TOKENS))).tobytes())
+    (folder / "corpus.bin").write_bytes(array.array("H", (numbers.randrange(256) for _ in range(TOKENS))).tobytes())
     (folder / "corpus.idx").write_bytes(
         b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1) + lengths.tobytes() +
         offsets.tobytes() + array.array("q", range(len(lengths) + 1)).tobytes())
 
 
-def command(program, masks):
-    return [program, "train", "run.toml", "--run-dir", "r", "--set", f"data.mask_across_documents={str(masks).lower()}"]
+def command(program, masks, *more):
+    return [program, "train", "run.toml", "--run-dir", "r", "--set", f"data.mask_across_documents={str(masks).lower()}",
+            *more]
 
 
-def measured(program, folder, masks):
-    """The seconds of a step, and the configuration of the run."""
+def processor_seconds(program, folder, masks, steps):
+    """Those of a run of so many steps."""
     shutil.rmtree(folder / "r", ignore_errors=True)
-    subprocess.run(command(program, masks), cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    records = [json.loads(line) for line in (folder / "r" / "run.jsonl").read_text().splitlines()]
-    return statistics.median(record["step_seconds"] for record in records[2:])
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command(program, masks, "--set", f"train.max_steps={steps}"), cwd=folder, check=True,
+                   stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measured(program, folder, masks, steps):
+    """The processor seconds of a step."""
+    least = processor_seconds(program, folder, masks, 1)
+    return (processor_seconds(program, folder, masks, steps + 1) - least) / steps
 
 
 def predicted(program, folder, masks):
@@ -90,7 +100,7 @@ def predicted(program, folder, masks):
     shutil.rmtree(folder / "r", ignore_errors=True)
     text = subprocess.run([*command(program, masks), "--dry-run"], cwd=folder, check=True, capture_output=True,
                           text=True).stdout
-    rate = re.search(r"speed +([\d.,]+)([kMG]?) tokens/s", text)
+    rate = re.search(r"speed +([\d.,]+) ?([kMG]?) tokens/s", text)
     if rate is None:
         raise SystemExit(f"the run does not predict its speed:\n{text}")
     documents = re.search(r"a token's document has (\d+) tokens", text)
@@ -103,7 +113,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--lengths", type=int, nargs="+", default=[100, 1000, 10000])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--machine", type=pathlib.Path, help="the machine's description (default: it is measured)")
     options = parser.parse_args()
     program = str(pathlib.Path(options.program).resolve())
@@ -121,7 +131,7 @@ def main():
             seconds = {True: [], False: []}
             for turn in range(options.turns):
                 for masks in (turn % 2 == 0, turn % 2 != 0):
-                    seconds[masks].append(measured(program, folder, masks))
+                    seconds[masks].append(measured(program, folder, masks, options.steps))
             ratios = [without / within for without, within in zip(seconds[False], seconds[True])]
             rate, documents = predicted(program, folder, True)
             expected = rate / predicted(program, folder, False)[0]
