@@ -46,8 +46,8 @@ macro(find_hip)
   endif()
 endmacro()
 
-# Sets COPUS_CUDNN_INCLUDE_DIRS to the headers with which attention by cuDNN is built (model/kernels_cudnn.cpp), or to
-# nothing. PyTorch's wheels bring cuDNN's beside torch/; those of cudnn-frontend come by `pip install
+# Sets COPUS_CUDNN_INCLUDE_DIRS to the headers with which attention by cuDNN is built (model/kernels/kernels_cudnn.cpp),
+# or to nothing. PyTorch's wheels bring cuDNN's beside torch/; those of cudnn-frontend come by `pip install
 # nvidia-cudnn-frontend`.
 macro(find_cudnn)
   find_path(COPUS_CUDNN_INCLUDE_DIR cudnn_graph_v9.h HINTS ${TORCH_ROOT}/../nvidia/cudnn/include)

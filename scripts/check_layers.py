@@ -13,7 +13,8 @@ The rules:
    include folder has its own versions of some of these, and compile times would add up;
 5. <torch/torch.h>, which takes half a minute to compile, is for tests alone;
 6. the contents of a room's folder `testing` are for tests, and for the workshop;
-7. the room `train` includes nothing of the rooms in APART_FROM_TRAINING, not even through other headers;
+7. the room `train`, apart from `experiments`, includes nothing of the rooms in APART_FROM_TRAINING, not even
+   through other headers;
 8. only WALL_CLOCK_FILES read the wall clock, to write it down or compare it. It may be set while a job runs, so code
    that waits, measures or judges uses a steady clock.
 """
@@ -31,11 +32,15 @@ ROOMS = (
 PURE_ROOMS = [room for room in ROOMS[ROOMS.index("description") : ROOMS.index("simulate") + 1] if room != "config"]
 
 SUB_ROOMS = {
+    "base": "text numbers process files".split(),
     "statistics": ["compared"],
+    "performance": ["measured"],
     "orchestrator": ["baselines"],
-    "report": ["drawn"],
+    "report": "logs files progress viewers drawn".split(),
     "comm": "health shared_memory messages gpu timed job".split(),
-    "train": ["experiments"],
+    "model": "cpu gpu kernels memory layers".split(),
+    "train": "optimizer recording step switch state trainer experiments run job".split(),
+    "cli": "generate compare predict noise".split(),
     "workshop": "published self_test profile bench doctor".split(),
 }
 PURE_SUB_ROOMS = ["workshop/published"]
@@ -43,14 +48,14 @@ PURE_SUB_ROOMS = ["workshop/published"]
 APART_FROM_TRAINING = ["page", "plan", "simulate", "statistics/compared", "orchestrator/baselines", "report/drawn"]
 TESTING = "testing"
 
-TORCH_FILES = ["copus/comm/job/tcp_store.cpp"]
+TORCH_FILES = ["copus/comm/job/meeting/tcp_store.cpp"]
 
 # They write times of events, names of folders and ids of commands; the self-test reports how far hosts' clocks differ.
 WALL_CLOCK_FILES = [
-    "copus/report/control_files.cpp",
-    "copus/report/tensorboard.cpp",
-    "copus/train/run_output.cpp",
-    "copus/train/run_plan.cpp",
+    "copus/report/files/control_files.cpp",
+    "copus/report/viewers/tensorboard.cpp",
+    "copus/train/run/run_output.cpp",
+    "copus/train/run/run_plan.cpp",
     "copus/workshop/doctor/command.cpp",
     "copus/workshop/self_test/self_test.cpp",
 ]
@@ -118,6 +123,10 @@ def named(place: Place) -> str:
     return f"{place.room}/{place.inner}" if place.inner else place.room
 
 
+def is_training(place: Place | None) -> bool:
+    return place is not None and place.room == "train" and place.inner not in ("experiments", TESTING)
+
+
 def is_test_of_room(is_test: bool, place: Place, target: Place) -> bool:
     """Whether a test includes its own room, all of which it may include."""
     return is_test and place.room == target.room
@@ -178,7 +187,7 @@ class Tree:
             for line in self.wall_clock[source]:
                 yield f"{source}:{line}: the wall clock may be set while a job runs; go by std::chrono::steady_clock"
 
-        apart = self.chain_to(source, APART) if place == Place("train", "") else None
+        apart = self.chain_to(source, APART) if is_training(place) else None
         if apart:
             yield f"{source}:1: training does without {named(Place.of(apart[-1]))}, and sees {' -> '.join(apart)}"
 

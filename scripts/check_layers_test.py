@@ -14,18 +14,18 @@ CLEAN_TREE = {
     "copus/report/CMakeLists.txt": "copus_room(NAME report) # no TORCH",
     "copus/report/log.cpp": "#include <nlohmann/json.hpp>\n#include <chrono>",
     "copus/model/CMakeLists.txt": "copus_room(NAME model TORCH)",
-    "copus/model/decoder.h": "#include <ATen/core/Tensor.h>",
-    "copus/model/decoder_test.cpp": '#include "copus/model/decoder.h"\n#include <torch/torch.h>',
+    "copus/model/layers/decoder.h": "#include <ATen/core/Tensor.h>",
+    "copus/model/layers/decoder_test.cpp": '#include "copus/model/layers/decoder.h"\n#include <torch/torch.h>',
     "copus/comm/CMakeLists.txt": "copus_room(NAME comm)",
-    "copus/comm/job/tcp_store.cpp": "#include <torch/csrc/distributed/c10d/TCPStore.hpp>",
+    "copus/comm/job/meeting/tcp_store.cpp": "#include <torch/csrc/distributed/c10d/TCPStore.hpp>",
     "copus/comm/world.h": "",
     "copus/comm/health/watchdog.cpp": '#include "copus/comm/world.h"',
-    "copus/comm/job/launcher.cpp": '#include "copus/comm/health/watchdog.h"',
-    "copus/comm/world_test.cpp": '#include "copus/comm/job/launcher.h"',
+    "copus/comm/job/start/launcher.cpp": '#include "copus/comm/health/watchdog.h"',
+    "copus/comm/world_test.cpp": '#include "copus/comm/job/start/launcher.h"',
     "copus/comm/testing/test_worlds.cpp": '#include "copus/comm/messages/tcp_world.h"\n#include <thread>',
     "copus/description/testing/a.h": "#include <fstream>",
     "copus/workshop/bench/decide.cpp": '#include "copus/comm/testing/test_worlds.h"',
-    "copus/train/run_output.cpp": "const auto when = std::chrono::system_clock::now();",
+    "copus/train/run/run_output.cpp": "const auto when = std::chrono::system_clock::now();",
     "copus/comm/world.cpp": "using std::chrono::steady_clock;  // not a system_clock\nrelayout_time(nullptr_or);",
     "apps/copus/main.cpp": '#include "copus/cli/cli.h"',
 }
@@ -54,19 +54,21 @@ class CheckLayersTest(unittest.TestCase):
         self.assert_one_violation(planted, "copus/base/error.cpp:2:", "copus/description/mesh.h")
 
     def test_finds_an_include_of_a_lower_room_in_a_test(self):
-        self.assert_one_violation({"copus/model/a_test.cpp": '#include "copus/train/trainer.h"'}, "train")
+        self.assert_one_violation({"copus/model/a_test.cpp": '#include "copus/train/trainer/trainer.h"'}, "train")
 
     def test_finds_research_and_drawing_in_training(self):
         for header in ["copus/simulate/law.h", "copus/plan/plan.h", "copus/report/drawn/html_report.h",
                        "copus/orchestrator/baselines/rule.h"]:
-            self.assert_one_violation({"copus/train/run.cpp": f'#include "{header}"'}, "training does without", header)
-        self.assertEqual(self.violations_with({"copus/train/run.cpp": '#include "copus/report/run_log.h"'}), [])
+            planted = {"copus/train/run/run.cpp": f'#include "{header}"'}
+            self.assert_one_violation(planted, "training does without", header)
+        planted = {"copus/train/run/run.cpp": '#include "copus/report/logs/run_log.h"'}
+        self.assertEqual(self.violations_with(planted), [])
 
     def test_finds_research_in_training_through_other_headers(self):
         planted = {"copus/report/curve.h": '#include "copus/statistics/compared/loss_curve.h"',
-                   "copus/train/run.cpp": '#include "copus/report/curve.h"'}
+                   "copus/train/run/run.cpp": '#include "copus/report/curve.h"'}
         self.assert_one_violation(planted, "training does without statistics/compared", "copus/report/curve.h ->")
-        planted["copus/train/experiments/run.cpp"] = planted.pop("copus/train/run.cpp")
+        planted["copus/train/experiments/run.cpp"] = planted.pop("copus/train/run/run.cpp")
         self.assertEqual(self.violations_with(planted), [])
 
     def test_finds_a_smaller_room_in_what_it_stands_upon(self):
@@ -79,15 +81,15 @@ class CheckLayersTest(unittest.TestCase):
                                       "copus/comm/health/rank_monitor.cpp:2:", "steady_clock")
 
     def test_finds_an_include_of_a_smaller_room_that_comes_later(self):
-        planted = {"copus/comm/health/watchdog.cpp": '#include "copus/comm/job/launcher.h"'}
+        planted = {"copus/comm/health/watchdog.cpp": '#include "copus/comm/job/start/launcher.h"'}
         self.assert_one_violation(planted, "comm/health may not include", "comm/job is no room before it")
 
     def test_finds_an_include_of_a_smaller_room_by_the_top_of_its_room(self):
-        planted = {"copus/comm/world.cpp": '#include "copus/comm/job/launcher.h"'}
+        planted = {"copus/comm/world.cpp": '#include "copus/comm/job/start/launcher.h"'}
         self.assert_one_violation(planted, "comm may not include")
 
     def test_finds_test_support_outside_tests(self):
-        planted = {"copus/train/run.cpp": '#include "copus/comm/testing/test_worlds.h"'}
+        planted = {"copus/train/run/run.cpp": '#include "copus/comm/testing/test_worlds.h"'}
         self.assert_one_violation(planted, "for tests alone")
 
     def test_finds_an_impure_header_in_a_pure_smaller_room(self):
@@ -114,7 +116,7 @@ class CheckLayersTest(unittest.TestCase):
     def test_finds_torch_beside_json_through_our_headers(self):
         planted = {
             "copus/base/json.h": "#include <nlohmann/json.hpp>",
-            "copus/model/a.cpp": '#include "copus/base/json.h"\n#include "copus/model/decoder.h"',
+            "copus/model/layers/a.cpp": '#include "copus/base/json.h"\n#include "copus/model/layers/decoder.h"',
         }
         self.assert_one_violation(planted, "copus/base/json.h -> nlohmann/json.hpp", "ATen/core/Tensor.h")
 

@@ -38,14 +38,15 @@ class CountTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
-        self.write("copus/train/trainer.h", HEADER)
-        self.write("copus/orchestrator/controller.h", "\nclass Controller {\n  int a;\n};\n")
-        self.write("copus/train/trainer.cpp", '#include "copus/base/error.h"\n#include "copus/train/trainer.h"\n')
+        self.write("copus/train/trainer/trainer.h", HEADER)
+        self.write("copus/orchestrator/controller/controller.h", "\nclass Controller {\n  int a;\n};\n")
+        self.write("copus/train/trainer/trainer.cpp",
+                   '#include "copus/base/error.h"\n#include "copus/train/trainer/trainer.h"\n')
         self.write("copus/base/error.h", 'const char* text = "// no comment";\n/* one\n\n   comment */ int x;\n')
         self.write("copus/cli/commands.h", "void train();\n")
         self.write("copus/cli/other_command.cpp", '#include "copus/cli/commands.h"\nint other;\n')
         self.write("copus/cli/train_command.cpp",
-                   '#include "copus/cli/commands.h"\n#include "copus/train/trainer.h"\n\n// why\nint y;\n')
+                   '#include "copus/cli/commands.h"\n#include "copus/train/trainer/trainer.h"\n\n// why\nint y;\n')
         self.write("copus/cli/train_test.cpp", "int data_parallel, tensor_parallel, pipeline_parallel;\n")
         self.write("copus/cli/testing/support.h", "int a;\n")
 

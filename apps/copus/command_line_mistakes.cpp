@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/config/setting_names.h"
 
 namespace copus {

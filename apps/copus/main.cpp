@@ -2,8 +2,8 @@
 #include <cstdlib>
 
 #include "apps/copus/program.h"
-#include "copus/base/standard_descriptors.h"
-#include "copus/base/write_error.h"
+#include "copus/base/files/write_error.h"
+#include "copus/base/process/standard_descriptors.h"
 
 int main(int argc, char** argv) {
   copus::open_standard_descriptors();

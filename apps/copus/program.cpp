@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "apps/copus/command_line_mistakes.h"
-#include "copus/base/available_memory.h"
-#include "copus/base/cores.h"
 #include "copus/base/error.h"
-#include "copus/base/mapped_file.h"
-#include "copus/base/printable.h"
+#include "copus/base/files/mapped_file.h"
+#include "copus/base/process/available_memory.h"
+#include "copus/base/process/cores.h"
+#include "copus/base/text/printable.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/with_libtorch.h"
 #include "copus/comm/gpu/gpu_environment.h"

@@ -5,12 +5,12 @@
 #include <map>
 #include <utility>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/description/configuration_fields.h"
-#include "copus/orchestrator/step_time_learner.h"
-#include "copus/performance/accumulation_time.h"
-#include "copus/report/decision_replay.h"
+#include "copus/orchestrator/predictions/step_time_learner.h"
+#include "copus/performance/measured/accumulation_time.h"
+#include "copus/report/logs/decision_replay.h"
 
 namespace copus {
 

@@ -12,9 +12,9 @@
 
 #include "copus/adviser/adviser_settings.h"
 #include "copus/adviser/adviser_state.h"
-#include "copus/orchestrator/controller.h"
-#include "copus/report/decision_log.h"
-#include "copus/report/run_log.h"
+#include "copus/orchestrator/controller/controller.h"
+#include "copus/report/logs/decision_log.h"
+#include "copus/report/logs/run_log.h"
 
 namespace copus {
 

@@ -5,9 +5,9 @@
 #include <map>
 
 #include "copus/adviser/testing/advised_job.h"
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/report/decision_replay.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/report/logs/decision_replay.h"
 #include "copus/report/testing/test_directory.h"
 
 namespace copus {

@@ -17,7 +17,7 @@ struct AdviserSettings {
   // The layout. `replicas`, the data-parallel ranks, share the batches; the other two are only logged.
   int64_t replicas = 1, tensor_parallel = 1, pipeline_parallel = 1;
   std::optional<int64_t> reference_batch;  // the batch that the learning rate is for; empty: `batch`
-  std::vector<int64_t> batches;            // candidates; empty: doublings (orchestrator/candidates.h)
+  std::vector<int64_t> batches;            // candidates; empty: doublings (orchestrator/predictions/candidates.h)
   int64_t max_steps = 0, max_tokens = 0;   // of the job; 0: unknown
   std::vector<std::string> more;  // "section.key=value" for [noise_scale], [adapt], [optimizer]; train.clip_norm
 };

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
+#include "copus/base/text/json_text.h"
 #include "copus/report/json_fields.h"
 
 namespace copus {

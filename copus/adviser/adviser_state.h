@@ -7,7 +7,7 @@
 
 #include "copus/config/job_config.h"
 #include "copus/record/step_record.h"
-#include "copus/report/decision_log.h"
+#include "copus/report/logs/decision_log.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/write_error.h"
+#include "copus/base/files/write_error.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/directory_lock.h"

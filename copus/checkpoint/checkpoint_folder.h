@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 
 namespace copus {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/checkpoint/checkpoint_plan.h"
 
 namespace copus {

@@ -11,8 +11,8 @@
 #include <span>
 #include <thread>
 
-#include "copus/base/json_text.h"
 #include "copus/base/testing/test_support.h"
+#include "copus/base/text/json_text.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/checkpoint/hugging_face.h"

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "copus/base/error.h"
-#include "copus/base/regular_file.h"
+#include "copus/base/files/regular_file.h"
 
 namespace copus {
 

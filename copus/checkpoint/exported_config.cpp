@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
+#include "copus/base/text/json_text.h"
 #include "copus/checkpoint/checkpoint_files.h"
 
 namespace copus {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/checkpoint/testing/test_model.h"
 
 namespace copus {

@@ -7,8 +7,8 @@
 #include <system_error>
 
 #include "copus/base/error.h"
-#include "copus/base/path_pattern.h"
-#include "copus/base/units.h"
+#include "copus/base/files/path_pattern.h"
+#include "copus/base/text/units.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/checkpoint/manifest.h"
 #include "copus/checkpoint/shards.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/mapped_file.h"
+#include "copus/base/files/mapped_file.h"
+#include "copus/base/text/json_text.h"
 #include "copus/checkpoint/checkpoint_files.h"
 
 namespace copus {

@@ -11,8 +11,8 @@
 #include <span>
 #include <string>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/files/durable_file.h"
 
 namespace copus {
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
+#include "copus/base/text/json_text.h"
 
 namespace copus {
 namespace {

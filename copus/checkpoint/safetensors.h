@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "copus/base/dtype.h"
-#include "copus/base/durable_file.h"
-#include "copus/base/mapped_file.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/files/mapped_file.h"
+#include "copus/base/numbers/dtype.h"
 
 namespace copus {
 

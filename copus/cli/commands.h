@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/report/decision_log.h"
+#include "copus/report/logs/decision_log.h"
 
 namespace copus {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/float_names.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/numbers/float_names.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/stored_model.h"

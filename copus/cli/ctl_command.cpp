@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/printable.h"
-#include "copus/base/shell_word.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/text/printable.h"
+#include "copus/base/text/shell_word.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/checkpoint/directory_lock.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/run_directory.h"
-#include "copus/report/control_files.h"
-#include "copus/report/run_summary.h"
+#include "copus/report/files/control_files.h"
+#include "copus/report/files/run_summary.h"
 
 namespace copus {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/base/text_table.h"
-#include "copus/base/units.h"
+#include "copus/base/text/text_table.h"
+#include "copus/base/text/units.h"
 #include "copus/cli/commands.h"
 #include "copus/config/descriptions.h"
 

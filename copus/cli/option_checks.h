@@ -11,13 +11,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "copus/base/durable_file.h"
-#include "copus/base/duration.h"
 #include "copus/base/error.h"
-#include "copus/base/float_names.h"
-#include "copus/base/range.h"
-#include "copus/base/regular_file.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/files/regular_file.h"
+#include "copus/base/numbers/float_names.h"
+#include "copus/base/numbers/range.h"
+#include "copus/base/text/duration.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/description/configuration_text.h"
 
 namespace copus {

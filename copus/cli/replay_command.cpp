@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/printable.h"
-#include "copus/base/units.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/printable.h"
+#include "copus/base/text/units.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/run_directory.h"
-#include "copus/report/decision_replay.h"
-#include "copus/report/run_log.h"
+#include "copus/report/logs/decision_replay.h"
+#include "copus/report/logs/run_log.h"
 
 namespace copus {
 

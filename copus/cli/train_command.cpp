@@ -7,7 +7,7 @@
 
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
-#include "copus/train/job.h"
+#include "copus/train/job/job.h"
 
 namespace copus {
 

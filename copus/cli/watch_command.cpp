@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/terminal_size.h"
-#include "copus/base/write_all.h"
+#include "copus/base/files/write_all.h"
+#include "copus/base/process/terminal_size.h"
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
 #include "copus/cli/run_directory.h"

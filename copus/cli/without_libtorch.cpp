@@ -1,8 +1,8 @@
 // The commands of this room that need libtorch, for the program without it.
 #include "copus/cli/commands.h"
 #include "copus/cli/with_libtorch.h"
-#include "copus/comm/job/launcher.h"
-#include "copus/train/job.h"
+#include "copus/comm/job/start/launcher.h"
+#include "copus/train/job/job.h"
 
 namespace copus {
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "copus/base/standard_descriptors.h"
+#include "copus/base/process/standard_descriptors.h"
 
 namespace copus {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/printable.h"
+#include "copus/base/text/printable.h"
 #include "copus/comm/announcements.h"
 
 namespace copus {

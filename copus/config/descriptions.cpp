@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <system_error>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/shipped_files.h"
 

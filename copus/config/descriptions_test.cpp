@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/config/shipped_files.h"
 

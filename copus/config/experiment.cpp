@@ -6,7 +6,7 @@
 #include <set>
 
 #include "copus/base/error.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings.h"
 

@@ -149,7 +149,7 @@ struct AdaptConfig {
   bool advise = false;  // whether decisions are only logged, not carried out
   // Candidates may have any parallel degrees. Every other option takes the values listed here or, if its list is empty,
   // keeps the value with which the run begins. An empty list of global batches stands for powers of two
-  // (orchestrator/candidates.h), and so does an empty list of micro-batches.
+  // (orchestrator/predictions/candidates.h), and so does an empty list of micro-batches.
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;
   std::vector<PipelineSchedule> schedules;

@@ -9,9 +9,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "copus/base/cores.h"
-#include "copus/base/duration.h"
-#include "copus/base/range.h"
+#include "copus/base/numbers/range.h"
+#include "copus/base/process/cores.h"
+#include "copus/base/text/duration.h"
 #include "copus/config/run_config.h"
 #include "copus/description/configuration_fields.h"
 

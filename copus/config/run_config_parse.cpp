@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "copus/base/error.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/config/cluster_section.h"
 #include "copus/config/model_section.h"
 #include "copus/config/run_config_fields.h"

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/base/testing/test_support.h"
 
 namespace copus {

@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/config/run_config.h"
 
 namespace copus {

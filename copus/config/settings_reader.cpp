@@ -5,8 +5,8 @@
 #include <cmath>
 #include <string_view>
 
-#include "copus/base/duration.h"
-#include "copus/base/lower_case.h"
+#include "copus/base/text/duration.h"
+#include "copus/base/text/lower_case.h"
 #include "copus/config/cluster_section.h"
 #include "copus/config/descriptions.h"
 #include "copus/config/model_section.h"

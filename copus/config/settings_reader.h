@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/float_names.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/numbers/float_names.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings.h"
 

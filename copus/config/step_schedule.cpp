@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "copus/base/error.h"
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 
 namespace copus {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/data/permutation.h"
 
 namespace copus {

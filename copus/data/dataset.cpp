@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/data/blend.h"
 #include "copus/data/file_pool.h"
 #include "copus/data/megatron_source.h"

@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "copus/base/error.h"
-#include "copus/base/lower_case.h"
-#include "copus/base/utf8.h"
+#include "copus/base/text/lower_case.h"
+#include "copus/base/text/utf8.h"
 
 namespace copus {
 namespace {

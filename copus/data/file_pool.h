@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "copus/base/mapped_file.h"
+#include "copus/base/files/mapped_file.h"
 
 namespace copus {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "copus/base/mapped_file.h"
+#include "copus/base/files/mapped_file.h"
 #include "copus/data/file_pool.h"
 #include "copus/data/token_source.h"
 

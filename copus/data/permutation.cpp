@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 
 namespace copus {
 namespace {

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "copus/base/error.h"
-#include "copus/base/utf8.h"
+#include "copus/base/text/utf8.h"
 #include "copus/data/file_format.h"
 
 namespace copus {

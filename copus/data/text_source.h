@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/mapped_file.h"
+#include "copus/base/files/mapped_file.h"
 #include "copus/data/token_source.h"
 
 namespace copus {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "copus/base/utf8.h"
+#include "copus/base/text/utf8.h"
 #include "copus/data/testing/test_corpus.h"
 
 namespace copus {

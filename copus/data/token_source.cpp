@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/path_pattern.h"
+#include "copus/base/files/path_pattern.h"
 #include "copus/data/megatron_source.h"
 #include "copus/data/sharded_source.h"
 #include "copus/data/text_source.h"

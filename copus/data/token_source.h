@@ -34,9 +34,9 @@ class TokenSource {
   int64_t document_at(int64_t position) const;
 };
 
-// Lists the corpora that a path names: the path itself, or, if the path is a pattern (base/path_pattern.h) and no file
-// or pair has exactly this name, the matching text files and prefixes of .bin/.idx pairs, sorted. A pattern may match
-// either half of a pair, both, or its prefix. Throws UserError if nothing matches.
+// Lists the corpora that a path names: the path itself, or, if the path is a pattern (base/files/path_pattern.h) and no
+// file or pair has exactly this name, the matching text files and prefixes of .bin/.idx pairs, sorted. A pattern may
+// match either half of a pair, both, or its prefix. Throws UserError if nothing matches.
 std::vector<std::string> corpora_of(const std::string& path);
 
 // Opens a text file, the prefix of a Megatron .bin/.idx pair, or a pattern, whose corpora become one stream in the

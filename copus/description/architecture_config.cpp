@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "copus/base/error.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 
 namespace copus {
 

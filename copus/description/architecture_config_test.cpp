@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/description/model_description.h"
 #include "copus/description/testing/config_texts.h"
 

@@ -1,6 +1,6 @@
 #include "copus/description/config_fields.h"
 
-#include "copus/base/json_text.h"
+#include "copus/base/text/json_text.h"
 
 namespace copus {
 

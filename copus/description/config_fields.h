@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "copus/base/error.h"
-#include "copus/base/range.h"
+#include "copus/base/numbers/range.h"
 
 namespace copus {
 

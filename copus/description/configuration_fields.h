@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <span>
 
-#include "copus/base/range.h"
+#include "copus/base/numbers/range.h"
 #include "copus/description/parallel_strategy.h"
 
 namespace copus {

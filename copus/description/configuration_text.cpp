@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 
 namespace copus {
 

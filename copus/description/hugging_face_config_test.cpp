@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/description/model_description.h"
 #include "copus/description/testing/config_texts.h"

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "copus/base/error.h"
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 #include "copus/description/parallel_strategy.h"
 
 namespace copus {

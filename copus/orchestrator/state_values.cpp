@@ -5,8 +5,8 @@
 
 #include "copus/base/error.h"
 #include "copus/description/configuration_text.h"
+#include "copus/orchestrator/controller/switch_outcomes.h"
 #include "copus/orchestrator/observation.h"
-#include "copus/orchestrator/switch_outcomes.h"
 #include "copus/performance/step_time.h"
 #include "copus/statistics/gradient_noise.h"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "copus/description/parallel_strategy.h"
-#include "copus/performance/learning.h"
+#include "copus/performance/measured/learning.h"
 
 namespace copus {
 

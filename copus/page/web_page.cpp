@@ -3,7 +3,7 @@
 #include <map>
 
 #include "copus/base/error.h"
-#include "copus/base/escape_html.h"
+#include "copus/base/text/escape_html.h"
 #include "copus/page/embedded_files.h"
 
 namespace copus {

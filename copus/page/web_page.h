@@ -9,7 +9,7 @@ namespace copus {
 
 struct WebPage {
   std::string title;        // text
-  std::string body;         // HTML, with everything from files escaped (base/escape_html.h)
+  std::string body;         // HTML, with everything from files escaped (base/text/escape_html.h)
   std::string data;         // JSON
   std::string_view script;  // draws the data, with the functions of charts.js
 };

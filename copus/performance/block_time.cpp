@@ -241,7 +241,7 @@ BlockCosts BlockCalculation::device_costs() const {
   return costs;
 }
 
-// Costs by the rules of the virtual clock (train/pipeline_executor.h): F, B and W each take a third of a layer's
+// Costs by the rules of the virtual clock (train/step/pipeline_executor.h): F, B and W each take a third of a layer's
 // operations, and B includes F again if it is recomputed. The head counts in B and W.
 BlockCosts BlockCalculation::charged_costs() const {
   const auto [gather, reduce] = collectives_;

@@ -1,5 +1,5 @@
-// The number and the cost of the communicators between devices (NCCL's) that a layout opens. train/rank_groups.h lists
-// the groups themselves.
+// The number and the cost of the communicators between devices (NCCL's) that a layout opens. train/step/rank_groups.h
+// lists the groups themselves.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Tests the cost of communicators. train/rank_groups_test.cpp tests that their count equals the groups that a layout
-// opens.
+// Tests the cost of communicators. train/step/rank_groups_test.cpp tests that their count equals the groups that a
+// layout opens.
 #include "copus/performance/communicators.h"
 
 #include <gtest/gtest.h>

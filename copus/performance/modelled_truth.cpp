@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 
 namespace copus {
 

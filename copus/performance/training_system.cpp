@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "copus/base/error.h"
-#include "copus/base/exact_sum.h"
+#include "copus/base/numbers/exact_sum.h"
 #include "copus/description/configuration_fields.h"
 #include "copus/placement/head_chunks.h"
 #include "copus/placement/placed_tensors.h"
@@ -115,7 +115,7 @@ void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
 
 TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
-  // The words that an agreement sums (train/step_agreement.cpp): three exact sums; from rank 0 a switch to a
+  // The words that an agreement sums (train/step/step_agreement.cpp): three exact sums; from rank 0 a switch to a
   // configuration, a learning rate and two times; and the reasons to stop.
   constexpr auto words = 3 * static_cast<size_t>(ExactSum::num_words) + num_configuration_fields + 7;
   system.agreement_bytes = words * sizeof(int64_t);

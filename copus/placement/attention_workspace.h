@@ -1,5 +1,5 @@
 // Limits the temporary memory of attention's backward pass on a GPU. The kernel that repeats bitwise writes the
-// gradient of every score to memory, for a few sequences at a time (model/kernels_cudnn.cpp).
+// gradient of every score to memory, for a few sequences at a time (model/kernels/kernels_cudnn.cpp).
 #pragma once
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "copus/base/error.h"
-#include "copus/base/round_up.h"
+#include "copus/base/numbers/round_up.h"
 #include "copus/placement/parameter_rules.h"
 
 namespace copus {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/round_up.h"
+#include "copus/base/numbers/round_up.h"
 #include "copus/placement/parameter_rules.h"
 
 namespace copus {

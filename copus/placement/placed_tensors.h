@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "copus/base/dtype.h"
 #include "copus/base/named_values.h"
+#include "copus/base/numbers/dtype.h"
 #include "copus/description/mesh.h"
 #include "copus/description/model_description.h"
 #include "copus/description/optimizer_kind.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/description/configuration_fields.h"
 #include "copus/placement/relayout_needs.h"
 #include "copus/placement/relayout_order.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 
 namespace copus {
 namespace {

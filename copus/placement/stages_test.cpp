@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "copus/base/error.h"
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 
 namespace copus {
 namespace {

@@ -2,7 +2,7 @@
 // memory, and the parts from which their descriptions are built.
 #pragma once
 
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/performance/training_system.h"
 
 namespace copus {

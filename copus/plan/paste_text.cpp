@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/text_distance.h"
-#include "copus/base/units.h"
+#include "copus/base/text/text_distance.h"
+#include "copus/base/text/units.h"
 #include "copus/description/configuration_fields.h"
 
 namespace copus {

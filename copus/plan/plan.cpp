@@ -5,7 +5,7 @@
 #include <map>
 
 #include "copus/base/error.h"
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/plan/plan_refusal.h"
 
 namespace copus {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "copus/description/search_space.h"
-#include "copus/performance/table.h"
+#include "copus/performance/measured/table.h"
 #include "copus/plan/planned_system.h"
 
 namespace copus {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/escape_html.h"
-#include "copus/base/json_text.h"
-#include "copus/base/units.h"
+#include "copus/base/text/escape_html.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/page/web_page.h"
 #include "copus/plan/plan_page_script.h"
 #include "copus/plan/plan_report.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 
 namespace copus {
 

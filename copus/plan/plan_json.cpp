@@ -2,7 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/json_text.h"
+#include "copus/base/text/json_text.h"
 #include "copus/description/configuration_fields.h"
 #include "copus/plan/paste_text.h"
 #include "copus/plan/plan_report.h"

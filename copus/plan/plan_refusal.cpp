@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "copus/base/text_distance.h"
-#include "copus/base/units.h"
+#include "copus/base/text/text_distance.h"
+#include "copus/base/text/units.h"
 #include "copus/description/configuration_fields.h"
 
 namespace copus {

@@ -5,11 +5,11 @@
 #include <numeric>
 
 #include "copus/base/error.h"
-#include "copus/base/text_table.h"
-#include "copus/base/units.h"
+#include "copus/base/text/text_table.h"
+#include "copus/base/text/units.h"
 #include "copus/description/configuration_text.h"
-#include "copus/performance/machine.h"
-#include "copus/performance/prediction_range.h"
+#include "copus/performance/measured/machine.h"
+#include "copus/performance/measured/prediction_range.h"
 #include "copus/plan/paste_text.h"
 #include "copus/plan/published_slowdown.h"
 

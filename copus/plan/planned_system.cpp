@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/plan/other_systems.h"
 
 namespace copus {

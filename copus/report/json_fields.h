@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/duration.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
 #include "copus/base/named_values.h"
-#include "copus/base/range.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/numbers/range.h"
+#include "copus/base/text/duration.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/description/configuration_text.h"
 #include "copus/record/step_record.h"
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "copus/performance/learning.h"
+#include "copus/performance/measured/learning.h"
 
 namespace copus {
 

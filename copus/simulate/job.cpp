@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "copus/base/error.h"
-#include "copus/orchestrator/candidates.h"
-#include "copus/orchestrator/step_time_learner.h"
+#include "copus/orchestrator/predictions/candidates.h"
+#include "copus/orchestrator/predictions/step_time_learner.h"
 
 namespace copus {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
-#include "copus/performance/table.h"
+#include "copus/performance/measured/table.h"
 #include "copus/simulate/draws.h"
 
 namespace copus {

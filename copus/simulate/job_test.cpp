@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "copus/base/testing/test_support.h"
-#include "copus/orchestrator/candidates.h"
+#include "copus/orchestrator/predictions/candidates.h"
 #include "copus/simulate/testing/small_job.h"
 
 namespace copus {

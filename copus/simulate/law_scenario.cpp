@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
-#include "copus/base/units.h"
-#include "copus/orchestrator/candidates.h"
-#include "copus/orchestrator/rate_rule.h"
-#include "copus/orchestrator/starting_configuration.h"
-#include "copus/orchestrator/step_time_learner.h"
+#include "copus/base/numbers/mix_bits.h"
+#include "copus/base/text/units.h"
+#include "copus/orchestrator/learning_rate/rate_rule.h"
+#include "copus/orchestrator/policies/starting_configuration.h"
+#include "copus/orchestrator/predictions/candidates.h"
+#include "copus/orchestrator/predictions/step_time_learner.h"
 #include "copus/performance/modelled_truth.h"
 
 namespace copus {

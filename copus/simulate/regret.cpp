@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "copus/base/error.h"
-#include "copus/base/quantile.h"
+#include "copus/base/numbers/quantile.h"
 
 namespace copus {
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
-#include "copus/base/units.h"
-#include "copus/orchestrator/candidates.h"
+#include "copus/base/numbers/mix_bits.h"
+#include "copus/base/text/units.h"
+#include "copus/orchestrator/predictions/candidates.h"
 
 namespace copus {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/orchestrator/learning_rate.h"
-#include "copus/orchestrator/starting_configuration.h"
+#include "copus/orchestrator/learning_rate/learning_rate.h"
+#include "copus/orchestrator/policies/starting_configuration.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {

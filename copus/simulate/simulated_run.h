@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
-#include "copus/orchestrator/controller.h"
+#include "copus/orchestrator/controller/controller.h"
 #include "copus/simulate/world.h"
 
 namespace copus {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 
 namespace copus {
 

@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "copus/base/philox.h"
-#include "copus/train/trainer.h"
+#include "copus/base/numbers/philox.h"
+#include "copus/train/trainer/trainer.h"
 
 namespace copus {
 

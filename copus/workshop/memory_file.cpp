@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "copus/base/error.h"
-#include "copus/base/standard_descriptors.h"
-#include "copus/base/write_all.h"
+#include "copus/base/files/write_all.h"
+#include "copus/base/process/standard_descriptors.h"
 
 namespace copus {
 

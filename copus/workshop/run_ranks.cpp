@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/text/json_text.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/memory_file.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/comm/job/launcher.h"
+#include "copus/comm/job/start/launcher.h"
 
 namespace copus {
 

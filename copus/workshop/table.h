@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/quantile.h"
+#include "copus/base/numbers/quantile.h"
 
 namespace copus {
 

@@ -9,7 +9,7 @@
 
 #include "copus/adviser/adviser.h"
 #include "copus/base/error.h"
-#include "copus/base/standard_descriptors.h"
+#include "copus/base/process/standard_descriptors.h"
 #include "python/core/branches.h"
 #include "python/core/settings.h"
 

@@ -136,7 +136,7 @@ class Plan(unittest.TestCase):
                 self.assertEqual(rungs[branch.repetition], 5)
 
     def test_the_first_branches_are_those_of_the_program(self):
-        # What `copus calibrate` runs for a reference batch of 8 (copus/cli/calibration_plan.cpp).
+        # What `copus calibrate` runs for a reference batch of 8 (copus/cli/noise/calibration_plan.cpp).
         ladder = [Branch(8, 0.5, samples, 0) for samples in (256, 512, 1024, 2048, 3072)]
         larger = [Branch(batch, 0.5, samples, 0) for batch, samples in ((16, 1024), (32, 1024), (64, 2048))]
         self.assertEqual(plan_branches(8)[:8], ladder + larger)

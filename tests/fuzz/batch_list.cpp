@@ -1,5 +1,5 @@
 // The batches of `copus plan --global-batch`, "16,24,64..1024", and the configurations that there are with them.
-#include "copus/cli/plan_options.h"
+#include "copus/cli/predict/plan_options.h"
 #include "copus/description/search_space.h"
 #include "fuzz_target.h"
 

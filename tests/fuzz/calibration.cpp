@@ -1,6 +1,6 @@
 // The files of a calibration: branches.jsonl, and calibration.json, which a run's configuration may name.
 #include "copus/config/descriptions.h"
-#include "copus/report/calibration_files.h"
+#include "copus/report/files/calibration_files.h"
 #include "copus/statistics/branch_calibration.h"
 #include "fuzz_target.h"
 

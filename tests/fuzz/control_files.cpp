@@ -1,7 +1,7 @@
 // A request to a running job.
-#include "copus/report/control_files.h"
+#include "copus/report/files/control_files.h"
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "fuzz_target.h"
 
 using namespace copus;

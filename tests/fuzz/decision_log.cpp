@@ -1,7 +1,7 @@
 // decisions.jsonl.
-#include "copus/report/decision_log.h"
+#include "copus/report/logs/decision_log.h"
 
-#include "copus/report/run_summary.h"
+#include "copus/report/files/run_summary.h"
 #include "fuzz_target.h"
 
 using namespace copus;

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "copus/comm/job/remote_machine.h"
+#include "copus/comm/job/healing/remote_machine.h"
 #include "fuzz_target.h"
 
 using namespace copus;

@@ -1,5 +1,5 @@
 // Messages between launchers, and of ranks to launchers.
-#include "copus/comm/job/machine_messages.h"
+#include "copus/comm/job/healing/machine_messages.h"
 
 #include "fuzz_target.h"
 

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "copus/base/json_text.h"
+#include "copus/base/text/json_text.h"
 #include "fuzz_target.h"
 
 using namespace copus;

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "copus/orchestrator/observation.h"
-#include "copus/orchestrator/policies.h"
+#include "copus/orchestrator/policies/policies.h"
 #include "fuzz_target.h"
 
 using namespace copus;

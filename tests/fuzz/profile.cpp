@@ -1,7 +1,7 @@
 // profile.json: measured step times, and what is learned from them.
 #include <cmath>
 
-#include "copus/report/performance_profile.h"
+#include "copus/report/files/performance_profile.h"
 #include "fuzz_target.h"
 
 using namespace copus;

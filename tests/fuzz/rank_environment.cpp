@@ -2,7 +2,7 @@
 #include <map>
 #include <sstream>
 
-#include "copus/comm/job/launcher.h"
+#include "copus/comm/job/start/launcher.h"
 #include "fuzz_target.h"
 
 using namespace copus;

@@ -1,5 +1,5 @@
 // run.jsonl.
-#include "copus/report/run_log.h"
+#include "copus/report/logs/run_log.h"
 
 #include "fuzz_target.h"
 

@@ -1,7 +1,7 @@
 // summary.json of a run.
-#include "copus/report/run_summary.h"
+#include "copus/report/files/run_summary.h"
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "fuzz_target.h"
 
 using namespace copus;

@@ -1,6 +1,6 @@
 // Two texts for policies: the true noise scale by consumed samples, and batches by consumed samples or tokens.
 #include "copus/config/step_schedule.h"
-#include "copus/orchestrator/policies.h"
+#include "copus/orchestrator/policies/policies.h"
 #include "fuzz_target.h"
 
 using namespace copus;

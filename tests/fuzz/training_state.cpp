@@ -1,5 +1,5 @@
 // The training state of a checkpoint.
-#include "copus/train/training_state.h"
+#include "copus/train/step/training_state.h"
 
 #include "fuzz_target.h"
 

@@ -16,10 +16,10 @@
 #include "copus/checkpoint/stored_layout.h"
 #include "copus/checkpoint/testing/snapshot.h"
 #include "copus/config/run_config.h"
-#include "copus/model/decoder.h"
-#include "copus/model/kernels.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/model/layers/decoder.h"
 #include "copus/model/testing/stages_in_turn.h"
-#include "copus/train/gradient_reduction.h"
+#include "copus/train/step/gradient_reduction.h"
 #include "tests/parity/reference.h"
 
 namespace copus::parity {

@@ -10,8 +10,8 @@
 
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/testing/snapshot.h"
-#include "copus/model/decoder.h"
-#include "copus/model/kernels.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/model/layers/decoder.h"
 #include "tests/parity/reference.h"
 
 namespace copus::parity {

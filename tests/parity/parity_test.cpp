@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "copus/description/stored_tensors.h"
-#include "copus/model/decoder.h"
-#include "copus/train/adamw.h"
-#include "copus/train/gradient_reduction.h"
+#include "copus/model/layers/decoder.h"
+#include "copus/train/optimizer/adamw.h"
+#include "copus/train/step/gradient_reduction.h"
 #include "copus/train/testing/zero_slots.h"
 #include "tests/parity/reference.h"
 

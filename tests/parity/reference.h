@@ -12,9 +12,9 @@
 #include "copus/base/error.h"
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/checkpoint/safetensors.h"
-#include "copus/model/parameters.h"
+#include "copus/model/memory/parameters.h"
 #include "copus/model/testing/test_device.h"
-#include "copus/train/state_transfer.h"
+#include "copus/train/state/state_transfer.h"
 
 namespace copus::parity {
 

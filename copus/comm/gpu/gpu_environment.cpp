@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 
 namespace copus {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
-#include "copus/base/units.h"
+#include "copus/base/numbers/mix_bits.h"
+#include "copus/base/text/units.h"
 #include "copus/comm/gpu/gpu_environment.h"
 
 namespace copus {

@@ -337,7 +337,7 @@ TEST(NcclWorld, AMessageArrivesBeforeItsStartedReceiveIsWaitedFor) {
   });
 }
 
-// A layout of eight ranks with d, t and p, with groups as train/rank_groups.h lists them.
+// A layout of eight ranks with d, t and p, with groups as train/step/rank_groups.h lists them.
 std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
   std::vector<GroupUse> groups = {{.ranks = {0, 1, 2, 3, 4, 5, 6, 7}, .collectives = false, .exchanges = true}};
   const auto rank = [&](int64_t p, int64_t d, int64_t t) { return (p * data + d) * tensor + t; };

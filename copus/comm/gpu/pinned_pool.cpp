@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "copus/base/round_up.h"
+#include "copus/base/numbers/round_up.h"
 
 namespace copus {
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 #include "copus/comm/gpu/device_world.h"
 #include "copus/comm/gpu/pinned_pool.h"
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/write_all.h"
+#include "copus/base/files/write_all.h"
 
 namespace copus {
 

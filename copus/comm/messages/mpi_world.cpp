@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/comm/messages/mpi_health.h"
 #include "copus/comm/messages/mpi_transport.h"
 #include "copus/comm/queued_communicator.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/comm/health/rank_tree.h"
 #include "copus/comm/messages/tcp_connections.h"
 #include "copus/comm/messages/tcp_place.h"

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <utility>
 
-#include "copus/base/cores.h"
+#include "copus/base/process/cores.h"
 
 namespace copus {
 

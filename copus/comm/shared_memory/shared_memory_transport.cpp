@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
-#include "copus/base/round_up.h"
+#include "copus/base/numbers/mix_bits.h"
+#include "copus/base/numbers/round_up.h"
 #include "copus/comm/reduce_elements.h"
 #include "copus/comm/shared_memory/peer_memory.h"
 

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/comm/health/shared_health.h"
 #include "copus/comm/shared_memory/shared_segment.h"
 #include "copus/comm/testing/test_data.h"

@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/round_up.h"
-#include "copus/base/write_error.h"
+#include "copus/base/files/write_error.h"
+#include "copus/base/numbers/round_up.h"
 #include "copus/comm/health/shared_health.h"
 
 namespace copus {

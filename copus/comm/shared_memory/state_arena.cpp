@@ -17,10 +17,10 @@
 #include <string>
 #include <utility>
 
-#include "copus/base/available_memory.h"
 #include "copus/base/error.h"
-#include "copus/base/philox.h"
-#include "copus/base/standard_descriptors.h"
+#include "copus/base/numbers/philox.h"
+#include "copus/base/process/available_memory.h"
+#include "copus/base/process/standard_descriptors.h"
 #include "copus/comm/descriptor.h"
 
 namespace copus {

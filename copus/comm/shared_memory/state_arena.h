@@ -47,8 +47,9 @@ struct KeptArena {
 // Nothing is left behind however the ranks end: the memory has no name and is freed with the last process that has it
 // open. Pages that were made present stay present, and the next layout of the same size finds them warm.
 //
-// Arenas belong to processes, whose numbers do not change when ranks come and go (job/membership.h). The arena of an
-// ended process can be read until keep_only() is called without it. Each arena has a record that describes its content.
+// Arenas belong to processes, whose numbers do not change when ranks come and go (job/member/membership.h). The arena
+// of an ended process can be read until keep_only() is called without it. Each arena has a record that describes its
+// content.
 class StateArena {
  public:
   // Makes the arena of this rank; every rank of `world` calls this. Each maps the arenas of the ranks on its machine.

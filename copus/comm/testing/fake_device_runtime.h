@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/comm/gpu/device_runtime.h"
 #include "copus/comm/shared_memory/state_arena.h"
 

@@ -25,16 +25,16 @@
 #include "copus/comm/first_ranks_world.h"
 #include "copus/comm/health/shared_health.h"
 #include "copus/comm/health/watchdog.h"
-#include "copus/comm/job/launcher.h"
-#include "copus/comm/job/launcher_watch.h"
-#include "copus/comm/job/meeting_place.h"
-#include "copus/comm/job/membership.h"
+#include "copus/comm/job/meeting/meeting_place.h"
+#include "copus/comm/job/member/membership.h"
+#include "copus/comm/job/start/launcher.h"
+#include "copus/comm/job/start/launcher_watch.h"
 #include "copus/comm/world.h"
 
 namespace copus {
 namespace {
 
-// Requests the end of the job, as in a run (copus/train/stop_request.h).
+// Requests the end of the job, as in a run (copus/train/step/stop_request.h).
 volatile std::sig_atomic_t noted_signal = 0;
 extern "C" void note_signal(int signal) { noted_signal = signal; }
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/comm/messages/mpi_world.h"
 
 namespace copus {

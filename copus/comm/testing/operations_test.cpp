@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/comm/testing/test_data.h"
 #include "copus/comm/testing/test_stress.h"
 #include "copus/comm/testing/test_worlds.h"

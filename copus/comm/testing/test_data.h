@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "copus/base/mix_bits.h"
+#include "copus/base/numbers/mix_bits.h"
 #include "copus/comm/data_type.h"
 
 namespace copus {

@@ -1,6 +1,6 @@
-// The CPU kernels behind model/kernels.h, on raw pointers, without torch headers. The same sources are compiled once
-// per instruction set, and kernels<S>() picks the widest that this processor has. Rows and tasks are given as ranges,
-// which the caller distributes over its thread pool. No result depends on how ranges are divided.
+// The CPU kernels behind model/kernels/kernels.h, on raw pointers, without torch headers. The same sources are compiled
+// once per instruction set, and kernels<S>() picks the widest that this processor has. Rows and tasks are given as
+// ranges, which the caller distributes over its thread pool. No result depends on how ranges are divided.
 //
 // S is the storage type of weights and activations: float, double or BFloat16. Arithmetic is in Compute<S>.
 #pragma once

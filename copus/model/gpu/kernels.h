@@ -1,6 +1,6 @@
-// The GPU kernels behind model/kernels.h, as plain functions on raw pointers to device memory. Each enqueues its work
-// on `stream` (a cudaStream_t or hipStream_t) and returns. kernels.cu defines them, for CUDA, for HIP, and over host
-// memory for tests (emulated_device.h).
+// The GPU kernels behind model/kernels/kernels.h, as plain functions on raw pointers to device memory. Each enqueues
+// its work on `stream` (a cudaStream_t or hipStream_t) and returns. kernels.cu defines them, for CUDA, for HIP, and
+// over host memory for tests (emulated_device.h).
 //
 // No result depends on how blocks and threads are scheduled: work is split at fixed places, and only integers are added
 // atomically. `storage` is the type of activations and weights in memory; arithmetic is in float32. Matrices are dense
@@ -227,7 +227,7 @@ void round_to_bfloat16(const float* from, void* to, int64_t count, void* stream)
 // The number of elements whose squares are summed in float64 before the exact sum. Blocks begin at multiples of it.
 inline constexpr int64_t squared_norm_block = 64;
 
-// Adds the squares of values[begin .. end) to `words`, the words of an ExactSum (base/exact_sum.h).
+// Adds the squares of values[begin .. end) to `words`, the words of an ExactSum (base/numbers/exact_sum.h).
 struct SquaredNorm {
   const float* values;
   int64_t begin, end;

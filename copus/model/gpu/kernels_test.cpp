@@ -23,7 +23,7 @@
 
 #include "copus/model/gpu/emulated_device.h"
 #include "copus/model/gpu/optimizer.h"
-#include "copus/model/kernel_implementations.h"
+#include "copus/model/kernels/kernel_implementations.h"
 #include "copus/model/testing/reference_decoder.h"
 
 namespace copus {

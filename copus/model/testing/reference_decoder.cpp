@@ -16,7 +16,7 @@
 
 #include <cmath>
 
-#include "copus/model/rotary_table.h"
+#include "copus/model/layers/rotary_table.h"
 
 namespace copus::reference {
 

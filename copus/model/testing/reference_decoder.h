@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/model/parameters.h"
+#include "copus/model/memory/parameters.h"
 
 namespace copus::reference {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "copus/model/model_chunk.h"
-#include "copus/model/parameters.h"
+#include "copus/model/layers/model_chunk.h"
+#include "copus/model/memory/parameters.h"
 
 namespace copus {
 

@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// Returns the device. On a GPU, kernels are deterministic from the first call on, as in training (train/device.h).
+// Returns the device. On a GPU, kernels are deterministic from the first call on, as in training (train/run/device.h).
 inline at::Device test_device() {
   const char* const name = std::getenv("COPUS_TEST_DEVICE");
   const at::Device device(name != nullptr ? std::string(name) : "cpu");

@@ -9,8 +9,8 @@
 
 #include "copus/base/error.h"
 #include "copus/description/configuration_text.h"
-#include "copus/orchestrator/policies.h"
-#include "copus/orchestrator/policy.h"
+#include "copus/orchestrator/policies/policies.h"
+#include "copus/orchestrator/policies/policy.h"
 #include "copus/orchestrator/testing/policy_test_support.h"
 
 namespace copus {

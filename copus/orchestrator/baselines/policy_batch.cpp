@@ -5,10 +5,10 @@
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/orchestrator/baselines/norm_test.h"
-#include "copus/orchestrator/goodput_ranking.h"
-#include "copus/orchestrator/policies.h"
+#include "copus/orchestrator/policies/goodput_ranking.h"
+#include "copus/orchestrator/policies/policies.h"
 
 namespace copus {
 

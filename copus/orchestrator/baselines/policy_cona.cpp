@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/units.h"
-#include "copus/orchestrator/goodput_ranking.h"
-#include "copus/orchestrator/policies.h"
+#include "copus/base/text/units.h"
+#include "copus/orchestrator/policies/goodput_ranking.h"
+#include "copus/orchestrator/policies/policies.h"
 
 namespace copus {
 

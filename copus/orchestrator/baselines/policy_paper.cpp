@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/orchestrator/goodput_ranking.h"
-#include "copus/orchestrator/policies.h"
+#include "copus/orchestrator/policies/goodput_ranking.h"
+#include "copus/orchestrator/policies/policies.h"
 
 namespace copus {
 

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/config/step_schedule.h"
-#include "copus/orchestrator/learning_rate.h"
-#include "copus/orchestrator/policies.h"
+#include "copus/orchestrator/learning_rate/learning_rate.h"
+#include "copus/orchestrator/policies/policies.h"
 
 namespace copus {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "copus/base/testing/test_support.h"
-#include "copus/orchestrator/learning_rate.h"
-#include "copus/orchestrator/policy.h"
+#include "copus/orchestrator/learning_rate/learning_rate.h"
+#include "copus/orchestrator/policies/policy.h"
 #include "copus/orchestrator/testing/policy_test_support.h"
 
 namespace copus {

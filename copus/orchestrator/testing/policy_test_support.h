@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "copus/base/testing/test_support.h"
-#include "copus/orchestrator/policy.h"
+#include "copus/orchestrator/policies/policy.h"
 #include "copus/statistics/efficiency.h"
 #include "copus/statistics/noise_scale.h"
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "copus/base/mix_bits.h"
-#include "copus/orchestrator/controller.h"
-#include "copus/orchestrator/step_time_learner.h"
+#include "copus/base/numbers/mix_bits.h"
+#include "copus/orchestrator/controller/controller.h"
+#include "copus/orchestrator/predictions/step_time_learner.h"
 #include "copus/orchestrator/testing/small_run.h"
 
 namespace copus {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 #include "copus/placement/relayout_plan.h"
 
 namespace copus::relayout_tests {

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "copus/base/error.h"
-#include "copus/report/run_log.h"
-#include "copus/report/run_summary.h"
+#include "copus/report/files/run_summary.h"
+#include "copus/report/logs/run_log.h"
 
 namespace copus {
 

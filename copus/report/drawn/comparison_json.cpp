@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/json_text.h"
+#include "copus/base/text/json_text.h"
 #include "copus/report/drawn/comparison.h"
 
 namespace copus {

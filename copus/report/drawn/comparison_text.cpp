@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "copus/base/error.h"
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/report/drawn/comparison.h"
 
 namespace copus {

@@ -10,21 +10,21 @@
 #include <utility>
 #include <variant>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/escape_html.h"
-#include "copus/base/json_text.h"
-#include "copus/base/units.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/text/escape_html.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/config/experiment.h"
 #include "copus/description/configuration_text.h"
 #include "copus/page/web_page.h"
-#include "copus/report/decision_log.h"
 #include "copus/report/drawn/page_comparison.h"
 #include "copus/report/drawn/page_curves.h"
 #include "copus/report/drawn/page_history.h"
 #include "copus/report/drawn/run_page_script.h"
-#include "copus/report/run_log.h"
-#include "copus/report/run_summary.h"
+#include "copus/report/files/run_summary.h"
+#include "copus/report/logs/decision_log.h"
+#include "copus/report/logs/run_log.h"
 
 namespace copus {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "copus/report/decision_log.h"
+#include "copus/report/logs/decision_log.h"
 
 namespace copus {
 

@@ -7,10 +7,10 @@
 #include <tuple>
 
 #include "copus/base/error.h"
-#include "copus/report/decision_log.h"
 #include "copus/report/drawn/comparison.h"
-#include "copus/report/run_log.h"
-#include "copus/report/run_summary.h"
+#include "copus/report/files/run_summary.h"
+#include "copus/report/logs/decision_log.h"
+#include "copus/report/logs/run_log.h"
 #include "copus/report/testing/test_directory.h"
 
 namespace copus {

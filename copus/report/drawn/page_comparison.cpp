@@ -4,11 +4,11 @@
 #include <map>
 #include <optional>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/escape_html.h"
-#include "copus/base/json_text.h"
-#include "copus/base/units.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/text/escape_html.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/page/web_page.h"
 #include "copus/report/drawn/page_curves.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/description/configuration_text.h"
 
 namespace copus {

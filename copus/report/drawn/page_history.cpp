@@ -6,8 +6,8 @@
 #include <variant>
 
 #include "copus/base/error.h"
-#include "copus/base/escape_html.h"
-#include "copus/base/units.h"
+#include "copus/base/text/escape_html.h"
+#include "copus/base/text/units.h"
 #include "copus/description/configuration_text.h"
 #include "copus/report/drawn/page_curves.h"
 

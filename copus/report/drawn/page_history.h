@@ -9,7 +9,7 @@
 
 #include "copus/page/web_page.h"
 #include "copus/record/step_record.h"
-#include "copus/report/decision_log.h"
+#include "copus/report/logs/decision_log.h"
 
 namespace copus {
 

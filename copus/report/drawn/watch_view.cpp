@@ -7,16 +7,16 @@
 #include <utility>
 #include <variant>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/printable.h"
-#include "copus/base/regular_file.h"
-#include "copus/base/units.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/files/regular_file.h"
+#include "copus/base/text/printable.h"
+#include "copus/base/text/units.h"
 #include "copus/description/configuration_text.h"
 #include "copus/report/drawn/page_history.h"
-#include "copus/report/progress.h"
-#include "copus/report/progress_line.h"
-#include "copus/report/run_log.h"
+#include "copus/report/logs/run_log.h"
+#include "copus/report/progress/progress.h"
+#include "copus/report/progress/progress_line.h"
 
 namespace copus {
 

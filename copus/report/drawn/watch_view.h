@@ -9,8 +9,8 @@
 
 #include "copus/config/job_config.h"
 #include "copus/record/step_record.h"
-#include "copus/report/decision_log.h"
-#include "copus/report/run_summary.h"
+#include "copus/report/files/run_summary.h"
+#include "copus/report/logs/decision_log.h"
 
 namespace copus {
 

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/base/testing/test_support.h"
-#include "copus/report/run_log.h"
+#include "copus/report/logs/run_log.h"
 
 namespace copus {
 namespace {

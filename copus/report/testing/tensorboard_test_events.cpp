@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "copus/report/tensorboard.h"
+#include "copus/report/viewers/tensorboard.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "copus/base/durable_file.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/base/testing/test_support.h"
 
 namespace copus {

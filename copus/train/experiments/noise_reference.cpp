@@ -1,8 +1,8 @@
 #include "copus/train/experiments/noise_reference.h"
 
 #include "copus/base/error.h"
-#include "copus/model/kernels.h"
-#include "copus/train/gradient_reduction.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/train/step/gradient_reduction.h"
 
 namespace copus {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "copus/data/dataset.h"
-#include "copus/model/decoder.h"
-#include "copus/model/parameters.h"
+#include "copus/model/layers/decoder.h"
+#include "copus/model/memory/parameters.h"
 #include "copus/statistics/gradient_noise.h"
 
 namespace copus {

@@ -9,14 +9,14 @@
 #include <fstream>
 #include <string>
 
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
-#include "copus/model/kernels.h"
+#include "copus/model/kernels/kernels.h"
 #include "copus/model/testing/reference_decoder.h"
 #include "copus/statistics/noise_scale.h"
-#include "copus/train/gradient_reduction.h"
-#include "copus/train/trainer.h"
+#include "copus/train/step/gradient_reduction.h"
+#include "copus/train/trainer/trainer.h"
 
 namespace copus {
 namespace {

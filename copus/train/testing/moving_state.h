@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "copus/base/philox.h"
-#include "copus/model/kernels.h"
-#include "copus/model/precision.h"
+#include "copus/base/numbers/philox.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/model/kernels/precision.h"
 #include "copus/placement/sharding.h"
-#include "copus/train/rank_model.h"
-#include "copus/train/relayout.h"
-#include "copus/train/state_hash.h"
+#include "copus/train/state/state_hash.h"
+#include "copus/train/step/rank_model.h"
+#include "copus/train/switch/relayout.h"
 #include "copus/train/testing/test_layouts.h"
 
 namespace copus {

@@ -20,13 +20,13 @@
 
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
-#include "copus/model/decoder.h"
-#include "copus/model/kernels.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/model/layers/decoder.h"
 #include "copus/model/testing/stages_in_turn.h"
 #include "copus/statistics/noise_scale.h"
 #include "copus/train/testing/take_snapshot.h"
 #include "copus/train/testing/test_layouts.h"
-#include "copus/train/trainer.h"
+#include "copus/train/trainer/trainer.h"
 
 namespace copus::noise_tests {
 

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "copus/comm/communicator.h"
-#include "copus/model/kernels.h"
+#include "copus/model/kernels/kernels.h"
 #include "copus/model/tensor_messages.h"
 #include "copus/placement/relayout_plan.h"
-#include "copus/train/rank_model.h"
-#include "copus/train/relayout_messages.h"
-#include "copus/train/training_state.h"
+#include "copus/train/step/rank_model.h"
+#include "copus/train/step/training_state.h"
+#include "copus/train/switch/relayout_messages.h"
 
 namespace copus::state_damage {
 

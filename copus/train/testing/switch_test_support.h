@@ -12,7 +12,7 @@
 #include "copus/base/testing/test_support.h"
 #include "copus/train/testing/take_snapshot.h"
 #include "copus/train/testing/test_layouts.h"
-#include "copus/train/trainer.h"
+#include "copus/train/trainer/trainer.h"
 
 namespace copus::switch_tests {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "copus/checkpoint/testing/snapshot.h"
-#include "copus/train/trainer.h"
-#include "copus/train/training_state.h"
+#include "copus/train/step/training_state.h"
+#include "copus/train/trainer/trainer.h"
 
 namespace copus {
 

@@ -17,11 +17,11 @@
 #include "copus/comm/testing/fake_device_runtime.h"
 #include "copus/comm/testing/rank_threads.h"
 #include "copus/config/run_config.h"
-#include "copus/model/device_stream.h"
-#include "copus/model/kernels.h"
+#include "copus/model/kernels/device_stream.h"
+#include "copus/model/kernels/kernels.h"
 #include "copus/model/testing/test_device.h"
-#include "copus/train/device.h"
-#include "copus/train/trainer.h"
+#include "copus/train/run/device.h"
+#include "copus/train/trainer/trainer.h"
 
 namespace copus::layouts {
 

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "copus/model/kernels.h"
-#include "copus/model/parameters.h"
-#include "copus/model/state_memory.h"
-#include "copus/train/optimizer.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/model/memory/parameters.h"
+#include "copus/model/memory/state_memory.h"
+#include "copus/train/optimizer/optimizer.h"
 
 namespace copus {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/monotonic_seconds.h"
-#include "copus/base/quantile.h"
+#include "copus/base/numbers/quantile.h"
+#include "copus/base/process/monotonic_seconds.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
 #include "copus/workshop/bench/mpi_collectives.h"
 #include "copus/workshop/table.h"

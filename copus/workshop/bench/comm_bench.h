@@ -4,7 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "copus/comm/job/launcher.h"
+#include "copus/comm/job/start/launcher.h"
 
 namespace copus {
 

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/cores.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/units.h"
+#include "copus/base/process/cores.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/comm/messages/mpi_world.h"
 #include "copus/workshop/bench/comm_bench.h"

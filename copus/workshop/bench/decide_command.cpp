@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/monotonic_seconds.h"
-#include "copus/base/quantile.h"
-#include "copus/base/units.h"
+#include "copus/base/numbers/quantile.h"
+#include "copus/base/process/monotonic_seconds.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
-#include "copus/orchestrator/candidates.h"
+#include "copus/orchestrator/predictions/candidates.h"
 #include "copus/orchestrator/testing/synthetic_job.h"
-#include "copus/performance/table.h"
+#include "copus/performance/measured/table.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/table.h"
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/units.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/config/descriptions.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/published/memory_agreement.h"

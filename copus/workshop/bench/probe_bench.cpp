@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/monotonic_seconds.h"
+#include "copus/base/process/monotonic_seconds.h"
 #include "copus/data/dataset.h"
-#include "copus/model/caching_allocator.h"
-#include "copus/train/device.h"
-#include "copus/train/trainer.h"
+#include "copus/model/memory/caching_allocator.h"
+#include "copus/train/run/device.h"
+#include "copus/train/trainer/trainer.h"
 #include "copus/workshop/measuring_run.h"
 
 namespace copus {

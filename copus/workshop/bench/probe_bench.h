@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "copus/base/quantile.h"
+#include "copus/base/numbers/quantile.h"
 #include "copus/comm/world.h"
 #include "copus/description/model_description.h"
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/monotonic_seconds.h"
-#include "copus/base/units.h"
+#include "copus/base/process/monotonic_seconds.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/simulate/regret.h"
 #include "copus/workshop/bench/regret_jobs.h"

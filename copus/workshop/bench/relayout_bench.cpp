@@ -8,16 +8,16 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/monotonic_seconds.h"
+#include "copus/base/process/monotonic_seconds.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/comm/shared_memory/state_arena.h"
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
-#include "copus/model/caching_allocator.h"
-#include "copus/model/kernels.h"
-#include "copus/train/device.h"
-#include "copus/train/run_checkpoints.h"
-#include "copus/train/trainer.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/model/memory/caching_allocator.h"
+#include "copus/train/run/device.h"
+#include "copus/train/run/run_checkpoints.h"
+#include "copus/train/trainer/trainer.h"
 #include "copus/workshop/measuring_run.h"
 
 namespace copus {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/units.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/workshop/bench/models.h"
 #include "copus/workshop/bench/relayout_job.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/quantile.h"
+#include "copus/base/numbers/quantile.h"
 #include "copus/description/configuration_text.h"
 #include "copus/workshop/bench/models.h"
 #include "copus/workshop/bench/relayout_bench.h"

@@ -9,17 +9,17 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/monotonic_seconds.h"
-#include "copus/base/philox.h"
-#include "copus/model/caching_allocator.h"
-#include "copus/model/decoder.h"
-#include "copus/model/device_memory.h"
-#include "copus/model/kernels.h"
-#include "copus/model/part_timer.h"
-#include "copus/model/precision.h"
-#include "copus/train/adamw.h"
-#include "copus/train/device.h"
-#include "copus/train/gradient_reduction.h"
+#include "copus/base/numbers/philox.h"
+#include "copus/base/process/monotonic_seconds.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/model/kernels/part_timer.h"
+#include "copus/model/kernels/precision.h"
+#include "copus/model/layers/decoder.h"
+#include "copus/model/memory/caching_allocator.h"
+#include "copus/model/memory/device_memory.h"
+#include "copus/train/optimizer/adamw.h"
+#include "copus/train/run/device.h"
+#include "copus/train/step/gradient_reduction.h"
 
 namespace copus {
 namespace {

@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "copus/base/cores.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/units.h"
+#include "copus/base/process/cores.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/units.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
 #include "copus/workshop/bench/one_rank_bench.h"

@@ -26,11 +26,11 @@
 #include <utility>
 #include <vector>
 
-#include "copus/base/available_memory.h"
-#include "copus/base/cores.h"
-#include "copus/base/cpu_quota.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
+#include "copus/base/process/available_memory.h"
+#include "copus/base/process/cores.h"
+#include "copus/base/process/cpu_quota.h"
+#include "copus/base/text/json_text.h"
 #include "copus/cli/with_libtorch.h"
 #include "copus/comm/descriptor.h"
 #include "copus/workshop/commands.h"

@@ -20,15 +20,15 @@
 #include <string_view>
 #include <system_error>
 
-#include "copus/base/cores.h"
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/open_files.h"
-#include "copus/base/regular_file.h"
-#include "copus/base/units.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/files/regular_file.h"
+#include "copus/base/process/cores.h"
+#include "copus/base/process/open_files.h"
+#include "copus/base/text/units.h"
 #include "copus/comm/descriptor.h"
 #include "copus/comm/gpu/gpu_environment.h"
-#include "copus/comm/job/launcher.h"
+#include "copus/comm/job/start/launcher.h"
 #include "copus/comm/shared_memory/peer_memory.h"
 
 namespace copus {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
-#include "copus/base/printable.h"
-#include "copus/base/units.h"
+#include "copus/base/text/json_text.h"
+#include "copus/base/text/printable.h"
+#include "copus/base/text/units.h"
 
 namespace copus {
 

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/cli/with_libtorch.h"
 #include "copus/comm/gpu/nccl_interface.h"
-#include "copus/model/kernels.h"
-#include "copus/train/device.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/train/run/device.h"
 #include "copus/workshop/doctor/link_checks.h"
 
 namespace copus {

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/json_text.h"
+#include "copus/base/text/json_text.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/doctor/report.h"
 #include "copus/workshop/doctor/trainer_checks.h"

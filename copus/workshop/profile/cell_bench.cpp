@@ -6,10 +6,10 @@
 #include "copus/base/error.h"
 #include "copus/comm/timed/timed_world.h"
 #include "copus/data/dataset.h"
-#include "copus/model/caching_allocator.h"
-#include "copus/model/device_memory.h"
-#include "copus/train/device.h"
-#include "copus/train/trainer.h"
+#include "copus/model/memory/caching_allocator.h"
+#include "copus/model/memory/device_memory.h"
+#include "copus/train/run/device.h"
+#include "copus/train/trainer/trainer.h"
 #include "copus/workshop/profile/cell_steps.h"
 
 namespace copus {

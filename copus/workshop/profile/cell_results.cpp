@@ -3,9 +3,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/description/configuration_text.h"
-#include "copus/orchestrator/step_time_learner.h"
+#include "copus/orchestrator/predictions/step_time_learner.h"
 #include "copus/workshop/table.h"
 
 namespace copus {

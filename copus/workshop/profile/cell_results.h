@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
-#include "copus/performance/learning.h"
+#include "copus/performance/measured/learning.h"
 #include "copus/performance/step_time.h"
 
 namespace copus {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <limits>
 
-#include "copus/base/philox.h"
+#include "copus/base/numbers/philox.h"
 
 namespace copus {
 

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
-#include "copus/performance/machine.h"
+#include "copus/performance/measured/machine.h"
 #include "copus/workshop/commands.h"
 #include "copus/workshop/profile/machine_bench.h"
 #include "copus/workshop/profile/profile_cells.h"

@@ -14,16 +14,16 @@
 #include <utility>
 #include <vector>
 
-#include "copus/base/cores.h"
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
-#include "copus/base/quantile.h"
-#include "copus/model/caching_allocator.h"
-#include "copus/model/device_memory.h"
-#include "copus/model/kernels.h"
-#include "copus/model/precision.h"
-#include "copus/report/command_progress.h"
-#include "copus/train/device.h"
+#include "copus/base/numbers/mix_bits.h"
+#include "copus/base/numbers/quantile.h"
+#include "copus/base/process/cores.h"
+#include "copus/model/kernels/kernels.h"
+#include "copus/model/kernels/precision.h"
+#include "copus/model/memory/caching_allocator.h"
+#include "copus/model/memory/device_memory.h"
+#include "copus/report/progress/command_progress.h"
+#include "copus/train/run/device.h"
 
 namespace copus {
 

@@ -8,7 +8,7 @@
 
 #include "copus/comm/world.h"
 #include "copus/config/run_config.h"
-#include "copus/performance/machine.h"
+#include "copus/performance/measured/machine.h"
 
 namespace copus {
 

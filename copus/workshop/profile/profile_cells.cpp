@@ -9,16 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/durable_file.h"
 #include "copus/base/error.h"
-#include "copus/base/json_text.h"
+#include "copus/base/files/durable_file.h"
+#include "copus/base/text/json_text.h"
 #include "copus/cli/option_checks.h"
 #include "copus/config/descriptions.h"
 #include "copus/description/search_space.h"
-#include "copus/orchestrator/step_time_learner.h"
+#include "copus/orchestrator/predictions/step_time_learner.h"
 #include "copus/performance/memory.h"
-#include "copus/report/command_progress.h"
-#include "copus/report/performance_profile.h"
+#include "copus/report/files/performance_profile.h"
+#include "copus/report/progress/command_progress.h"
 #include "copus/workshop/memory_file.h"
 #include "copus/workshop/profile/cell_bench.h"
 #include "copus/workshop/profile/cell_results.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "copus/base/error.h"
-#include "copus/base/quantile.h"
+#include "copus/base/numbers/quantile.h"
 
 namespace copus {
 

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <utility>
 
-#include "copus/base/units.h"
+#include "copus/base/text/units.h"
 #include "copus/plan/other_systems.h"
 
 namespace copus {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "copus/base/lower_case.h"
+#include "copus/base/text/lower_case.h"
 #include "copus/workshop/published/agreement.h"
 #include "copus/workshop/published/memory.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/quantile.h"
+#include "copus/base/numbers/quantile.h"
 #include "copus/description/cluster_description.h"
-#include "copus/performance/prediction_range.h"
+#include "copus/performance/measured/prediction_range.h"
 #include "copus/workshop/published/agreement.h"
 #include "copus/workshop/published/runs.h"
 

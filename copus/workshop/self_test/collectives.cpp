@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
-#include "copus/model/kernels.h"
+#include "copus/base/numbers/mix_bits.h"
+#include "copus/model/kernels/kernels.h"
 
 namespace copus {
 

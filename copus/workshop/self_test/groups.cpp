@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "copus/base/error.h"
-#include "copus/base/text_distance.h"
+#include "copus/base/text/text_distance.h"
 #include "copus/description/mesh.h"
 
 namespace copus {

@@ -10,7 +10,7 @@
 #include "copus/comm/shared_memory/single_rank_world.h"
 #include "copus/config/run_config.h"
 #include "copus/data/dataset.h"
-#include "copus/train/trainer.h"
+#include "copus/train/trainer/trainer.h"
 #include "copus/workshop/measuring_run.h"
 #include "copus/workshop/self_test/parts.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/base/monotonic_seconds.h"
+#include "copus/base/process/monotonic_seconds.h"
 #include "copus/comm/world.h"
 #include "copus/workshop/self_test/self_test.h"
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "copus/base/error.h"
-#include "copus/base/mix_bits.h"
-#include "copus/base/units.h"
-#include "copus/model/kernels.h"
+#include "copus/base/numbers/mix_bits.h"
+#include "copus/base/text/units.h"
+#include "copus/model/kernels/kernels.h"
 
 namespace copus {
 

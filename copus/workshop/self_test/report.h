@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/comm/job/launcher.h"
+#include "copus/comm/job/start/launcher.h"
 #include "copus/workshop/self_test/self_test.h"
 
 namespace copus {

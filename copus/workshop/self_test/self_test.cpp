@@ -10,12 +10,12 @@
 #include <sstream>
 #include <utility>
 
-#include "copus/base/cores.h"
 #include "copus/base/error.h"
-#include "copus/base/monotonic_seconds.h"
-#include "copus/model/caching_allocator.h"
-#include "copus/train/device.h"
-#include "copus/train/step_agreement.h"
+#include "copus/base/process/cores.h"
+#include "copus/base/process/monotonic_seconds.h"
+#include "copus/model/memory/caching_allocator.h"
+#include "copus/train/run/device.h"
+#include "copus/train/step/step_agreement.h"
 #include "copus/workshop/self_test/collectives.h"
 #include "copus/workshop/self_test/parts.h"
 #include "copus/workshop/self_test/repetitions.h"

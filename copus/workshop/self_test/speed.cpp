@@ -5,9 +5,9 @@
 #include <span>
 
 #include "copus/base/error.h"
-#include "copus/base/monotonic_seconds.h"
-#include "copus/base/quantile.h"
-#include "copus/model/kernels.h"
+#include "copus/base/numbers/quantile.h"
+#include "copus/base/process/monotonic_seconds.h"
+#include "copus/model/kernels/kernels.h"
 #include "copus/workshop/self_test/parts.h"
 
 namespace copus {

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "copus/base/error.h"
-#include "copus/base/quantile.h"
-#include "copus/base/text_distance.h"
-#include "copus/base/units.h"
+#include "copus/base/numbers/quantile.h"
+#include "copus/base/text/text_distance.h"
+#include "copus/base/text/units.h"
 #include "copus/workshop/table.h"
 
 namespace copus {

@@ -13,7 +13,7 @@
 
 #include "copus/base/error.h"
 #include "copus/comm/health/process_state.h"
-#include "copus/report/run_log.h"
+#include "copus/report/logs/run_log.h"
 #include "copus/workshop/measuring_run.h"
 #include "copus/workshop/memory_file.h"
 #include "copus/workshop/self_test/faults/watched_job.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "copus/cli/child_processes.h"
+#include "copus/cli/compare/child_processes.h"
 #include "copus/comm/health/shared_health.h"
 #include "copus/comm/shared_memory/shared_memory_world.h"
 

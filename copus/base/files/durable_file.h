@@ -1,0 +1,94 @@
+// Files that exist whole or not at all: they are written under a temporary name, synced to the disk, then renamed.
+//
+// The temporary name is the final one with six random characters and `partial_suffix` appended, in the same folder. It
+// is always new, so an existing file or symbolic link is neither overwritten nor deleted. A process that is killed
+// leaves its temporary file or folder behind. Nothing reads it, and anyone may delete it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "copus/base/files/hash.h"
+
+namespace copus {
+
+inline constexpr std::string_view partial_suffix = ".partial";
+
+// Appends partial_suffix to `path`.
+std::filesystem::path partial_path(const std::filesystem::path& path);
+
+// The size and checksum of a file's content.
+struct FileDigest {
+  uint64_t bytes = 0;
+  std::string checksum;  // hash_hex of the content
+  bool operator==(const FileDigest&) const = default;
+};
+
+// A file that is being written. Until commit() the final name is untouched; without commit() nothing is left. If the
+// name belongs to a folder, a pipe or a device, the constructor refuses it. Disk errors (full, read-only, no such
+// folder) are UserErrors that name the file and, for a full disk, the bytes needed and the bytes free.
+class DurableFile {
+ public:
+  // `expected_bytes` is the final size of the file, or 0 if unknown. Messages contain it, and the constructor fails
+  // early if the file will not fit.
+  explicit DurableFile(std::filesystem::path path, uint64_t expected_bytes = 0);
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+  ~DurableFile();
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+
+  // Syncs the content, renames the file to its final name (replacing an existing file) and syncs the folder.
+  FileDigest commit();
+
+ private:
+  [[noreturn]] void fail(const char* action, int error_number, uint64_t needed_bytes) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path partial_;
+  uint64_t expected_bytes_;
+  uint64_t written_ = 0;
+  Hasher hasher_;
+  int descriptor_ = -1;
+};
+
+// Writes a small file in one call.
+FileDigest write_file_durably(const std::filesystem::path& path, std::string_view content);
+
+// Makes created, renamed and removed names in a folder survive a power cut.
+void sync_directory(const std::filesystem::path& directory);
+
+// Creates a folder with its missing parents and makes their names durable. Throws UserError that names the folder.
+void create_directories_durably(const std::filesystem::path& directory);
+
+// Renames a file or folder within one file system and makes the new name durable. An existing file or folder `to` is
+// replaced in one atomic step, so `to` always names the old or the new one. On file systems that cannot exchange names,
+// such as NFS, an existing folder `to` is deleted first.
+void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Creates an empty folder under a new temporary name of `target` and returns its path. The parent folder must exist. No
+// other process writes into the new folder, even one that writes the same `target`. Throws UserError if that fails.
+std::filesystem::path create_partial_folder(const std::filesystem::path& target);
+
+// Creates a folder whole or not at all. `fill` writes its files durably into a temporary folder, which is then renamed
+// to `directory`. An existing folder of that name must be empty. If `fill` throws, nothing is left and `directory` is
+// unchanged; a UserError is rethrown with `expected_bytes`, the size of the whole folder. First deletes what killed
+// processes left while writing the same folder. It recognizes such leftovers by their names and by a mark file that no
+// living writer holds locked.
+void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
+                             const std::function<void(const std::filesystem::path& partial)>& fill);
+
+// The upper limit for files that are read whole as text.
+inline constexpr uint64_t most_text_bytes = uint64_t{256} << 20;
+
+// Returns the whole content of a small file. Throws UserError if the file cannot be read, is not a regular file, or is
+// larger than `most_bytes`.
+std::string read_text_file(const std::filesystem::path& path, uint64_t most_bytes = most_text_bytes);
+
+}  // namespace copus

@@ -1,0 +1,162 @@
+#include "copus/base/files/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "copus/base/error.h"
+#include "copus/base/files/regular_file.h"
+#include "copus/base/text/printable.h"
+
+namespace copus {
+namespace {
+
+constexpr int users_mistake = 2;
+
+// From this number of mappings on, small files are copied instead.
+constexpr int64_t many_mappings = 16384;
+constexpr size_t small_file_bytes = size_t{64} << 10;
+
+std::atomic<int64_t> mappings = 0;
+
+// What the signal handler reads about a mapping. The handler may take no lock and call hardly any function.
+struct Watched {
+  static constexpr uintptr_t unused = 0, being_made = 1;
+
+  std::atomic<uintptr_t> begin = unused;
+  uintptr_t end = 0;
+  std::array<char, 256> name{};  // printable; the end of a longer name
+};
+
+// Files that are open at the same time. For any further file, the process dies of a bare SIGBUS.
+std::array<Watched, 1024> watched_files;
+
+void watch(const std::byte* data, size_t size, const std::string& path) {
+  for (Watched& file : watched_files) {
+    uintptr_t expected = Watched::unused;
+    if (!file.begin.compare_exchange_strong(expected, Watched::being_made)) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    file.end = begin + size;
+    const std::string name = printable(path);
+    const size_t left_out = name.size() - std::min(name.size(), file.name.size() - 1);
+    file.name.fill('\0');
+    std::ranges::copy(std::string_view(name).substr(left_out), file.name.begin());
+    file.begin.store(begin, std::memory_order_release);
+    return;
+  }
+}
+
+void forget(const std::byte* data) {
+  for (Watched& file : watched_files) {
+    if (file.begin.load() == reinterpret_cast<uintptr_t>(data)) file.begin.store(Watched::unused);
+  }
+}
+
+[[noreturn]] void end_for(const Watched& file) {
+  static std::atomic_flag is_told;
+  while (is_told.test_and_set()) ::pause();  // another thread was first, and ends the process
+  std::array<char, 512> message;
+  char* end = message.data();
+  for (const char* part : {"copus: error: ", file.name.data(),
+                           ": was cut short while it was being read, or its disk has failed; put the file back, then "
+                           "give the command again (a run that had begun: with --resume)\n"}) {
+    end = std::copy_n(part, std::strlen(part), end);
+  }
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.data(), end - message.data());
+  ::_exit(users_mistake);
+}
+
+extern "C" void handle_bus_error(int signal, siginfo_t* information, void* /*context*/) {
+  const bool is_fault = information->si_code > 0;  // as opposed to a signal that a process sent
+  const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
+  for (const Watched& file : watched_files) {
+    const uintptr_t begin = file.begin.load(std::memory_order_acquire);
+    if (is_fault && begin > Watched::being_made && address >= begin && address < file.end) end_for(file);
+  }
+  // Returning repeats a fault, and with it the signal.
+  ::signal(signal, SIG_DFL);
+  if (!is_fault) ::raise(signal);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  if (mappings >= many_mappings) {
+    InputFile file(path);
+    if (file.size() <= small_file_bytes) {
+      auto copy = std::make_unique<std::byte[]>(file.size());
+      const std::span<char> rest(reinterpret_cast<char*>(copy.get()), file.size());
+      while (size_ < rest.size()) {
+        const size_t count = file.read(rest.subspan(size_));
+        if (count == 0) break;  // cut short meanwhile
+        size_ += count;
+      }
+      if (size_ > 0) data_ = copy.get();
+      copy_ = std::move(copy);
+      return;
+    }
+  }
+  const OpenedFile file = open_regular_file(path, O_RDONLY);
+  if (file.descriptor < 0) throw UserError(concat(path, ": cannot be opened: ", file.error));
+  struct stat status{};
+  const bool is_known = ::fstat(file.descriptor, &status) == 0;
+  size_ = static_cast<std::size_t>(status.st_size);
+  void* address = nullptr;
+  if (is_known && size_ > 0) address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.descriptor, 0);
+  const int error = errno;
+  ::close(file.descriptor);
+  if (!is_known) throw UserError(concat(path, ": cannot be examined: ", std::strerror(error)));
+  if (address == MAP_FAILED) {
+    const bool are_many = error == ENOMEM && mappings >= many_mappings;
+    throw UserError(concat(path, ": cannot be mapped: ", std::strerror(error),
+                           are_many ? concat("; this process maps ", mappings.load(),
+                                             " files: join files, or raise the limit (sysctl vm.max_map_count)")
+                                    : ""));
+  }
+  data_ = static_cast<const std::byte*>(address);
+  if (data_ == nullptr) return;
+  watch(data_, size_, path_);
+  ++mappings;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ == nullptr || copy_ != nullptr) return;
+  forget(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
+  --mappings;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      copy_(std::move(other.copy_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(copy_, other.copy_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void tell_of_files_cut_short() {
+  struct sigaction action{};
+  action.sa_sigaction = handle_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  COPUS_CHECK(::sigaction(SIGBUS, &action, nullptr) == 0);
+}
+
+}  // namespace copus

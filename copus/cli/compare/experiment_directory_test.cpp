@@ -1,0 +1,125 @@
+// Tests which runs of an experiment are resumed, and which new arms are refused. Runs are represented by the files that
+// they leave.
+#include "copus/cli/compare/experiment_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "copus/base/files/durable_file.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/checkpoint/checkpoint.h"
+#include "copus/checkpoint/testing/snapshot.h"
+#include "copus/config/testing/experiment_base.h"
+#include "copus/report/files/run_summary.h"
+
+namespace copus {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* cluster_section = R"(
+[cluster]
+clock = "real"
+ranks_per_node = 1
+within_node = { latency_microseconds = 2.0, gigabytes_per_second = 8.0 }
+between_nodes = { latency_microseconds = 9.0, gigabytes_per_second = 2.0 }
+teraflops_per_rank = 1.0
+)";
+
+constexpr const char* grouped = R"(
+base = "run.toml"
+seeds = [1, 2]
+screening_seeds = [11]
+targets = [2]
+reference = "other"
+[[arm]]
+name = "other"
+[[arm]]
+name = "low"
+group = "rates"
+[[arm]]
+name = "high"
+group = "rates"
+)";
+
+std::string on_clock(const std::string& clock) { return concat("set = [\"cluster.clock=", clock, "\"]", grouped); }
+
+ExperimentDirectory open_experiment(const TemporaryFolder& folder, const std::string& text) {
+  return {folder.path(), "e.toml", text, concat(experiment_base, cluster_section)};
+}
+
+// Writes the files of a run that has started.
+void begin(const ExperimentDirectory& directory, const ExperimentRun& run) {
+  const std::vector<std::string> arguments = directory.prepare(run);
+  std::filesystem::create_directories(directory.run_directory(run));
+  write_file_durably(directory.run_directory(run) / "config.toml", read_text_file(arguments.at(1)));
+}
+
+void finish(const ExperimentDirectory& directory, const ExperimentRun& run) {
+  begin(directory, run);
+  write_summary(directory.run_directory(run), RunSummary());
+}
+
+void write_checkpoint(const std::filesystem::path& run_directory) {
+  CheckpointWriter writer(run_directory / "checkpoints", 1);
+  const HostTensor weight = make_host_tensor("weight", DType::f32, {1});
+  std::fill_n(weight.bytes.get(), sizeof(float), std::byte{0});
+  writer.write({.step = 3,
+                .model_config = "{}",
+                .run_config = "",
+                .training_state = "{}",
+                .weights = {weight},
+                .optimizer = {}});
+  writer.finish();
+}
+
+TEST(ExperimentDirectory, InterruptedRunsGoOnWhereNoTimeDependsOnIt) {
+  const ExperimentRun run{"low", 1};
+  for (const char* clock : {"real", "wall", "modelled", "virtual"}) {
+    SCOPED_TRACE(clock);
+    const TemporaryFolder folder;
+    const ExperimentDirectory directory = open_experiment(folder, on_clock(clock));
+    const std::string path = directory.run_directory(run);
+    begin(directory, run);
+    ASSERT_EQ(directory.state(run), ExperimentRunState::interrupted);
+    EXPECT_THAT(directory.prepare(run), ElementsAre("train", path + ".toml", "--run-dir", path)) << "no checkpoint";
+
+    begin(directory, run);
+    write_checkpoint(path);
+    if (clock != std::string("virtual")) {
+      EXPECT_THAT(directory.prepare(run), ElementsAre("train", "--resume", "--run-dir", path));
+    } else {
+      EXPECT_THAT(directory.prepare(run), ElementsAre("train", path + ".toml", "--run-dir", path));
+      EXPECT_FALSE(std::filesystem::exists(path));
+    }
+  }
+}
+
+TEST(ExperimentDirectory, NoArmJoinsAGroupWhoseChosenArmIsDone) {
+  const TemporaryFolder folder;
+  const ExperimentDirectory directory = open_experiment(folder, grouped);
+  directory.record();
+  finish(directory, {"low", 11});
+  finish(directory, {"high", 11});
+  finish(directory, {"other", 1});
+  const std::string joined = concat(grouped, "[[arm]]\nname = \"new\"\ngroup = \"rates\"\n");
+  EXPECT_NO_THROW(open_experiment(folder, joined).check_runs()) << "no arm was chosen";
+
+  finish(directory, {"high", 1});
+  EXPECT_THAT(user_error([&] { open_experiment(folder, joined).check_runs(); }),
+              AllOf(HasSubstr("e.toml: arm \"new\" is new in the group \"rates\""), HasSubstr("arm \"high\", seed 1"),
+                    HasSubstr("--dir")));
+  EXPECT_NO_THROW(open_experiment(folder, grouped).check_runs());
+  EXPECT_NO_THROW(open_experiment(folder, concat(grouped, "[[arm]]\nname = \"new\"\n")).check_runs());
+  const std::string new_group =
+      "[[arm]]\nname = \"new\"\ngroup = \"news\"\n[[arm]]\nname = \"newer\"\ngroup = \"news\"\n";
+  EXPECT_NO_THROW(open_experiment(folder, grouped + new_group).check_runs());
+}
+
+}  // namespace
+}  // namespace copus

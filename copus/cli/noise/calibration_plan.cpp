@@ -1,0 +1,67 @@
+#include "copus/cli/noise/calibration_plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+constexpr std::array<int64_t, 3> multiples = {2, 4, 8};
+constexpr int64_t fewest_updates = 32;
+
+// Rungs of the ladder, in eighths of a branch of the largest batch. Branches of smaller batches also end at rungs. The
+// highest rung is longer than the branches. So even if noise makes a batch appear more efficient than the reference
+// batch, its loss is still within the ladder.
+constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
+constexpr int64_t eighth = 8;
+
+constexpr int64_t needed_repetitions = 2;
+
+// Returns the number of samples of a branch. A branch of the largest batch has fewest_updates updates. Branches of
+// smaller batches have half its samples, which keeps the calibration short and gives them at least as many updates.
+int64_t samples_at(int64_t multiple, int64_t reference_batch) {
+  return fewest_updates * std::max(multiple, multiples.back() / 2) * reference_batch;
+}
+
+}  // namespace
+
+double CalibrationPlan::samples_of(int64_t first, int64_t count) const {
+  double sum = 0;
+  for (int64_t i = first; i < first + count; ++i) sum += branches[static_cast<size_t>(i)].samples;
+  return sum;
+}
+
+CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions) {
+  COPUS_CHECK(reference_batch > 0 && repetitions >= needed_repetitions, reference_batch, ", ", repetitions);
+  CalibrationPlan plan;
+  plan.largest_batch_samples = samples_at(multiples.back(), reference_batch);
+  const auto add = [&](int64_t multiple, double exponent, int64_t samples, int64_t repetition) {
+    plan.branches.push_back({.batch = static_cast<double>(multiple * reference_batch),
+                             .rate_exponent = exponent,
+                             .samples = static_cast<double>(samples),
+                             .repetition = repetition});
+  };
+  const auto add_all = [&](double exponent, int64_t repetition) {
+    for (const int64_t multiple : multiples) add(multiple, exponent, samples_at(multiple, reference_batch), repetition);
+  };
+  const auto add_square_root = [&](int64_t repetition) {
+    for (const int64_t rung : rungs) add(1, 0.5, plan.largest_batch_samples * rung / eighth, repetition);
+    add_all(0.5, repetition);
+  };
+  for (int64_t repetition = 0; repetition < needed_repetitions; ++repetition) add_square_root(repetition);
+  plan.needed = std::ssize(plan.branches);
+  for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
+    if (repetition >= needed_repetitions) add_square_root(repetition);
+    for (const double exponent : {0.25, 0.0}) add_all(exponent, repetition);
+  }
+  return plan;
+}
+
+int64_t skipped_samples(const CalibrationPlan& plan, int64_t repetition) {
+  return repetition * plan.largest_batch_samples * rungs.back() / eighth;
+}
+
+}  // namespace copus

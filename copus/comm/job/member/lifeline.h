@@ -1,0 +1,56 @@
+// A rank's connection to its launcher in a job on several machines. A launcher may lose its connection to the others,
+// or be stopped, while its ranks continue. The other machines then continue without this machine, and its ranks must
+// not write any more. So a rank that receives nothing from its launcher ends itself before the others count it as gone.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "copus/comm/descriptor.h"
+#include "copus/comm/health.h"
+#include "copus/comm/job/member/control_socket.h"
+
+namespace copus {
+
+// The interval of signs of life from launchers to their ranks and to each other.
+inline constexpr double sign_of_life_seconds = 0.5;
+// A process ends itself if it receives nothing from the launcher above it for this long. At most this much of the time
+// between two checks counts, because the checking process may have been stopped itself.
+inline constexpr double fenced_after_seconds = 2;
+inline constexpr double longest_look_for_signs = 0.5;
+// A launcher that is silent for this long is lost with its machine. By then it has ended its ranks and itself, even if
+// it hardly got a processor.
+inline constexpr double lost_after_seconds = 4;
+static_assert(lost_after_seconds > fenced_after_seconds + 2 * longest_look_for_signs);
+
+class Lifeline {
+ public:
+  // `socket`: the inherited one. A thread listens while this object lives.
+  explicit Lifeline(Descriptor socket);
+  Lifeline(const Lifeline&) = delete;
+  Lifeline& operator=(const Lifeline&) = delete;
+  ~Lifeline();
+
+  // The failure that the launcher has found in this epoch or a later one.
+  std::optional<FailureReport> failure_of(int64_t epoch) const;
+  // Until untie(), also reports such a failure to this health.
+  void tie(Health& health, int64_t epoch);
+  void untie();
+
+ private:
+  void listen();
+  void tell();
+
+  Descriptor socket_;  // used by the thread
+  mutable std::mutex mutex_;
+  FromLifeline last_;  // the last one with a failure
+  Health* health_ = nullptr;
+  int64_t epoch_ = 0;  // the epoch of `health_`
+  bool told_ = false;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace copus

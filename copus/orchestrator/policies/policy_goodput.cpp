@@ -1,0 +1,524 @@
+// The policy of Copus: of all configurations, it moves to the one whose expected saving of time, less the cost of the
+// move, is largest. The oracle is the same policy with the true noise scale.
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/text/units.h"
+#include "copus/orchestrator/policies/adapt_contract.h"
+#include "copus/orchestrator/policies/goodput_ranking.h"
+#include "copus/orchestrator/policies/move_value.h"
+#include "copus/orchestrator/policies/policies.h"
+#include "copus/orchestrator/run_mark.h"
+#include "copus/statistics/noise_scale.h"
+
+namespace copus {
+
+namespace {
+
+// Number of steps between two switches: two to warm up, and one that is measured. One measured step is enough to leave
+// a layout that stalls.
+constexpr int64_t least_steps = 3;
+
+// A decision forecasts the pauses of at most this many strategies that were never measured, because planning one takes
+// milliseconds with hundreds of ranks.
+constexpr size_t most_forecasts = 4;
+
+// The cost of a change of the batch for the optimizer, in steps. For about 1 / (1 - beta2) = 20 steps the second
+// moments still belong to the old batch. How much loss this costs has not been measured. The rule was chosen in
+// simulated runs, in which it costs no loss; there, values of 0, 2 and 8 steps changed the time by at most 0.3 %.
+constexpr double steps_of_a_batch_change = 2;
+
+// The fraction of the remaining time that all remaining re-layouts together have to save, each an equal part.
+// adapt.most_relayouts makes re-layouts scarce: one that is spent on a small gain early in a run is missing later. With
+// this price a large gain is taken at once, and a small gain only after it has lasted for some time. The value was
+// tuned on the chosen group of simulated runs, in which 0.002 to 0.005 do equally well
+// (docs/decisions/orchestrator.md).
+constexpr double share_to_save_by_relayouts = 0.003;
+
+// Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. phi
+// depends on the learning rate, and the learning rate on the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray
+// et al. 2024, arXiv 2411.00999, disagree on the sign). So each of two batches may forever look better from the other
+// one, by more than any threshold. The price rises with every turn that follows soon after another, and falls with the
+// time since. So a candidate with a larger gain waits less, and no turn is ruled out for good.
+constexpr double price_of_a_turn = 4;  // times the price of the turn before
+constexpr double soon = 8;             // a turn within this many times patience() follows soon
+
+double noise_at(const NoiseTrace& trace, double consumed_samples) {
+  const auto after = std::upper_bound(trace.begin(), trace.end(), consumed_samples,
+                                      [](double samples, const auto& point) { return samples < point.first; });
+  if (after == trace.begin()) return trace.front().second;
+  if (after == trace.end()) return trace.back().second;
+  const auto before = std::prev(after);
+  const double share = (consumed_samples - before->first) / (after->first - before->first);
+  return before->second + share * (after->second - before->second);
+}
+
+class GoodputPolicy : public Policy {
+ public:
+  GoodputPolicy(JobConfig config, std::optional<NoiseTrace> truth)
+      : config_(std::move(config)), truth_(std::move(truth)), contract_(config_) {}
+
+  void observe(const Observation& latest, const Configuration& current) override { contract_.observe(latest, current); }
+
+  Choice choose(const Situation& situation) override {
+    follow(situation);
+    const NoiseBelief noise = belief(situation.latest);
+    const GoodputRanking ranking(config_, noise, situation);
+    Choice choice;
+    choice.best = ranking.best();
+    const std::optional<AdaptContract::Breach> breach = contract_.breach();
+    const Candidate* const smaller = breach ? way_back(*breach, situation) : nullptr;
+    if (smaller != nullptr) {
+      choice.target = smaller->configuration;
+      choice.predicted_gain = ranking.gains_of(*smaller).at_value;
+      choice.reason = concat("back to ", to_string(*choice.target), ", since ", contract_.describe(*breach));
+      contract_.forbid(situation.current.global_batch, situation.latest.consumed_samples);
+    } else if (const Saving most = most_saving(ranking, noise, situation); most.candidate != nullptr) {
+      const GoodputRanking::Gains& gains = ranking.gains_of(*most.candidate);
+      choice.target = most.candidate->configuration;
+      choice.predicted_gain = gains.at_value;
+      const double deviation = what_trying_tells(*most.candidate, situation);
+      choice.reason = concat("Goodput ", percent(gains.at_value), " (", over_interval(gains), "; ", describe(noise),
+                             ") with ", to_string(*choice.target), "; ",
+                             deviation > 0 ? "a try, give or take " + percent_of(deviation) + ", that " : "",
+                             "should save ", format_duration(most.seconds), " of the next ",
+                             format_duration(horizon(situation)), what_it_costs(*most.candidate, situation));
+    } else if (const Candidate* const sparing = way_out_of_waste(ranking, situation)) {
+      choice.target = sparing->configuration;
+      choice.predicted_gain = ranking.gains_of(*sparing).at_value;
+      choice.reason =
+          concat("to ", to_string(*choice.target), ", since ", waste(ranking.current(), ranking).value_or(""));
+    } else if (const std::optional<Configuration> measurable = way_out_of_blindness(ranking, situation)) {
+      choice.target = measurable;
+      choice.predicted_gain = ranking.gain_of(*measurable);
+      choice.reason = concat("a batch of one sample never shows the noise scale: to ", to_string(*measurable));
+    } else {
+      explain_hold(choice, ranking, noise, situation);
+    }
+    return choice;
+  }
+
+  void visit_state(StateValues& values) override {
+    values(last_, direction_, batch_switched_at_, batch_seen_at_, turns_, contract_);
+  }
+
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) override {
+    config_.noise_scale.critical_batches = critical_batches;
+  }
+
+  NoiseBelief belief(const Observation& latest) const override {
+    if (!truth_) return believed_noise(latest);
+    const double phi = noise_at(*truth_, static_cast<double>(latest.consumed_samples));
+    return {phi, phi, phi};
+  }
+
+ private:
+  // The expected saving of a move to a candidate, or an upper bound on it.
+  struct Saving {
+    double seconds = 0;
+    const Candidate* candidate = nullptr;
+    bool is_exact = false;
+  };
+
+  // Finds the candidate with the largest expected saving; none if it is best to stay. Candidates are considered in
+  // descending order of their saving without a pause (ties in their own order), until no later one can save more. A
+  // heap orders thousands of candidates by a cheap bound, and only those that reach its top get the exact saving.
+  // Forecasting a pause takes milliseconds, so among strategies that were never measured only the most promising ones
+  // get a forecast.
+  Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
+    if (dwell_of_any(situation)) return {};
+    std::vector<Saving> without_pause;
+    without_pause.reserve(situation.candidates.size());
+    for (const Candidate& candidate : situation.candidates) {
+      if (candidate.configuration == situation.current || is_ruled_out(candidate, situation)) continue;
+      const double at_most = most_seconds_saved(candidate, ranking, situation);
+      if (at_most > 0) without_pause.push_back({at_most, &candidate});
+    }
+    const auto is_later = [](const Saving& a, const Saving& b) {
+      if (a.seconds != b.seconds) return a.seconds < b.seconds;
+      return a.is_exact != b.is_exact ? a.is_exact : a.candidate > b.candidate;
+    };
+    std::make_heap(without_pause.begin(), without_pause.end(), is_later);
+    Saving most;
+    std::set<ParallelStrategy> to_try;
+    while (!without_pause.empty()) {
+      std::pop_heap(without_pause.begin(), without_pause.end(), is_later);
+      auto& [at_most, candidate, is_exact] = without_pause.back();
+      if (at_most <= most.seconds) break;
+      if (!is_exact) {
+        at_most = seconds_saved(*candidate, ranking, situation, 0);
+        is_exact = true;
+        std::push_heap(without_pause.begin(), without_pause.end(), is_later);
+        continue;
+      }
+      consider({at_most, candidate}, ranking, noise, situation, to_try, most);
+      without_pause.pop_back();
+    }
+    return most;
+  }
+
+  // Replaces `most` by a candidate that is allowed and saves more, its pause included.
+  void consider(const Saving& without_pause, const GoodputRanking& ranking, const NoiseBelief& noise,
+                const Situation& situation, std::set<ParallelStrategy>& to_try, Saving& most) const {
+    const Candidate& candidate = *without_pause.candidate;
+    if (prohibition(candidate, ranking, noise, situation)) return;
+    if (is_relayout(candidate, situation) && !candidate.is_layout_measured) {
+      const ParallelStrategy& strategy = candidate.configuration.strategy;
+      if (to_try.size() == most_forecasts && !to_try.contains(strategy)) return;
+      to_try.insert(strategy);
+    }
+    const double pause = pause_of(candidate, situation);
+    if (dwell_of_a_try(candidate, situation, pause)) return;
+    const double seconds = seconds_saved(candidate, ranking, situation, pause);
+    if (seconds > most.seconds) most = {seconds, &candidate, true};
+  }
+
+  // Returns an upper bound on seconds_saved without a pause. Computing it costs only a square root. It uses log(1 +
+  // gain) <= gain, 1 - exp(-x) <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution.
+  // The factor allows for rounding.
+  double most_seconds_saved(const Candidate& candidate, const GoodputRanking& ranking,
+                            const Situation& situation) const {
+    const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
+    const double gain = std::min({gains.at_value, gains.at_low, gains.at_high});
+    const double deviation = what_trying_tells(candidate, situation);
+    const double share = (std::sqrt(gain * gain + deviation * deviation) + gain) / 2;
+    constexpr double for_rounding = 1 + 1e-9;
+    return for_rounding * share * horizon(situation) - price(candidate, situation);
+  }
+
+  static int sign(int64_t difference) { return (difference > 0) - (difference < 0); }
+
+  // Counts turns of the batch, in both directions, whether the policy or a user made them.
+  void follow(const Situation& situation) {
+    const int64_t switched_at = situation.latest.consumed_samples - situation.samples_since_switch;
+    const int direction = last_ ? sign(situation.current.global_batch - last_->global_batch) : 0;
+    if (direction != 0) {
+      const double stayed = static_cast<double>(switched_at - batch_switched_at_);
+      if (direction == -direction_) {
+        turns_ = stayed < soon * patience() ? turns_ + 1 : 0;
+      } else {
+        turns_ = std::max(0, turns_ - 1);
+      }
+      direction_ = direction;
+      batch_switched_at_ = switched_at;
+      batch_seen_at_ = RunMark(situation.latest.share_done);
+    }
+    batch_seen_at_.see(situation.latest.share_done);
+    last_ = situation.current;
+  }
+
+  // Number of samples after which one more turn costs no more than any other change of the batch.
+  double patience() const {
+    return static_cast<double>(config_.adapt.dwell_samples) * std::pow(price_of_a_turn, turns_);
+  }
+
+  static bool is_relayout(const Candidate& candidate, const Situation& situation) {
+    return candidate.configuration.strategy != situation.current.strategy;
+  }
+
+  // Returns the seconds within which a move must pay: the smaller of the remaining and the elapsed time of the run. The
+  // noise scale changes with the progress, so the candidate that is best now has been best for at most the elapsed
+  // time.
+  static double horizon(const Situation& situation) {
+    return std::max(0.0, std::min(situation.latest.seconds_left, situation.latest.elapsed_seconds));
+  }
+
+  static double pause_of(const Candidate& candidate, const Situation& situation) {
+    return is_relayout(candidate, situation) ? situation.pause_seconds(candidate.configuration.strategy) : 0;
+  }
+
+  // Whether a candidate has another strategy or micro-batch than the current configuration, and so a speed of its own.
+  // That speed is known if it was measured in any batch.
+  static bool has_own_speed(const Candidate& candidate, const Situation& situation) {
+    return is_relayout(candidate, situation) || candidate.configuration.micro_batch != situation.current.micro_batch;
+  }
+
+  // The standard deviation of a candidate's speed that a trial would resolve; 0 if the speed is known.
+  static double what_trying_tells(const Candidate& candidate, const Situation& situation) {
+    return has_own_speed(candidate, situation) && !candidate.is_layout_measured ? candidate.relative_deviation : 0;
+  }
+
+  // Returns the logarithm of the gain at the least favourable phi of its interval; gains are monotonic in phi. A trial
+  // does not show whether a batch is better, so uncertainty about phi counts against a move. If both speeds were
+  // measured, a difference within their errors counts as none.
+  static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
+    const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
+    const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));
+    if (!has_own_speed(candidate, situation) || !candidate.is_layout_measured) return gain;
+    return gain - std::hypot(candidate.relative_deviation, ranking.current().relative_deviation);
+  }
+
+  double seconds_saved(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation,
+                       double pause) const {
+    const MoveProspect move{.gain = cautious_gain(candidate, ranking, situation),
+                            .deviation = what_trying_tells(candidate, situation),
+                            .pause_seconds = pause,
+                            .trial_seconds = steps_of_a_trial * candidate.step_seconds,
+                            .price_seconds = price(candidate, situation)};
+    constexpr double hopeless = 4;  // in deviations; below that, the rest of the formula is negligible
+    if (move.gain < -hopeless * move.deviation) return -move.price_seconds;
+    return expected_seconds_saved(move, horizon(situation));
+  }
+
+  double price(const Candidate& candidate, const Situation& situation) const {
+    const double of_relayouts = price_of_relayouts(candidate, situation);
+    if (candidate.configuration.global_batch == situation.current.global_batch) return of_relayouts;
+    const double of_batch = steps_of_a_batch_change * candidate.step_seconds;
+    return of_relayouts + (turns_back(candidate, situation) ? of_batch * price_factor_of_turning(situation) : of_batch);
+  }
+
+  // Returns the seconds that a move has to save to pay for the re-layouts that it may use up. 0 if the length of the
+  // run is unknown, as in logs that do not contain it.
+  double price_of_relayouts(const Candidate& candidate, const Situation& situation) const {
+    const int64_t relayouts = relayouts_to(candidate, situation);
+    if (relayouts == 0 || !std::isfinite(situation.latest.seconds_left)) return 0;
+    const auto share = static_cast<double>(relayouts) / static_cast<double>(std::max(relayouts, contract_.left()));
+    return share_to_save_by_relayouts * share * std::max(0.0, situation.latest.seconds_left);
+  }
+
+  bool turns_back(const Candidate& candidate, const Situation& situation) const {
+    const int direction = sign(candidate.configuration.global_batch - situation.current.global_batch);
+    return turns_ > 0 && direction != 0 && direction == -direction_;
+  }
+
+  double price_factor_of_turning(const Situation& situation) const {
+    const auto since = static_cast<double>(situation.latest.consumed_samples - batch_switched_at_);
+    return since >= patience() ? 1 : patience() / std::max(1.0, since);
+  }
+
+  static std::string over_interval(const GoodputRanking::Gains& gains) {
+    return concat(percent(gains.at_low), " and ", percent(gains.at_high), " at the ends of the noise scale's interval");
+  }
+
+  std::string what_it_costs(const Candidate& candidate, const Situation& situation) const {
+    const double pause = pause_of(candidate, situation);
+    const double due = price_of_relayouts(candidate, situation);
+    const char* const for_what = relayouts_to(candidate, situation) > 1 ? " that a re-layout and one back have to save"
+                                                                        : " that the re-layout has to save";
+    return concat(pause > 0 ? ", after a pause of " + format_duration(pause) : "",
+                  due > 0 ? concat(", beyond the ", format_duration(due), for_what) : "",
+                  turns_back(candidate, situation)
+                      ? concat(", after ", counted(turns_, "turn"), " of the batch in short order")
+                      : "");
+  }
+
+  // Explains why a run that is to spare tokens must not use the candidate's batch; empty if it may.
+  std::optional<std::string> waste(const Candidate& candidate, const GoodputRanking& ranking) const {
+    const double least = ranking.least_efficiency_of(candidate);
+    if (!spares_tokens(config_) || least >= config_.adapt.least_efficiency) return std::nullopt;
+    return concat("a sample in a batch of ", candidate.configuration.global_batch, " may be worth ",
+                  format_number("%.0f %%", 100 * least), " of one in ", config_.train.global_batch,
+                  ", and the run is to spare tokens (adapt.objective, adapt.least_efficiency)");
+  }
+
+  // The number of re-layouts that a move to the candidate may use up: a trial may need a second one to go back.
+  static int64_t relayouts_to(const Candidate& candidate, const Situation& situation) {
+    if (!is_relayout(candidate, situation)) return 0;
+    return what_trying_tells(candidate, situation) > 0 ? 2 : 1;
+  }
+
+  // Returns whether a candidate is ruled out because too few re-layouts are left for it, or because the batch must not
+  // change (holds_batch). These reasons apply to thousands of candidates at once, and writing out the reason for each
+  // would take too long.
+  bool is_ruled_out(const Candidate& candidate, const Situation& situation) const {
+    return (is_relayout(candidate, situation) && !contract_.allows(relayouts_to(candidate, situation))) ||
+           (situation.holds_batch && candidate.configuration.global_batch != situation.current.global_batch);
+  }
+
+  // Explains why too few re-layouts are left for a move to the candidate; empty if enough are.
+  std::optional<std::string> end_of_relayouts(const Candidate& candidate, const Situation& situation) const {
+    if (!is_relayout(candidate, situation)) return std::nullopt;
+    return contract_.why_too_many(relayouts_to(candidate, situation));
+  }
+
+  // Explains why the run must not move to the candidate now, whatever time that would save; empty if it may.
+  std::optional<std::string> prohibition(const Candidate& candidate, const GoodputRanking& ranking,
+                                         const NoiseBelief& noise, const Situation& situation) const {
+    if (const std::optional<std::string> why = dwell(candidate, situation)) return why;
+    if (const std::optional<std::string> why = waste(candidate, ranking)) return why;
+    if (const std::optional<std::string> why = end_of_relayouts(candidate, situation)) return why;
+    const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
+    const double floor =
+        is_relayout(candidate, situation) ? config_.adapt.relayout_threshold : config_.adapt.batch_threshold;
+    if (floor > 0 && gains.at_value < floor) {
+      return concat("its gain of ", percent(gains.at_value), " is less than ", percent(floor));
+    }
+    // Without an upper bound, phi may have any value above its lower bound. So the run may move to a larger batch, but
+    // not to a smaller one. With noise_scale.critical_updates the number of updates bounds the critical batch, and a
+    // smaller batch is allowed too.
+    const bool is_bounded = noise.is_bounded() || config_.noise_scale.critical_updates > 0;
+    if (!is_bounded && candidate.configuration.global_batch < situation.current.global_batch) {
+      return concat("its batch is smaller, and there is no upper bound yet: ", describe(noise));
+    }
+    if (what_trying_tells(candidate, situation) == 0 && (gains.at_low <= 0 || gains.at_high <= 0)) {
+      return concat("its gain of ", percent(gains.at_value),
+                    " does not hold over the noise scale's interval: ", over_interval(gains), "; ", describe(noise));
+    }
+    return std::nullopt;
+  }
+
+  // Explains why the run does not move to the candidate: it must not, or that does not pay. Empty if it would move.
+  std::optional<std::string> objection(const Candidate& candidate, const GoodputRanking& ranking,
+                                       const NoiseBelief& noise, const Situation& situation) const {
+    if (const std::optional<std::string> why = prohibition(candidate, ranking, noise, situation)) return why;
+    const double pause = pause_of(candidate, situation);
+    if (const std::optional<std::string> why = dwell_of_a_try(candidate, situation, pause)) return why;
+    if (seconds_saved(candidate, ranking, situation, pause) > 0) return std::nullopt;
+    return concat("its gain of ", percent(ranking.gains_of(candidate).at_value), " does not pay within ",
+                  format_duration(horizon(situation)), what_it_costs(candidate, situation));
+  }
+
+  // Explains how long a trial of this layout still has to wait; empty if it need not. A trial waits for
+  // adapt.dwell_pauses times its pause. So pauses take a small fraction of the time, even if each trial is followed by
+  // a move back. A move back does not wait.
+  std::optional<std::string> dwell_of_a_try(const Candidate& candidate, const Situation& situation,
+                                            double pause) const {
+    const double due = config_.adapt.dwell_pauses * pause;
+    if (what_trying_tells(candidate, situation) == 0 || situation.seconds_since_switch >= due) return std::nullopt;
+    return concat(format_duration(situation.seconds_since_switch), " of ", format_duration(due),
+                  " since the last switch (adapt.dwell_pauses)");
+  }
+
+  // Explains why it is too early for any move after the latest switch; empty if it is not.
+  static std::optional<std::string> dwell_of_any(const Situation& situation) {
+    const int64_t steps = situation.samples_since_switch / situation.current.global_batch;
+    if (steps >= least_steps) return std::nullopt;
+    return concat(steps, " of ", least_steps, " steps since the last switch");
+  }
+
+  // Explains why this move has to wait after earlier switches; empty if it need not. A change of the batch waits until
+  // the noise scale has been measured in the current batch, but at most for the window of the noise scale's averages.
+  // This window is a fraction of the samples so far, and therefore of the run.
+  std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
+    const int64_t batch = situation.current.global_batch;
+    if (std::optional<std::string> why = dwell_of_any(situation)) return why;
+    if (candidate.configuration.global_batch == batch) return std::nullopt;
+    if (situation.holds_batch) return why_batch_is_held(*situation.latest.phase);
+    if (std::optional<std::string> why =
+            contract_.why_forbidden(candidate.configuration.global_batch, situation.latest.consumed_samples)) {
+      return why;
+    }
+    const int64_t samples = situation.latest.consumed_samples - batch_switched_at_;
+    const auto memory =
+        static_cast<int64_t>(NoiseWindow().largest_share * static_cast<double>(situation.latest.consumed_samples));
+    const int64_t due = std::min(config_.adapt.dwell_samples, memory);
+    if (samples < due) {
+      return concat(samples, " of ", due, " samples since the last change of the batch (",
+                    due < config_.adapt.dwell_samples ? "a quarter of the run so far" : "adapt.dwell_samples", ")");
+    }
+    if (samples / batch < config_.adapt.dwell_steps &&
+        !batch_seen_at_.has_passed(NoiseWindow().largest_share, situation.latest.share_done)) {
+      return concat(samples / batch, " of ", config_.adapt.dwell_steps,
+                    " steps since the last change of the batch (adapt.dwell_steps)");
+    }
+    return std::nullopt;
+  }
+
+  // Returns the fastest candidate with the batch that the run had before the breach of the contract. Candidates in the
+  // current layout are preferred; if none has this batch, any layout that the remaining re-layouts allow is possible.
+  // Null if there is no such candidate or the batch must not change.
+  const Candidate* way_back(const AdaptContract::Breach& breach, const Situation& situation) const {
+    if (situation.holds_batch) return nullptr;
+    const auto fastest = [&](const CandidateFilter& allowed) {
+      return fastest_near(situation, static_cast<double>(breach.batch_before), [&](const Candidate& candidate) {
+        return candidate.configuration.global_batch == breach.batch_before && allowed(candidate);
+      });
+    };
+    if (const Candidate* const here = fastest(layout_is(situation.current.strategy))) return here;
+    return fastest([&](const Candidate& candidate) { return !is_ruled_out(candidate, situation); });
+  }
+
+  // Returns the candidate with the highest Goodput in this layout whose batch wastes no tokens, if the current batch
+  // does. A batch wastes tokens after the noise scale has fallen, or if a user forced a large batch. Null if the
+  // current batch wastes none, or if the switch has to wait.
+  const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
+    if (!waste(ranking.current(), ranking)) return nullptr;
+    const Candidate* best = nullptr;
+    for (const Candidate& candidate : situation.candidates) {
+      if (is_relayout(candidate, situation) || waste(candidate, ranking) || dwell(candidate, situation)) continue;
+      if (best == nullptr || ranking.gains_of(candidate).at_value > ranking.gains_of(*best).at_value) {
+        best = &candidate;
+      }
+    }
+    return best;
+  }
+
+  // If the current batch can never show a noise scale, finds the fastest candidate with the next larger batch.
+  std::optional<Configuration> way_out_of_blindness(const GoodputRanking& ranking, const Situation& situation) const {
+    if (truth_ || situation.current.global_batch > 1 || situation.latest.noise_scale_low || situation.holds_batch) {
+      return std::nullopt;
+    }
+    const Candidate* const best = fastest_near(situation, 1, [&](const Candidate& candidate) {
+      return candidate.configuration.global_batch > 1 && !is_relayout(candidate, situation) &&
+             !waste(candidate, ranking);
+    });
+    return best != nullptr ? std::optional(best->configuration) : std::nullopt;
+  }
+
+  // Explains why the run does not move to the best candidate.
+  void explain_hold(Choice& choice, const GoodputRanking& ranking, const NoiseBelief& noise,
+                    const Situation& situation) const {
+    const Configuration& best = choice.best.front().configuration;
+    if (best == situation.current) {
+      choice.reason = concat("holds: nothing has a higher Goodput; ", describe(noise));
+      return;
+    }
+    choice.predicted_gain = ranking.gain_of(best);
+    const Candidate& candidate = *find_candidate(situation.candidates, best);
+    const std::optional<std::string> why = objection(candidate, ranking, noise, situation);
+    choice.reason =
+        concat("holds: best is ", to_string(best), "; ", why.value_or("others would save more without their pauses"));
+  }
+
+  JobConfig config_;
+  std::optional<NoiseTrace> truth_;
+  std::optional<Configuration> last_;  // configuration at the decision before
+  int direction_ = 0;                  // sign of the latest change of batch
+  int64_t batch_switched_at_ = 0;      // in consumed samples
+  RunMark batch_seen_at_;              // the first decision in this batch
+  int turns_ = 0;                      // turns of the batch in a row, each soon after the one before
+  AdaptContract contract_;
+};
+
+}  // namespace
+
+NoiseTrace parse_noise_trace(std::string_view text, const std::string& source) {
+  NoiseTrace trace;
+  std::istringstream lines{std::string(text)};
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    line = line.substr(0, line.find('#'));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    std::istringstream fields(line);
+    double samples = 0, phi = 0;
+    std::string rest;
+    if (!(fields >> samples >> phi) || fields >> rest || !(phi >= 0)) {
+      throw UserError(concat(source, ":", number,
+                             ": expected \"consumed_samples noise_scale\", two numbers, the noise scale in samples and "
+                             "not negative; found \"",
+                             line, "\""));
+    }
+    if (!trace.empty() && samples <= trace.back().first) {
+      throw UserError(concat(source, ":", number, ": consumed samples must ascend, and ", samples, " follows ",
+                             trace.back().first));
+    }
+    trace.emplace_back(samples, phi);
+  }
+  if (trace.empty()) {
+    throw UserError(
+        concat(source, ": adapt.policy \"oracle\" needs lines of \"consumed_samples noise_scale\"; there is none"));
+  }
+  return trace;
+}
+
+std::unique_ptr<Policy> make_goodput_policy(const JobConfig& config, std::optional<NoiseTrace> truth) {
+  return std::make_unique<GoodputPolicy>(config, std::move(truth));
+}
+
+}  // namespace copus

@@ -1,0 +1,71 @@
+// profile.json: measured step times of a model on a cluster, with the predictions that they correct. Training and
+// `copus profile` write and read it; `copus plan` reads it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "copus/config/run_config.h"
+#include "copus/description/cluster_description.h"
+#include "copus/description/model_description.h"
+#include "copus/performance/measured/learning.h"
+
+namespace copus {
+
+// The subject of a profile: everything that decides how long a given configuration's step takes.
+struct ProfileSubject {
+  std::string architecture;
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  bool tie_word_embeddings = false;
+  int64_t sequence_length = 0;
+  std::string precision;             // "fp32" or "bf16"
+  std::string device;                // name of the device
+  std::string cluster;               // a fingerprint of its description without the number of ranks
+  std::optional<std::string> clock;  // the clock that measured the steps; empty in a query: any
+  bool operator==(const ProfileSubject&) const = default;
+};
+
+ProfileSubject profile_subject(const ModelDescription& model, int64_t sequence_length, std::string precision,
+                               const ClusterDescription& cluster, std::optional<ClockKind> clock);
+
+struct PerformanceProfile {
+  ProfileSubject subject;
+  Knowledge knowledge;
+  bool operator==(const PerformanceProfile&) const = default;
+};
+
+// Writes the file whole or not at all. Throws UserError if that fails.
+void write_profile(const std::filesystem::path& path, const PerformanceProfile& profile);
+
+// Reads a profile. Throws UserError if the file cannot be read, is damaged, or has another version.
+PerformanceProfile read_profile(const std::filesystem::path& path);
+
+// Describes how the two differ, for the user: "hidden_size is 512 there and 768 here". Empty if they are equal.
+std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here);
+
+// Returns the knowledge about `subject` in a file that a user named. Throws UserError as read_profile does, and if the
+// profile has another subject.
+Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject);
+
+// Knowledge of a run's step times from earlier measurements.
+struct StepTimeKnowledge {
+  PerformanceProfile profile;
+  std::string grounds;  // its sources in words, for the user
+};
+
+// Returns knowledge for a run whose precision is not automatic; empty if the cluster's speed is unknown. It comes from
+// `own_profile`, which a resumed run has, or else from cluster.profile. A path without a file means that there is no
+// own profile. An own profile of another subject is ignored, because a run may be resumed on another cluster. Throws
+// UserError if either is damaged, if cluster.profile has another subject, or if it exists without a prediction to
+// correct.
+std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const std::filesystem::path& own_profile);
+
+}  // namespace copus

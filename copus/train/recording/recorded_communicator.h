@@ -1,0 +1,27 @@
+// A communicator that reports its operations to a StepRecorder.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "copus/comm/communicator.h"
+#include "copus/train/recording/step_recorder.h"
+
+namespace copus {
+
+class RecordedCommunicator final : public WrappedCommunicator {
+ public:
+  // Keeps references to `group` and `recorder`. `label` names the group: "data", "tensor", ...
+  RecordedCommunicator(Communicator& group, StepRecorder& recorder, std::string label)
+      : WrappedCommunicator(group), recorder_(recorder), label_(std::move(label)) {}
+
+ private:
+  // Starts an operation. It is recorded when a wait for it has ended.
+  Work do_start(const Operation& operation) override;
+  void do_run(const Operation& operation) override;
+
+  StepRecorder& recorder_;
+  const std::string label_;
+};
+
+}  // namespace copus

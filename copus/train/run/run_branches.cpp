@@ -1,0 +1,116 @@
+#include "copus/train/run/run_branches.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "copus/base/error.h"
+#include "copus/comm/rank_failure.h"
+#include "copus/train/trainer/branch.h"
+
+namespace copus {
+
+namespace {
+
+// The outcome of a branch: its held-out loss, infinite if it diverged, or why it stopped; and its seconds on the run's
+// clock.
+struct BranchEnd {
+  StopReason stopped = StopReason::none;
+  double loss = std::numeric_limits<double>::infinity();
+  double seconds = 0;
+};
+
+BranchEnd train_branch(const RunConfig& config, const Branch& branch, const Trainer& trunk, const Dataset& dataset,
+                       World& world, const StopQuestion& stop) {
+  Configuration configuration = trunk.configuration();
+  configuration.global_batch = branch.global_batch;
+  const TrainingState& state = trunk.state();
+  const auto train = [&](Trainer& trainer) -> BranchEnd {
+    trainer.branch_from(trunk, branch.skipped_samples);
+    const auto end = [&](double loss) {
+      return BranchEnd{trainer.stop_reason(), loss, trainer.state().elapsed_seconds - state.elapsed_seconds};
+    };
+    constexpr double diverged = std::numeric_limits<double>::infinity();
+    while (!trainer.finished()) {
+      const StepRecord record = trainer.step(stop);
+      if (trainer.stop_reason() != StopReason::none || record.skipped()) return end(diverged);
+    }
+    const std::optional<double> loss = trainer.held_out_loss(stop);
+    return end(loss.value_or(diverged));
+  };
+  auto trainer = std::make_unique<Trainer>(branch_in_layout(config, branch, state.consumed_tokens), configuration,
+                                           dataset, trunk.device(), world);
+  try {
+    return train(*trainer);
+  } catch (const RankFailure&) {
+    throw;  // this process lives on, and needs the memory of the branch
+  } catch (...) {
+    [[maybe_unused]] const Trainer* kept = trainer.release();  // as with_trainer() does
+    throw;
+  }
+}
+
+}  // namespace
+
+RunCalibration calibration_of(const CalibrationRequest& request, const StepRecord& latest, const Trainer& trunk) {
+  return {.step = latest.step,
+          .consumed_samples = latest.consumed_samples,
+          .share_done = trunk.share_done(),
+          .batch = request.batch,
+          .branch_batch = branch_batch_of(request.batch),
+          .noise_scale = latest.noise_scale.value_or(0)};
+}
+
+BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& request, const StepRecord& latest,
+                           const Trainer& trunk, const Dataset& dataset, World& world, const StopQuestion& stop,
+                           const std::function<void()>& between_branches) {
+  const auto batch = static_cast<double>(request.batch);
+  RunCalibration calibration = calibration_of(request, latest, trunk);
+  if (const auto obstacle = trunk.obstacle_to_branch(calibration.branch_batch)) {
+    calibration.reason = obstacle->reason;
+    return {.calibration = calibration};
+  }
+  std::vector<BranchOutcome> outcomes;
+  const double begin = world.clock().now();
+  double modelled_seconds = 0;
+  const auto seconds = [&] {
+    double slowest = config.cluster.is_modelled() ? modelled_seconds : world.clock().now() - begin;
+    world.everyone().all_reduce(&slowest, 1, DataType::float64, Reduction::maximum);
+    return slowest;
+  };
+  for (BranchOutcome outcome : branches_of(request)) {
+    between_branches();
+    const double factor = std::pow(outcome.batch / batch, outcome.rate_exponent);
+    const Branch branch{.global_batch = static_cast<int64_t>(outcome.batch),
+                        .learning_rate = latest.lr * factor,
+                        .rate_factor = trunk.state().rate_factor * factor,
+                        .samples = static_cast<int64_t>(outcome.samples),
+                        .skipped_samples = skipped_samples_of(request, outcome.repetition)};
+    const BranchEnd end = train_branch(config, branch, trunk, dataset, world, stop);
+    if (end.stopped != StopReason::none) {
+      calibration.branches = std::ssize(outcomes);
+      calibration.seconds = seconds();
+      calibration.reason = "the run was interrupted";
+      return {.stopped = end.stopped, .calibration = calibration};
+    }
+    outcome.loss = end.loss;
+    outcomes.push_back(outcome);
+    modelled_seconds += end.seconds;
+  }
+  calibration.branches = std::ssize(outcomes);
+  calibration.seconds = seconds();
+  const BranchEfficiencies efficiencies = branch_efficiencies(outcomes, batch);
+  const auto critical =
+      critical_batch_of(efficiencies, static_cast<double>(calibration.branch_batch), batch, request.repetitions);
+  if (critical) {
+    calibration.critical_batch = critical->value;
+    calibration.deviation = critical->deviation;
+  } else {
+    calibration.reason = efficiencies.values.empty() ? "they ended beyond the losses of the run's batch"
+                                                     : "they only bound it: the loss hardly depends on the batch, or "
+                                                       "on the samples";
+  }
+  return {.calibration = calibration};
+}
+
+}  // namespace copus

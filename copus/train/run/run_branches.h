@@ -1,0 +1,34 @@
+// Trains the branches by which a run measures its critical batch (orchestrator/controller/run_calibration.h), on all
+// ranks of the run, in its layout and from its state, which does not change. A second copy of the state lives beside it
+// meanwhile.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "copus/config/run_config.h"
+#include "copus/data/dataset.h"
+#include "copus/orchestrator/controller/run_calibration.h"
+#include "copus/record/step_record.h"
+#include "copus/train/step/stop_request.h"
+#include "copus/train/trainer/trainer.h"
+
+namespace copus {
+
+// A calibration that has not begun, after the step of this record.
+RunCalibration calibration_of(const CalibrationRequest& request, const StepRecord& latest, const Trainer& trunk);
+
+struct BranchesEnd {
+  StopReason stopped = StopReason::none;  // why the branches ended early, if they did
+  RunCalibration calibration;             // the same on all ranks
+};
+
+// Trains all branches of the request. Every rank calls it between two steps, with the record of the latest one.
+// `between_branches` is called before each branch. The branches read the run's next samples, which the run does not
+// count: it reads them itself afterwards. If some rank has no memory for the second copy, nothing is trained, and the
+// calibration says so.
+BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& request, const StepRecord& latest,
+                           const Trainer& trunk, const Dataset& dataset, World& world, const StopQuestion& stop,
+                           const std::function<void()>& between_branches);
+
+}  // namespace copus

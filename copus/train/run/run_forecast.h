@@ -1,0 +1,28 @@
+// Forecasts before a run begins what it will need: memory and cores, compared with this machine, and time.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "copus/config/run_config.h"
+#include "copus/train/run/run_plan.h"
+
+namespace copus {
+
+// Returns a warning if `left` bytes of memory may be too few for all ranks, which train on this machine's processor.
+// Throws UserError, with alternatives that would fit, if they are certainly too few.
+std::optional<std::string> check_memory(const RunConfig& config, const Configuration& configuration, double left);
+
+// Warns if ranks must take turns on the cores; empty if each of `ranks` has a core.
+std::optional<std::string> why_ranks_take_turns(int64_t ranks, int64_t cores);
+
+// Checks memory and cores for a run whose ranks are all on this machine, and reports what to expect. Throws UserError
+// if memory is too short.
+void check_machine(const RunPlan& plan);
+
+// Prints the report of `copus train --dry-run`: model, data, memory of each pipeline rank, speed, time to the end.
+// Opens the data and writes no file. Throws UserError for mistakes and, if this machine must hold all ranks
+// (`checks_machine`), as check_machine does.
+void tell_forecast(RunPlan plan, bool checks_machine);
+
+}  // namespace copus

@@ -1,0 +1,527 @@
+#include "copus/train/run/run_loop.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/base/files/write_error.h"
+#include "copus/base/process/monotonic_seconds.h"
+#include "copus/base/text/units.h"
+#include "copus/checkpoint/checkpoint.h"
+#include "copus/description/mesh.h"
+#include "copus/orchestrator/controller/run_calibration.h"
+#include "copus/report/viewers/timeline.h"
+#include "copus/train/run/run_branches.h"
+#include "copus/train/step/step_agreement.h"
+#include "copus/train/step/step_completion.h"
+
+namespace copus {
+
+namespace {
+
+// Assumed speed of a slow disk. It decides how long before the wall-clock limit the checkpoint is begun.
+constexpr double assumed_bytes_per_second = 50e6;
+
+// Ranks that join or leave wait at most this long for a checkpoint in progress. A scheduler that takes a machine back
+// gives half a minute or more.
+constexpr std::chrono::seconds longest_wait_for_disk(10);
+
+// Interval at which rank 0 checks for commands while the run is paused and the other ranks wait for it.
+constexpr std::chrono::milliseconds between_looks(50);
+
+bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+// Tells the user which checkpoint of a run that failed to write is safe.
+std::string what_is_safe(const RunPlan& plan) {
+  UsableCheckpoint newest;
+  try {
+    newest = open_newest_usable(checkpoints_path(plan));
+  } catch (const std::exception&) {  // the message is about the write
+    return "";
+  }
+  if (newest.checkpoint) {
+    return concat(". The newest whole checkpoint is ", newest.checkpoint->directory().string(),
+                  "; --resume continues from there");
+  }
+  return newest.damage.empty() ? ". The run has written no checkpoint; --resume begins it again" : "";
+}
+
+// Assumed seconds to write weights and the optimizer's slots in fp32.
+double checkpoint_seconds(const RunConfig& config) {
+  const int64_t bytes_of_parameter = size_of(DType::f32) + slot_bytes(config.optimizer.kind);
+  return static_cast<double>(bytes_of_parameter * count_parameters(config.model)) / assumed_bytes_per_second;
+}
+
+}  // namespace
+
+RunLoop::RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
+                 RunLeader* leader, Membership* membership)
+    : plan_(plan),
+      dataset_(dataset),
+      trainer_(trainer),
+      world_(world),
+      stop_(stop),
+      leader_(leader),
+      membership_(membership) {}
+
+std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
+  try {
+    return loop_until_end(passed);
+  } catch (const TrainingDiverged& divergence) {
+    diverged_ = true;
+    complete_checkpoint_before(divergence);
+    throw;
+  } catch (const WriteError& error) {
+    throw UserError(concat(error.what(), what_is_safe(plan_)));
+  }
+}
+
+// Completes the checkpoint that was begun before the run diverged, since the user resumes from it.
+void RunLoop::complete_checkpoint_before(const UserError& divergence) {
+  try {
+    checkpoints_->finish();
+  } catch (const UserError& error) {
+    throw UserError(concat(divergence.what(), "; and the latest checkpoint is not complete: ", error.what()));
+  }
+}
+
+std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
+  // If messages move the clock, their number must not depend on the disk.
+  const bool waits = plan_.config.cluster.clock == ClockKind::virtual_time;
+  checkpoints_.emplace(
+      checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, plan_.config.wait_limit,
+      [this] { return gives_up_checkpoint(); }, waits);
+  if (leader_) leader_->go_on_adapting(trainer_);
+  share_critical_batches();
+  if (passed.record) at_boundary(*passed.record, passed);
+  if (std::exchange(passed.may_owe_evaluation, false)) evaluate_what_is_owed();
+  note_change(passed);
+  while (!trainer_.finished() && end_reason() == StopReason::none) {
+    if (!await_shards(passed)) {
+      if (end_reason() != StopReason::none) break;
+      if (!checkpoints_->finish()) note_given_up(passed);
+      return std::nullopt;
+    }
+    passed.record = step(passed);
+    passed.last_switch.reset();
+    note_progress();
+    checkpoints_->look();
+    const StopReason halt = trainer_.stop_reason();
+    at_boundary(*passed.record, passed);
+    if (end_reason() != StopReason::none) break;
+    if (halt == StopReason::checkpoint) checkpoint_by_time(passed);
+    if (halt == StopReason::pause && !trainer_.finished()) stand_still(passed);
+    if ((halt == StopReason::regroup || stopped_while_paused_ == StopReason::regroup) && !trainer_.finished()) {
+      if (!checkpoints_->finish()) note_given_up(passed);
+      return std::nullopt;
+    }
+  }
+  trainer_.gather_seconds_now();
+  if (leader_) leader_->note_stragglers(trainer_);
+  if (traced_ < plan_.trace_steps) gather_timeline();
+  checkpoint(passed);
+  if (trainer_.finished() && !held_out_loss_) held_out_loss_ = evaluate();
+  return finish(passed);
+}
+
+// Does everything that is due after a step, or the rest of it if the ranks were interrupted there.
+void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
+  held_out_loss_.reset();
+  const bool calibrates = trainer_.stop_reason() == StopReason::calibrate && !trainer_.finished();
+  const bool is_new = passed.written < record.step;
+  if (is_new) {
+    if (trainer_.finished() || is_evaluation_due(record, plan_.config)) {
+      held_out_loss_ = evaluate();
+      if (held_out_loss_) {
+        record.held_out_loss = held_out_loss_->mean;
+        record.held_out_losses = held_out_loss_->sources;
+      }
+    }
+    if (leader_) leader_->add(record, trainer_);
+    passed.written = record.step;
+    if (leader_ && passed.last_switch) leader_->add(*passed.last_switch, trainer_);  // made under another leader
+    make_switch(passed);
+  }
+  note_change(passed);
+  note_lost_calibration(passed);
+  if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
+  // Before a checkpoint of this step, which holds the time that the branches took.
+  if (is_new && calibrates) calibrate(passed);
+  // Ranks that join or leave do not wait for a checkpoint that is due now. It is written right after they have.
+  const bool regroups = trainer_.stop_reason() == StopReason::regroup || stopped_while_paused_ == StopReason::regroup;
+  const bool goes_on = end_reason() == StopReason::none && !regroups;
+  if (goes_on && is_sound() && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
+}
+
+StepRecord RunLoop::step(const PassedBoundary& passed) {
+  const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first step warms up
+  if (trace) trainer_.trace_next_step();
+  const double begin = monotonic_seconds();
+  StepRecord record = trainer_.step([&] { return reason_to_halt(passed); });
+  longest_step_ = std::max(longest_step_, monotonic_seconds() - begin);
+  ++steps_;
+  if (leader_) leader_->note_stragglers(trainer_);
+  if (trace && ++traced_ == plan_.trace_steps) gather_timeline();
+  return record;
+}
+
+// Reports to the launcher, once, that training has passed the step at which the job's ranks met.
+void RunLoop::note_progress() {
+  if (!leader_ || membership_ == nullptr || has_advanced_ || trainer_.state().step <= plan_.logged_step) return;
+  membership_->advances();
+  has_advanced_ = true;
+}
+
+// Records that ranks have joined or left.
+void RunLoop::note_change(PassedBoundary& passed) {
+  const std::optional<RanksChanged> change = std::exchange(passed.change, std::nullopt);
+  if (change && leader_) leader_->add(*change, trainer_);
+}
+
+// Makes the switch that is due.
+void RunLoop::make_switch(PassedBoundary& passed) {
+  const std::optional<SwitchReport> report = trainer_.switch_if_due();
+  if (!report) return;
+  passed.last_switch = report;
+  if (!leader_) return;
+  leader_->note_stragglers(trainer_);
+  leader_->add(*report, trainer_);
+}
+
+// Waits until the shards of the next step are on all machines. Returns false if there was a reason to stop or to
+// regroup. The wait lies between steps, so it is in no step's time, and the ranks exchange messages all the while, so
+// that no deadline but the shards' own ends it.
+bool RunLoop::await_shards(PassedBoundary& passed) {
+  if (!plan_.config.data.shuffle_shards) return true;
+  list_shards();
+  const int64_t step = trainer_.state().step;
+  std::optional<double> waits_since, changed_at;
+  std::string last;
+  while (true) {
+    // A shard that is too long is nobody's to wait for, and an obstacle on all ranks at once.
+    std::optional<Obstacle> mine;
+    bool is_wrong = false;
+    try {
+      if (const auto missing = trainer_.missing_shard()) mine = Obstacle{*missing};
+    } catch (const UserError& error) {
+      mine = Obstacle{error.what()};
+      is_wrong = true;
+    }
+    const std::optional<Obstacle> gap = agree_on_obstacle(mine, 0, world_.everyone());
+    if (!gap) break;
+    const std::string what = world_.size() == 1 ? mine->reason : gap->reason;
+    if (!waits_since) {
+      waits_since = monotonic_seconds();
+      world_.health().set_place(concat("waits for a shard after step ", step));
+      if (leader_) leader_->output().note(concat("step ", step, ": waits for the data: ", what));
+    }
+    // Another shard, or a longer one, is progress, which begins the time anew.
+    if (std::exchange(last, what) != what) changed_at = monotonic_seconds();
+    const bool is_late = leader_ && monotonic_seconds() - *changed_at > plan_.config.data.shard_timeout;
+    std::array<int64_t, 2> ranks = {is_late ? 1 : 0, is_wrong ? 1 : 0};  // that give up, and that found a wrong shard
+    world_.everyone().all_reduce(ranks.data(), std::ssize(ranks), DataType::int64);
+    if (ranks[0] + ranks[1] > 0) {
+      if (step > 0) checkpoint(passed);
+      checkpoints_->finish();
+      if (ranks[1] > 0) throw UserError(what);
+      throw UserError(concat("step ", step + 1, " needs a shard that did not come within ",
+                             format_duration(plan_.config.data.shard_timeout), " (data.shard_timeout): ", what,
+                             "; bring it there whole (tools/fetch_shards.py fetches the shards that shards.txt in the ",
+                             "run directory lists), then resume the run with --resume"));
+    }
+    std::this_thread::sleep_for(between_looks);
+    checkpoints_->look();
+    if (leader_) leader_->look(step, /*standing=*/true, trainer_);
+    if (passed.last_checkpoint == step) passed.checkpointed_at = std::chrono::steady_clock::now();
+    const StopReason reason = agree_on_stop(reason_to_halt(passed), world_.everyone());
+    if (reason == StopReason::none) continue;
+    if (reason == StopReason::checkpoint) {
+      checkpoint_again(passed);
+    } else if (reason == StopReason::pause) {
+      stand_still(passed);
+      if (stopped_while_paused_ != StopReason::none) return false;
+    } else {
+      stopped_while_paused_ = reason;
+      return false;
+    }
+  }
+  if (waits_since && leader_) {
+    leader_->output().note(
+        concat("step ", step, ": the data came after ", format_duration(monotonic_seconds() - *waits_since)));
+  }
+  return true;
+}
+
+// Lists the shards that the run needs next, for whoever brings them here.
+void RunLoop::list_shards() {
+  constexpr int64_t most_listed = 256;
+  if (!leader_) return;
+  leader_->output().list_shards(dataset_.shards_from(trainer_.state().data_position(), most_listed));
+}
+
+// Pauses the run until the user continues or stops it. All ranks wait for messages from rank 0, which are frequent
+// enough for every deadline.
+void RunLoop::stand_still(PassedBoundary& passed) {
+  const int64_t step = trainer_.state().step;
+  world_.health().set_place(concat("paused after step ", step));
+  if (leader_) leader_->output().note(concat("step ", step, ": paused"));
+  StopReason reason = StopReason::pause;
+  while (reason == StopReason::pause || reason == StopReason::checkpoint) {
+    if (reason == StopReason::checkpoint) checkpoint_again(passed);
+    checkpoints_->look();
+    if (leader_) {
+      std::this_thread::sleep_for(between_looks);
+      leader_->look(step, /*standing=*/true, trainer_);
+    }
+    const bool has_news = passed.last_checkpoint != step;
+    if (!has_news) passed.checkpointed_at = std::chrono::steady_clock::now();
+    reason = agree_on_stop(reason_to_halt(passed), world_.everyone());
+  }
+  stopped_while_paused_ = reason;
+  if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
+}
+
+// Measures the critical batch by branches of the run, if that is still due after this step. A calibration that does not
+// reach its end counts too: otherwise a run that is interrupted often would begin it for ever.
+void RunLoop::calibrate(PassedBoundary& passed) {
+  std::array<int64_t, 2> words = {};
+  if (leader_) {
+    const CalibrationRequest request = leader_->calibration_due().value_or(CalibrationRequest());
+    words = {request.batch, request.repetitions};
+  }
+  world_.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
+  if (words[1] == 0) return;
+  const CalibrationRequest request{words[0], words[1]};
+  passed.calibration = calibration_of(request, *passed.record, trainer_);
+  passed.calibration->reason = "a rank was lost";
+  if (leader_) leader_->begin_calibration(request, passed.record->step);
+  const double step_of_branch = longest_step_ * static_cast<double>(branch_batch_of(request.batch) / request.batch);
+  const auto stop = [&] {
+    const StopReason reason = reason_to_stop(step_of_branch);
+    const bool regroups = leader_ != nullptr && membership_ != nullptr && membership_->regroup_wanted();
+    return reason == StopReason::none && regroups ? StopReason::regroup : reason;
+  };
+  const auto between_branches = [&] {
+    checkpoints_->look();
+    if (leader_) leader_->look(passed.record->step, /*standing=*/false, trainer_);
+  };
+  const BranchesEnd end =
+      train_branches(plan_.config, request, *passed.record, trainer_, dataset_, world_, stop, between_branches);
+  stopped_while_paused_ = end.stopped;
+  trainer_.spend(end.calibration.seconds);
+  passed.calibration.reset();
+  if (leader_) leader_->add(end.calibration);
+  share_critical_batches();
+}
+
+// Logs a calibration that a lost rank has ended. Ranks that were spare meanwhile may remember an older one.
+void RunLoop::note_lost_calibration(PassedBoundary& passed) {
+  const std::optional<RunCalibration> calibration = std::exchange(passed.calibration, std::nullopt);
+  if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->add(*calibration);
+}
+
+// Whether a calibration is due and its branches end before the time limit. The clocks that a run can imagine do not
+// tell how long branches take.
+bool RunLoop::is_calibration_due() const {
+  // Branches read far ahead, where shards may still be missing.
+  if (!is_sound() || dataset_.held_out_samples() == 0 || plan_.config.data.shuffle_shards) return false;
+  const std::optional<CalibrationRequest> request = leader_->calibration_due();
+  if (!request || plan_.config.cluster.clock != ClockKind::real) return request.has_value();
+  constexpr double margin = 1.5;
+  return stop_.has_time_for(margin * leader_->seconds_of(*request));
+}
+
+// Tells all ranks by which critical batches the run's records state their own.
+void RunLoop::share_critical_batches() {
+  if (!RunCalibrations(plan_.config).are_allowed()) return;
+  std::vector<double> values;
+  if (leader_) {
+    for (const MeasuredCriticalBatch& one : leader_->critical_batches()) {
+      values.insert(values.end(), {one.tokens, one.noise_scale, one.critical_batch, one.deviation});
+    }
+  }
+  int64_t count = std::ssize(values);
+  world_.everyone().broadcast(&count, 1, DataType::int64, 0);
+  if (count == 0) return;
+  values.resize(static_cast<size_t>(count));
+  world_.everyone().broadcast(values.data(), count, DataType::float64, 0);
+  std::vector<MeasuredCriticalBatch> critical_batches;
+  for (size_t i = 0; i < values.size(); i += 4) {
+    critical_batches.push_back({values[i], values[i + 1], values[i + 2], values[i + 3]});
+  }
+  trainer_.learn(critical_batches);
+}
+
+// Reason to stop, which reserves time for the checkpoint and for a next step that may be longer than any before. If
+// ranks may join and leave, a rank that receives a signal asks to leave; the launcher decides whether the run ends.
+StopReason RunLoop::reason_to_stop(double longest_step) const {
+  const double to_write = std::max(checkpoint_seconds(plan_.config), checkpoints_->longest_seconds());
+  const StopReason reason = stop_.reason(to_write + 2 * std::max(longest_step_, longest_step) + seconds_to_draw());
+  if (membership_ == nullptr || (reason != StopReason::terminate && reason != StopReason::none)) return reason;
+  if (reason == StopReason::terminate) membership_->ask_to_leave();
+  return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
+}
+
+// Expected time to draw the run's page at its end. A page reads a bounded part of a long log: 1 s in the one run that
+// was measured, whose process took 0.35 s to start.
+double RunLoop::seconds_to_draw() const {
+  constexpr double starts = 3;
+  return leader_ ? starts * stop_.seconds_to_end() * leader_->output().page_share() : 0;
+}
+
+// Rank 0 decides by its clock, and the others learn it like every reason to halt. If messages move the run's clock,
+// their number must not depend on the machine's clock, so there are no checkpoints by time.
+bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
+  const int64_t interval = plan_.config.checkpoint.interval_seconds;
+  if (interval == 0 || plan_.config.cluster.clock == ClockKind::virtual_time) return false;
+  return std::chrono::steady_clock::now() - passed.checkpointed_at >= std::chrono::seconds(interval);
+}
+
+// reason_to_stop(), or a reason to leave the step loop for a moment: ranks join or leave, a checkpoint, a pause.
+StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
+  const StopReason reason = reason_to_stop();
+  if (reason != StopReason::none || leader_ == nullptr) return reason;
+  if (membership_ != nullptr && membership_->regroup_wanted()) return StopReason::regroup;
+  if (is_sound() && (leader_->wants_checkpoint() || is_checkpoint_overdue(passed))) return StopReason::checkpoint;
+  if (leader_->control().pause_wanted()) return StopReason::pause;
+  return is_calibration_due() ? StopReason::calibrate : reason;
+}
+
+// Called on rank 0 while all ranks wait for a disk. Returns whether ranks that want to join or leave have waited long
+// enough.
+bool RunLoop::gives_up_checkpoint() {
+  if (membership_ == nullptr || diverged_ || trainer_.finished() || end_reason() != StopReason::none) return false;
+  if (!membership_->regroup_wanted()) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!regroup_wanted_since_) regroup_wanted_since_ = now;
+  return now - *regroup_wanted_since_ >= longest_wait_for_disk;
+}
+
+// Drops the checkpoint that was given up; another one is written after the next step.
+void RunLoop::note_given_up(PassedBoundary& passed) {
+  passed.last_checkpoint.reset();
+  if (!leader_) return;
+  leader_->ask_for_checkpoint();
+  leader_->output().note(
+      concat("step ", trainer_.state().step, ": the checkpoint is given up and will be written again: ",
+             "ranks come or go, and the disk has not taken it within ", longest_wait_for_disk.count(), " s"));
+}
+
+// The reason why the run ends, if it does. All ranks know it.
+StopReason RunLoop::end_reason() const {
+  const bool was_paused = stopped_while_paused_ != StopReason::none;
+  const StopReason reason = was_paused ? stopped_while_paused_ : trainer_.stop_reason();
+  const bool goes_on = reason == StopReason::pause || reason == StopReason::regroup ||
+                       reason == StopReason::checkpoint || reason == StopReason::calibrate;
+  return goes_on ? StopReason::none : reason;
+}
+
+// A process that has made no step evaluates whatever its time limit is. Otherwise a run that owes an evaluation, and
+// whose limit is shorter than its start, would never end, however often it is started again.
+std::optional<HeldOutLoss> RunLoop::evaluate() {
+  return trainer_.evaluate([this] {
+    const StopReason reason = reason_to_stop();
+    return reason == StopReason::time_limit && steps_ == 0 ? StopReason::none : reason;
+  });
+}
+
+// A skipped step may have met damaged weights. A checkpoint of them would replace the last sound one.
+bool RunLoop::is_sound() const { return trainer_.state().skipped_in_a_row == 0; }
+
+// Makes up for an evaluation that was cut short by a signal before the run was resumed.
+void RunLoop::evaluate_what_is_owed() {
+  int64_t owes = leader_ && leader_->output().owes_evaluation(trainer_.finished());
+  world_.everyone().broadcast(&owes, 1, DataType::int64, 0);
+  if (owes == 0) return;
+  held_out_loss_ = evaluate();
+  if (leader_ && held_out_loss_) leader_->output().add_owed_evaluation(*held_out_loss_);
+}
+
+void RunLoop::checkpoint(PassedBoundary& passed) {
+  passed.checkpointed_at = std::chrono::steady_clock::now();
+  if (passed.last_checkpoint == trainer_.state().step) return;
+  if (!checkpoints_->finish()) return note_given_up(passed);
+  if (leader_) leader_->sync_logs();  // first, so that no checkpoint is visible whose steps are missing from the logs
+  if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
+  if (leader_) {
+    leader_->has_begun_checkpoint();
+    if (const auto learned = leader_->profile()) leader_->output().add(*learned);
+  }
+  passed.last_checkpoint = trainer_.state().step;
+}
+
+// Writes a checkpoint that is due by time, and reports its cost.
+void RunLoop::checkpoint_by_time(PassedBoundary& passed) {
+  const bool is_written = passed.last_checkpoint == trainer_.state().step;
+  if (is_written || !is_sound()) return;
+  checkpoint(passed);
+  if (!leader_) return;
+  const std::chrono::duration<double> stood_still = std::chrono::steady_clock::now() - passed.checkpointed_at;
+  leader_->output().note(concat("step ", trainer_.state().step, ": checkpoint; training stood still for ",
+                                format_duration(stood_still.count())));
+}
+
+// Writes a checkpoint even if this step has one, which may be lost.
+void RunLoop::checkpoint_again(PassedBoundary& passed) {
+  passed.last_checkpoint.reset();
+  checkpoint(passed);
+}
+
+// Completes the run's final checkpoint, or writes it again if somebody has deleted the run directory meanwhile.
+void RunLoop::keep_last_checkpoint(PassedBoundary& passed) {
+  const auto is_lost = [this] {
+    checkpoints_->finish();
+    if (leader_) leader_->keep_directory();
+    int64_t lost = leader_ && (leader_->wants_checkpoint() || !leader_->output().checkpoints().is_in_place());
+    world_.everyone().broadcast(&lost, 1, DataType::int64, 0);
+    return lost != 0;
+  };
+  if (!is_lost()) return;
+  checkpoint_again(passed);
+  if (!is_lost()) return;
+  throw UserError(concat("the run directory ", plan_.directory.string(), " was deleted, and cannot be made again: the ",
+                         "state after step ", trainer_.state().step, " is lost"));
+}
+
+void RunLoop::gather_timeline() {
+  const MeshCoordinates here = Mesh(trainer_.configuration().strategy).coordinates(world_.rank());
+  const RankTimeline mine{
+      concat("rank ", world_.rank(), " (dp ", here.data, ", tp ", here.tensor, ", pp ", here.pipeline, ")"),
+      trainer_.events()};
+  const std::vector<std::string> all = gather_bytes(to_bytes(mine), world_);
+  if (!leader_) return;
+  std::vector<RankTimeline> timelines;
+  std::transform(all.begin(), all.end(), std::back_inserter(timelines), timeline_from_bytes);
+  leader_->output().timeline(timelines);
+}
+
+RunEnd RunLoop::finish(PassedBoundary& passed) {
+  keep_last_checkpoint(passed);
+  const StopReason reason = end_reason();
+  const bool done = trainer_.finished() && (held_out_loss_ || reason == StopReason::none);
+  if (leader_) {
+    RunOutput& output = leader_->output();
+    const char* const early = reason == StopReason::time_limit ? "time limit" : "interrupted";
+    constexpr double hardly_any = 0.1;
+    const double to_draw = seconds_to_draw();
+    const bool draws_page = reason != StopReason::time_limit || to_draw < hardly_any || stop_.has_time_for(to_draw);
+    const RunSummary summary =
+        output.finish(trainer_, done ? held_out_loss_ : std::nullopt, done ? "done" : early, draws_page);
+    if (done) {
+      output.say_goodbye(summary, trainer_, dataset_, leader_->conclusion());
+    } else {
+      output.say_how_to_go_on(trainer_, reason);
+    }
+  }
+  world_.everyone().barrier();  // waits for rank 0, which may fail to write
+  if (done) return RunEnd::done;
+  return reason == StopReason::interrupt ? RunEnd::interrupted : RunEnd::requeue;
+}
+
+}  // namespace copus

@@ -1,0 +1,110 @@
+// Tests of whole runs that inspect system calls.
+#include "copus/train/run/run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "copus/base/files/durable_file.h"
+#include "copus/base/testing/test_support.h"
+#include "copus/checkpoint/checkpoint_files.h"
+#include "copus/comm/shared_memory/single_rank_world.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A log at the time of a sync: its number of lines, and whether a checkpoint of that many steps had been begun.
+struct Sync {
+  int64_t lines = 0;
+  bool has_checkpoint = false;
+};
+std::map<std::string, std::vector<Sync>> syncs;  // by the name of the log
+fs::path watched_run;
+
+void note_sync(int descriptor) {
+  std::error_code ignored;
+  const fs::path path = fs::read_symlink("/proc/self/fd/" + std::to_string(descriptor), ignored);
+  if (watched_run.empty() || path.parent_path() != watched_run || path.extension() != ".jsonl") return;
+  std::ifstream file(path);
+  Sync sync;
+  sync.lines = std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n');
+  for (const auto& entry : fs::directory_iterator(watched_run / "checkpoints")) {
+    if (entry.path().filename().string().starts_with(copus::checkpoint_name(sync.lines))) sync.has_checkpoint = true;
+  }
+  syncs[path.filename()].push_back(sync);
+}
+
+}  // namespace
+
+// Replaces the C library's function to record what is synced and when.
+extern "C" int fdatasync(int fildes) {
+  note_sync(fildes);
+  return static_cast<int>(::syscall(SYS_fdatasync, fildes));
+}
+
+namespace copus {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
+  const TemporaryFolder folder;
+  {
+    std::ofstream corpus(folder.path() / "corpus.txt");
+    for (int i = 0; i < 200; ++i) corpus << "the sea and the sky " << i << '\n';
+  }
+  RunConfig config;
+  config.model.vocab_size = 256;
+  config.model.hidden_size = config.model.intermediate_size = 16;
+  config.model.num_layers = 1;
+  config.model.num_heads = config.model.num_kv_heads = 2;
+  config.model.head_dim = 8;
+  config.data.train = {{.path = (folder.path() / "corpus.txt").string(), .weight = 1}};
+  config.data.held_out_fraction = 0;
+  config.train.sequence_length = 16;
+  config.train.global_batch = 4;
+  config.train.micro_batch = 2;
+  config.train.max_steps = 5;
+  config.execution.precision = Precision::fp32;
+  config.execution.threads = 1;
+  config.checkpoint.interval = 2;
+  config.adapt.policy = PolicyKind::fixed;
+  config.cluster.description.device.matmul_flops_per_second = 1e10;
+  RunPlan plan{.program = "copus",
+               .config = config,
+               .start = configuration_of(config),
+               .directory = fs::canonical(folder.path()) / "run",
+               .resume = false,
+               .checkpoint = {},
+               .damage = {},
+               .logged_step = 0,
+               .changes = {}};
+  watched_run = plan.directory;
+  syncs.clear();
+  const std::unique_ptr<World> world = single_rank_world();
+  EXPECT_EQ(run_training(std::move(plan), 0, std::chrono::steady_clock::now(), *world, at::kCPU, 1), RunEnd::done);
+  watched_run.clear();
+
+  std::vector<int64_t> steps;
+  for (const Sync& sync : syncs["run.jsonl"]) {
+    steps.push_back(sync.lines);
+    EXPECT_FALSE(sync.has_checkpoint) << "of step " << sync.lines;
+  }
+  EXPECT_THAT(steps, ElementsAre(2, 4, 5));
+  EXPECT_THAT(syncs["decisions.jsonl"], SizeIs(3));
+}
+
+}  // namespace
+}  // namespace copus

@@ -1,0 +1,70 @@
+// The state that a process keeps from one epoch of a job to the next when ranks have failed, joined or left: the
+// progress of training, and the training state, whose arenas outlive the processes that filled them.
+//
+// Nothing in it is half done. A step is decided once one rank has the numbers on which all ranks agree. A rank changes
+// its weights only when all ranks have the numbers, and its journal records how far the update has come. A move is
+// decided once one rank knows that all ranks have their part of the new layout. A rank releases the old layout only
+// when all ranks know that. The remaining ranks can therefore find out what was decided and complete it, also for ended
+// ranks.
+//
+// Whenever the progress of training changes, each rank writes it into the record of its arena (state_record.h). If no
+// other process remains, new processes read the progress there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "copus/comm/shared_memory/state_arena.h"
+#include "copus/model/memory/state_memory.h"
+#include "copus/record/step_record.h"
+#include "copus/train/optimizer/optimizer.h"
+#include "copus/train/step/step_agreement.h"
+#include "copus/train/step/training_state.h"
+#include "copus/train/switch/relayout.h"
+
+namespace copus {
+
+// The state of a layout's ranks at a step boundary, and the progress of training there.
+struct StateAtRest {
+  TrainingState training;         // its configuration is the one whose layout the state has
+  std::vector<BucketState> mine;  // of this process; empty if it is not one of the ranks
+  StateInArenas all;
+};
+
+// The numbers of a step that all ranks agree on.
+struct DecidedStep {
+  int64_t step = 0;  // 0: none yet
+  StepAgreement agreed;
+};
+
+struct SurvivingState {
+  std::shared_ptr<StateArena> arena;  // null in a process that has just joined
+  int64_t loaded_in = -1;             // the epoch in which the state was loaded
+  int64_t moves = 0;                  // number of moves into other layouts since then
+  at::Tensor journal;                 // the memory of this process' journal, in its arena
+  StateAtRest at_rest;
+  // The state after a move, complete on this rank. Its addresses are empty until all ranks have reported theirs.
+  std::optional<StateAtRest> moved;
+  DecidedStep decided;                 // the latest that this process knows of
+  std::optional<WeightUpdate> update;  // the latest that this process has begun
+  std::optional<StepRecord> record;    // of the latest step, if this process took part in it or received it
+
+  // Whether this process was a rank of the layout, and so knows the progress of training.
+  bool holds_state() const { return !at_rest.mine.empty(); }
+};
+
+// The journal of an update in this memory.
+inline UpdateJournal journal_in(const at::Tensor& memory) {
+  return UpdateJournal({static_cast<std::byte*>(memory.data_ptr()), memory.nbytes()});
+}
+
+// Offset of the journal in the arena.
+inline int64_t offset_of_journal(const SurvivingState& state) {
+  return static_cast<const std::byte*>(state.journal.data_ptr()) - state.arena->mine();
+}
+
+}  // namespace copus

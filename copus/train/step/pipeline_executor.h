@@ -1,0 +1,85 @@
+// Runs one rank's part of a pipeline schedule over its model chunks. On a GPU the host runs ahead: only evaluate() and
+// the communicators wait for the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "copus/base/numbers/exact_sum.h"
+#include "copus/model/layers/model_chunk.h"
+#include "copus/schedule/schedule.h"
+#include "copus/train/recording/step_recorder.h"
+#include "copus/train/step/gathered_weights.h"
+#include "copus/train/step/gradient_probe.h"
+#include "copus/train/step/gradient_reduction.h"
+#include "copus/train/step/rank_groups.h"
+
+namespace copus {
+
+class PipelineExecutor {
+ public:
+  // Keeps references to all three arguments.
+  PipelineExecutor(ParameterStore& parameters, RankGroups& groups, GatheredWeights& weights);
+
+  // Runs forward and backward of `micro_batches` (schedule.num_microbatches of them), and adds their gradients to the
+  // main gradients. Returns the sums of token losses, unscaled, as float64 [micro-batches] on the device. They are
+  // equal on all tensor-parallel ranks of the last stage, and zero on other stages.
+  //
+  // While it runs, it notifies `reduction` (not begun) as soon as a bucket's gradient is complete, and `probe` (begun)
+  // as soon as gradients of the first micro-batch are. `recorder` gets the time of each action. Does not wait for the
+  // device.
+  at::Tensor run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
+                 GradientProbe& probe, StepRecorder& recorder);
+
+  // Runs one micro-batch forward, without gradients, through the whole pipeline; every rank of the pipeline calls it.
+  // Returns the sum of token losses as above. Does not wait for later stages.
+  ExactSum evaluate(const MicroBatch& micro_batch);
+
+  // Waits for all sends of this rank that are under way; call before this is destroyed.
+  void finish_sends();
+
+ private:
+  class Pass;
+  struct Message {
+    at::Tensor tensor;
+    Work work;
+  };
+
+  // The floating-point operations of one action.
+  struct Flops {
+    double layers;  // of all layers of the chunk; its layers are equal
+    double head;
+    double total() const { return layers + head; }
+  };
+
+  // Starts to send to another stage: the next one (`distance` 1) or the previous one (-1). `with_next_receive`: the
+  // next operation is a receive from that stage.
+  void send(const at::Tensor& tensor, int64_t distance, bool with_next_receive = false);
+  Work start_receive(const at::Tensor& tensor, int64_t distance);
+  int64_t neighbour(int64_t distance) const;
+  // Returns the link to another stage (Route). `direction` is 1 for messages to later stages and -1 for messages to
+  // earlier ones. Both directions share a link unless a rank has several chunks (joins_receive).
+  int64_t link_to(int64_t distance, int64_t direction) const;
+  void drop_finished_sends();
+  const ParallelStrategy& strategy() const { return parameters_.placement().strategy; }
+  RankClock& clock() { return groups_.world().clock(); }
+  int64_t stage(int64_t chunk) const;
+  int64_t num_layers(int64_t chunk) const;
+  bool is_layer(int64_t bucket) const;
+  Flops flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const;
+
+  ParameterStore& parameters_;
+  RankGroups& groups_;
+  GatheredWeights& weights_;
+  std::vector<ModelChunk> chunks_;
+  std::vector<Message> sends_;  // messages under way
+};
+
+// Adds up the losses that run() returned. Waits for the device.
+ExactSum add_up(const at::Tensor& losses);
+
+}  // namespace copus

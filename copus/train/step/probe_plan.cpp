@@ -1,0 +1,78 @@
+#include "copus/train/step/probe_plan.h"
+
+#include <algorithm>
+
+#include "copus/base/error.h"
+
+namespace copus {
+
+namespace {
+
+bool is_one_micro_batch(const Configuration& configuration) {
+  return configuration.strategy.data_parallel == 1 && configuration.global_batch <= configuration.micro_batch;
+}
+
+// Whether sequence-parallel ranks can share the tokens of a micro-batch evenly.
+bool can_run(int64_t samples, const ParallelStrategy& strategy, int64_t sequence_length) {
+  return !strategy.sequence_parallel || samples * sequence_length % strategy.tensor_parallel == 0;
+}
+
+// Returns the number of samples to split off a step of one micro-batch. It is the smallest part, from an eighth up to
+// half of the step, for which ranks can share the tokens of both parts evenly. Empty if there is none. With k of B
+// samples split off, the variance of the estimate of tr(Sigma) is proportional to (B + k) / (B - k): at half it is
+// three times, at an eighth 9/7 times the variance with a tiny part.
+std::optional<int64_t> part_to_cut(const RunConfig& config, const Configuration& configuration) {
+  const int64_t samples = configuration.global_batch, length = predicted_job(config).sequence_length;
+  const ParallelStrategy& strategy = configuration.strategy;
+  for (int64_t part = std::max<int64_t>(1, samples / 8); part <= samples / 2; ++part) {
+    if (can_run(part, strategy, length) && can_run(samples - part, strategy, length)) return part;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+int64_t samples_per_rank(const Configuration& configuration) {
+  return configuration.global_batch / configuration.strategy.data_parallel;
+}
+
+std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, const Configuration& configuration) {
+  if (!is_one_micro_batch(configuration)) return std::nullopt;
+  if (configuration.global_batch == 1) {
+    return "a step is one sample, and two batch sizes are needed: raise train.global_batch to at least 2";
+  }
+  if (part_to_cut(config, configuration)) return std::nullopt;
+  return concat(
+      "a step is one micro-batch, and parallel.tensor_parallel ", configuration.strategy.tensor_parallel,
+      " ranks cannot share the tokens of a part of it: lower train.micro_batch or raise train.global_batch so "
+      "that a step has several micro-batches, or set parallel.sequence_parallel = false");
+}
+
+ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure) {
+  const int64_t samples = samples_per_rank(configuration);
+  ProbePlan plan;
+  for (int64_t done = 0; done < samples; done += plan.micro_batches.back()) {
+    plan.micro_batches.push_back(std::min(configuration.micro_batch, samples - done));
+  }
+  if (!measure) return plan;
+  // The ranks' gradients are preferred. They are independent parts of the batch, and estimate |G|^2 much better than
+  // one part and the whole batch.
+  if (configuration.strategy.data_parallel > 1) {
+    const bool reduces_each = configuration.strategy.cuts_gradients() && plan.micro_batches.size() > 1;
+    plan.source = reduces_each ? ProbeSource::prefix_of_each_rank : ProbeSource::rank;
+    plan.small_batch = reduces_each ? plan.micro_batches.front() : samples;
+    return plan;
+  }
+  if (plan.micro_batches.size() > 1) {
+    plan.source = ProbeSource::prefix;
+  } else {
+    const std::optional<int64_t> part = part_to_cut(config, configuration);
+    if (step % config.noise_scale.split_interval != 0 || !part) return plan;
+    plan.source = ProbeSource::prefix;
+    plan.micro_batches = {*part, samples - *part};
+  }
+  plan.small_batch = plan.micro_batches.front();
+  return plan;
+}
+
+}  // namespace copus

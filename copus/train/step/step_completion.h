@@ -1,0 +1,66 @@
+// Applies a step to the progress of a run once all ranks have agreed on its numbers. It computes the update, the
+// counters and averages after it, and the record. It needs no tensors, so a process that has not computed the step can
+// complete it exactly like the processes that have.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "copus/base/error.h"
+#include "copus/config/run_config.h"
+#include "copus/orchestrator/learning_rate/learning_rate.h"
+#include "copus/record/step_record.h"
+#include "copus/train/optimizer/update_rule.h"
+#include "copus/train/step/step_agreement.h"
+#include "copus/train/step/training_state.h"
+
+namespace copus {
+
+// Training has diverged: too many steps in a row had no finite loss and gradient. All ranks of a step throw it
+// together.
+class TrainingDiverged : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+class StepCompletion {
+ public:
+  // The run ends after this many steps in a row without a finite loss and gradient.
+  static constexpr int64_t max_skipped_in_a_row = 10;
+
+  explicit StepCompletion(const RunConfig& config);
+
+  const UpdateRule& rule() const { return *rule_; }
+
+  // Records state critical batches by these measured ones from the next step on (noise_scale.calibration).
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) {
+    config_.noise_scale.critical_batches = critical_batches;
+  }
+
+  // The update of the step after `state`. Empty if none of the step's tokens carries loss, and if the numbers are not
+  // finite, in which case the step is skipped. `agreed.loss` is the mean per token.
+  std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
+
+  // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record
+  // lacks the pause before the step, which only processes that took part in it know. Throws TrainingDiverged after
+  // max_skipped_in_a_row.
+  StepRecord complete(const StepAgreement& agreed, const std::optional<WeightUpdate>& update, bool measures_noise,
+                      TrainingState& state) const;
+
+ private:
+  double learning_rate(const StepAgreement& agreed, const TrainingState& state, double optimizer_factor) const;
+  WeightUpdate next_update(const StepAgreement& agreed, const TrainingState& state) const;
+  std::optional<NormObservation> observe_noise(const StepAgreement& agreed, TrainingState& state) const;
+  static void skip(const StepAgreement& agreed, double learning_rate, TrainingState& state);
+  StepRecord record_of(const StepAgreement& agreed, double learning_rate, const std::optional<NormObservation>& norms,
+                       bool measures_noise, const TrainingState& state) const;
+  int64_t tokens_per_step(const TrainingState& state) const;
+
+  RunConfig config_;
+  LearningRate learning_rate_;
+  std::shared_ptr<const UpdateRule> rule_;
+};
+
+}  // namespace copus

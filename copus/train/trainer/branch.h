@@ -1,0 +1,36 @@
+// A branch of a run: training that starts from one of its checkpoints with another batch or learning rate, for some
+// samples, to be compared with other branches (statistics/branch_calibration.h). At its end the learning rate
+// falls to zero. Otherwise the noise of the batch would decide about the loss, not the progress.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "copus/orchestrator/controller/run_calibration.h"
+#include "copus/train/trainer/trainer.h"
+
+namespace copus {
+
+// Fraction of a branch's samples, at its end, over which the rate falls linearly to zero.
+constexpr double branch_decay = 0.25;
+
+struct Branch {
+  int64_t global_batch = 0;
+  double learning_rate = 0;     // constant until the decay
+  double rate_factor = 1;       // the part of learning_rate that is due to the batch
+  int64_t samples = 0;          // number of samples to read; a multiple of global_batch
+  int64_t skipped_samples = 0;  // between the last sample that the checkpoint's run has read and the branch's first
+};
+
+// The configuration in which a branch of a run trains: on one rank, without adapting. `consumed_tokens`: of the
+// checkpoint.
+RunConfig branch_config(const RunConfig& run, const Branch& branch, int64_t consumed_tokens);
+// The same in the run's layout and micro-batch, on the run's clock.
+RunConfig branch_in_layout(const RunConfig& run, const Branch& branch, int64_t consumed_tokens);
+
+// Trains the branch. Returns the mean held-out loss per token, in nats; infinite if it diverged. Empty if `stop`
+// returned a reason. Throws UserError as Trainer's functions do, and without held-out data.
+std::optional<double> train_branch(const RunConfig& run, const Checkpoint& checkpoint, const Branch& branch,
+                                   const Dataset& dataset, at::Device device, const StopQuestion& stop);
+
+}  // namespace copus
