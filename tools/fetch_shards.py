@@ -32,6 +32,7 @@ from standard_streams import open_standard_descriptors, tell
 PATTERN = re.compile(r"(.*/)([^/]*)-\*-of-(\d{5,9})")
 ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}  # by the dtype of an index
 HEADER = struct.Struct("<9sQBQQ")
+NEEDED = re.compile(r"# The next step needs the first (\d+)\.\n")  # the first line of shards.txt
 COPY_BYTES = 1 << 20
 BETWEEN_LOOKS = 0.2  # seconds
 LEAST_AHEAD = 4  # ShardOrder::window in copus/data/shard_order.h
@@ -70,6 +71,11 @@ class Fetcher:
             self._fetch(path, lambda partial: token_bytes(partial))
         return path
 
+    def has_tokens(self, name):
+        """Whether the tokens of a shard are here, all of them."""
+        path = self.to / f"{name}.bin"
+        return path.exists() and path.stat().st_size == token_bytes(self.index(name))
+
     def tokens(self, name):
         """Copies the tokens of a shard, unless they are here."""
         path, expected = self.to / f"{name}.bin", token_bytes(self.index(name))
@@ -92,7 +98,7 @@ class Fetcher:
         while True:
             attempts += 1
             try:
-                self._copy(f"{self.folder_url}{path.name}", partial)
+                self._copy(f"{self.folder_url}{path.name}", partial, begin + self.deadline)
                 check(partial)
                 partial.rename(path)
                 return
@@ -107,12 +113,14 @@ class Fetcher:
                 partial.unlink(missing_ok=True)
 
     @staticmethod
-    def _copy(url, partial):
+    def _copy(url, partial, until):
         file = remote_files.RemoteFile(url)
         file.look_up()
         with file.open() as source, open(partial, "wb") as target:
             while block := source.read(COPY_BYTES):
                 target.write(block)
+                if time.monotonic() > until:
+                    raise CorpusError(f"{url}: is still being copied, with {target.tell():,} bytes so far")
             target.flush()
             os.fsync(target.fileno())
 
@@ -124,25 +132,29 @@ def is_complete(run_dir):
         return False
 
 
-def wanted(run_dir, names):
-    """The names of the run's next shards of this corpus, in the order in which it needs them."""
+def wanted(run_dir, names, ahead):
+    """The names of the run's next shards of this corpus, in the order in which it needs them: those among the first
+    `ahead` of all its shards, and all that the next step needs."""
     try:
-        lines = (run_dir / "shards.txt").read_text().splitlines()
+        text = (run_dir / "shards.txt").read_text()
     except FileNotFoundError:
         return []  # the run has not begun
-    return [name for name in (Path(line).name for line in lines) if name in names]
+    needed = NEEDED.match(text)
+    count = max(ahead, int(needed[1]) if needed else 0)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return [name for name in (Path(line).name for line in lines[:count]) if name in names]
 
 
 def follow(fetcher, names, run_dir, ahead, delete_passed):
     """Keeps the run's next shards here until it is complete."""
     known = set(names)
     while not is_complete(run_dir):
-        keep = wanted(run_dir, known)[:ahead]
+        keep = wanted(run_dir, known, ahead)
         if delete_passed and keep:
             for name in names:
                 if name not in keep:
                     (fetcher.to / f"{name}.bin").unlink(missing_ok=True)
-        missing = next((name for name in keep if not (fetcher.to / f"{name}.bin").exists()), None)
+        missing = next((name for name in keep if not fetcher.has_tokens(name)), None)
         if missing:
             fetcher.tokens(missing)
             tell(f"fetched {missing}")

@@ -70,6 +70,16 @@ class FetchTest(unittest.TestCase):
     def call(self, *arguments):
         return subprocess.run([sys.executable, fetch_shards.__file__, *arguments], capture_output=True, text=True)
 
+    def test_keeps_all_shards_of_the_next_step_even_beyond_ahead(self):
+        names = [f"web-{number:05d}-of-00009" for number in range(9)]
+        self.run_dir.mkdir(exist_ok=True)
+        text = "".join(f"data/{name}\n" for name in names)
+        (self.run_dir / "shards.txt").write_text("# The next step needs the first 6.\n" + text)
+        self.assertEqual(fetch_shards.wanted(self.run_dir, set(names), 4), names[:6])
+        self.assertEqual(fetch_shards.wanted(self.run_dir, set(names), 8), names[:8])
+        (self.run_dir / "shards.txt").write_text(text)
+        self.assertEqual(fetch_shards.wanted(self.run_dir, set(names[1:]), 3), names[1:3])
+
     def test_all_shards(self):
         self.assertEqual(self.call(self.url, "--to", str(self.to)).returncode, 0)
         self.assert_whole(NAMES)

@@ -132,6 +132,13 @@ struct Dataset::Implementation {
     return {part, static_cast<int64_t>(index - first_samples[part])};
   }
 
+  // The shards that samples first .. first+count of the global order come from.
+  std::set<std::size_t> shards_of(uint64_t first, int64_t count) const {
+    std::set<std::size_t> found;
+    if (!shards.empty()) for_each_place(first, count, [&](std::size_t shard, int64_t) { found.insert(shard); });
+    return found;
+  }
+
   // Calls visit(index in `train`, index among its samples) for samples first .. first+count of the global order.
   template <class Visit>
   void for_each_place(uint64_t first, int64_t count, Visit&& visit) const {
@@ -432,13 +439,22 @@ int64_t Dataset::held_out_tokens() const {
 std::vector<TrainingSource> Dataset::training_sources() const { return implementation_->training_sources; }
 
 std::optional<std::string> Dataset::missing_shard(uint64_t first_sample, int64_t count) const {
-  if (implementation_->shards.empty()) return std::nullopt;
-  std::set<std::size_t> needed;
-  implementation_->for_each_place(first_sample, count, [&](std::size_t shard, int64_t) { needed.insert(shard); });
-  for (const std::size_t shard : needed) {
+  for (const std::size_t shard : implementation_->shards_of(first_sample, count)) {
     if (auto gap = implementation_->shards[shard]->gap()) return gap;
   }
   return std::nullopt;
+}
+
+int64_t Dataset::num_shards_of(uint64_t first_sample, int64_t count) const {
+  return std::ssize(implementation_->shards_of(first_sample, count));
+}
+
+int64_t Dataset::missing_shard_bytes(uint64_t first_sample, int64_t count) const {
+  int64_t bytes = 0;
+  for (const std::size_t shard : implementation_->shards_of(first_sample, count)) {
+    bytes += implementation_->shards[shard]->missing_bytes();
+  }
+  return bytes;
 }
 
 std::vector<std::string> Dataset::shards_from(uint64_t first_sample, int64_t count) const {

@@ -65,6 +65,10 @@ class Dataset {
   // With data.shuffle_shards, tells which shard keeps samples first_sample .. first_sample+count from being read, and
   // why: its tokens are not here, or not all of them. Empty: none does. Throws UserError for a shard that is too long.
   std::optional<std::string> missing_shard(uint64_t first_sample, int64_t count) const;
+  // With data.shuffle_shards, the number of shards that these samples come from, and how many bytes of them are missing
+  // here; without, 0.
+  int64_t num_shards_of(uint64_t first_sample, int64_t count) const;
+  int64_t missing_shard_bytes(uint64_t first_sample, int64_t count) const;
   // With data.shuffle_shards, lists up to `count` shards in the order in which samples from `first_sample` on need
   // them, each once; without, none.
   std::vector<std::string> shards_from(uint64_t first_sample, int64_t count) const;

@@ -165,6 +165,14 @@ std::optional<std::string> MegatronSource::gap() const {
   return concat(tokens_path_, " has ", bytes, " of the ", expected, " bytes that its .idx says");
 }
 
+int64_t MegatronSource::missing_bytes() const {
+  if (tokens_ || pool_->is_open(tokens_path_)) return 0;
+  std::error_code missing;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(tokens_path_, missing));
+  const int64_t expected = size_ * bytes_per_token_;
+  return missing ? expected : std::max<int64_t>(0, expected - bytes);
+}
+
 std::shared_ptr<const MappedFile> MegatronSource::tokens() const {
   if (tokens_) return tokens_;
   if (const auto what = gap()) {

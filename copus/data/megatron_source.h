@@ -31,6 +31,8 @@ class MegatronSource final : public TokenSource {
   // Tells why the .bin cannot be read yet: it is missing, or shorter than the .idx says. Empty: it can. Throws
   // UserError where it is longer.
   std::optional<std::string> gap() const;
+  // The number of bytes that the tokens lack here.
+  int64_t missing_bytes() const;
 
   const std::string& path() const override { return prefix_; }
   int64_t size() const override { return size_; }

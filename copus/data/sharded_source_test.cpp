@@ -120,6 +120,13 @@ TEST_F(ShardedSourceTest, AShardWithoutTokensIsMissingAndNotLeftOut) {
   EXPECT_THAT(refused(path("web-*")), AllOf(HasSubstr("web-2.bin"), HasSubstr("missing")));
 }
 
+TEST_F(ShardedSourceTest, APatternForAllShardsIsNotForSomeOfThem) {
+  for (const char* name : {"web-00000-of-00003", "web-00002-of-00003"}) write_pair<uint16_t>(name, {{1, 2, 3}}, 8);
+  EXPECT_THAT(refused(path("web-*-of-00003")),
+              AllOf(HasSubstr("web-00001-of-00003.idx is missing"), HasSubstr("all 3")));
+  EXPECT_EQ(open_token_source(path("web-*"), "", 1000)->size(), 6) << "a pattern that names no number";
+}
+
 class ShuffledShards : public ShardedSourceTest {
  protected:
   // Writes twelve shards of different lengths, whose tokens are all different.
@@ -212,7 +219,10 @@ TEST_F(ShuffledShards, AShardIsHereWhenItIsAsLongAsItsIndexSays) {
   const int64_t sequences = data.training_sources().front().sequences;
   const auto bytes = std::filesystem::file_size(first);
   EXPECT_EQ(data.missing_shard(0, sequences), std::nullopt);
+  EXPECT_EQ(data.num_shards_of(0, sequences), shards);
+  EXPECT_EQ(data.missing_shard_bytes(0, sequences), 0);
   std::filesystem::resize_file(first, bytes - 2);
+  EXPECT_EQ(data.missing_shard_bytes(0, sequences), 2);
   EXPECT_THAT(data.missing_shard(0, sequences).value_or(""),
               AllOf(HasSubstr(first), HasSubstr(std::to_string(bytes - 2) + " of the " + std::to_string(bytes))));
   std::filesystem::resize_file(first, bytes + 2);

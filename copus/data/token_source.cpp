@@ -65,6 +65,31 @@ std::vector<std::string> corpora_of(const std::string& path) {
   return {corpora.begin(), corpora.end()};
 }
 
+namespace {
+
+// Checks that there is an index of every shard of tools/tokenize_corpus.py, if all are wanted. A run on some of them
+// would train on another corpus.
+void check_all_shards_are_here(const std::string& pattern, const std::vector<std::string>& shards) {
+  constexpr std::string_view of = "-*-of-";
+  const size_t at = pattern.rfind(of);
+  if (at == std::string::npos) return;
+  const std::string stem = pattern.substr(0, at), digits = pattern.substr(at + of.size());
+  const bool is_number = std::ranges::all_of(digits, [](char c) { return '0' <= c && c <= '9'; });
+  if (!is_number || digits.size() < 5 || digits.size() > 9) return;
+  const int64_t count = std::stoll(digits);
+  if (std::ssize(shards) == count) return;
+  for (int64_t number = 0; number < count; ++number) {
+    std::ostringstream index;
+    index << stem << '-' << std::setfill('0') << std::setw(5) << number << "-of-" << digits << ".idx";
+    if (is_file(index.str())) continue;
+    throw UserError(concat(pattern, ": ", index.str(), " is missing, and the pattern is for all ", count,
+                           " shards; bring them here first (tools/fetch_shards.py does)"));
+  }
+  throw UserError(concat(pattern, ": ", shards.size(), " shards match, and their names say that there are ", count));
+}
+
+}  // namespace
+
 std::unique_ptr<TokenSource> open_token_source(const std::string& path, const std::string& document_separator,
                                                int64_t vocab_size) {
   if (is_file(path)) {
@@ -92,7 +117,9 @@ std::unique_ptr<TokenSource> open_token_source(const std::string& path, const st
   }
   if (is_path_pattern(path)) {
     std::vector<std::unique_ptr<TokenSource>> shards;
-    for (const std::string& shard : corpora_of(path)) {
+    const std::vector<std::string> corpora = corpora_of(path);
+    if (is_file(corpora.front() + ".idx")) check_all_shards_are_here(path, corpora);
+    for (const std::string& shard : corpora) {
       shards.push_back(open_token_source(shard, document_separator, vocab_size));
     }
     return std::make_unique<ShardedSource>(path, std::move(shards));
@@ -104,31 +131,6 @@ std::unique_ptr<TokenSource> open_token_source(const std::string& path, const st
   throw UserError(concat(path, ": no such corpus: looked for the text file ", path, " and for the pair ", path,
                          ".bin and ", path, ".idx; paths begin in the folder that the command runs in"));
 }
-
-namespace {
-
-// Checks that there is an index of every shard of tools/tokenize_corpus.py, if all are wanted. An order of some of them
-// would be another one.
-void check_all_shards_are_here(const std::string& pattern, const std::vector<std::string>& shards) {
-  constexpr std::string_view of = "-*-of-";
-  const size_t at = pattern.rfind(of);
-  if (at == std::string::npos) return;
-  const std::string stem = pattern.substr(0, at), digits = pattern.substr(at + of.size());
-  const bool is_number = std::ranges::all_of(digits, [](char c) { return '0' <= c && c <= '9'; });
-  if (!is_number || digits.size() < 5 || digits.size() > 9) return;
-  const int64_t count = std::stoll(digits);
-  if (std::ssize(shards) == count) return;
-  for (int64_t number = 0; number < count; ++number) {
-    std::ostringstream index;
-    index << stem << '-' << std::setfill('0') << std::setw(5) << number << "-of-" << digits << ".idx";
-    if (is_file(index.str())) continue;
-    throw UserError(concat(pattern, ": ", index.str(), " is missing, and the order of shards needs the .idx of all ",
-                           count, "; bring them here first (tools/fetch_shards.py does)"));
-  }
-  throw UserError(concat(pattern, ": ", shards.size(), " shards match, and their names say that there are ", count));
-}
-
-}  // namespace
 
 std::vector<std::unique_ptr<MegatronSource>> open_shards(const std::string& path, int64_t vocab_size,
                                                          const std::shared_ptr<FilePool>& tokens) {

@@ -90,7 +90,8 @@ class RemoteCorpus(ProgramTest):
         while not (self.folder / run / "shards.txt").exists():
             self.assertLess(time.monotonic(), deadline, "the run lists no shards")
             time.sleep(0.01)
-        return [line.removeprefix("data/") for line in (self.folder / run / "shards.txt").read_text().splitlines()]
+        _, *lines = (self.folder / run / "shards.txt").read_text().splitlines()
+        return [line.removeprefix("data/") for line in lines]
 
     def wait_for_words(self, process, words):
         """Reads the run's output until a line has these words."""

@@ -214,7 +214,22 @@ class HealingRun {
     if (membership_.epoch().number == 0 || is_planned_anew_) {
       if (!plan_->checkpoint) plan_->start = starting_configuration(plan_->config);
       check_all_ranks_begin_alike(*plan_, *dataset_, members);
+    } else {
+      check_all_have_the_data(members);
     }
+  }
+
+  // A process that joins may find other data than those that the run is trained on.
+  void check_all_have_the_data(World& members) {
+    const std::string first = broadcast_text(dataset_->fingerprint(), 0, members.everyone());
+    std::optional<Obstacle> mine;
+    if (dataset_->fingerprint() != first) {
+      mine =
+          Obstacle{concat("its data have the fingerprint ", dataset_->fingerprint(), ", and those of rank 0 ", first)};
+    }
+    const std::optional<Obstacle> difference = agree_on_obstacle(mine, 0, members.everyone());
+    if (!difference) return;
+    throw UserError(concat(difference->reason, "; give every machine the same data.train, then resume the run"));
   }
 
   // Gives new processes the run's configuration and directory. The files can no longer tell them how the run began.

@@ -201,10 +201,11 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
   if (!plan_.config.data.shuffle_shards) return true;
   list_shards();
   const int64_t step = trainer_.state().step;
-  std::optional<double> waits_since, changed_at;
-  std::string last;
+  std::optional<double> waits_since;
+  double progress_at = monotonic_seconds();
+  std::optional<int64_t> fewest_missing;  // bytes, of all ranks together
   while (true) {
-    // A shard that is too long is nobody's to wait for, and an obstacle on all ranks at once.
+    // Waiting does not help against a shard that is too long, so all ranks fail at once.
     std::optional<Obstacle> mine;
     bool is_wrong = false;
     try {
@@ -221,11 +222,15 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
       world_.health().set_place(concat("waits for a shard after step ", step));
       if (leader_) leader_->output().note(concat("step ", step, ": waits for the data: ", what));
     }
-    // Another shard, or a longer one, is progress, which begins the time anew.
-    if (std::exchange(last, what) != what) changed_at = monotonic_seconds();
-    const bool is_late = leader_ && monotonic_seconds() - *changed_at > plan_.config.data.shard_timeout;
-    std::array<int64_t, 2> ranks = {is_late ? 1 : 0, is_wrong ? 1 : 0};  // that give up, and that found a wrong shard
+    // Ranks that give up, that found a wrong shard, and the bytes that are missing on all of them.
+    const bool is_late = leader_ && monotonic_seconds() - progress_at > plan_.config.data.shard_timeout;
+    std::array<int64_t, 3> ranks = {is_late ? 1 : 0, is_wrong ? 1 : 0, trainer_.missing_shard_bytes()};
     world_.everyone().all_reduce(ranks.data(), std::ssize(ranks), DataType::int64);
+    // Fewer missing bytes than ever before are progress, which restarts the timeout.
+    if (!fewest_missing || ranks[2] < *fewest_missing) {
+      fewest_missing = ranks[2];
+      progress_at = monotonic_seconds();
+    }
     if (ranks[0] + ranks[1] > 0) {
       if (step > 0) checkpoint(passed);
       checkpoints_->finish();
@@ -233,7 +238,7 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
       throw UserError(concat("step ", step + 1, " needs a shard that did not come within ",
                              format_duration(plan_.config.data.shard_timeout), " (data.shard_timeout): ", what,
                              "; bring it there whole (tools/fetch_shards.py fetches the shards that shards.txt in the ",
-                             "run directory lists), then resume the run with --resume"));
+                             "run directory lists, --ahead of them at a time), then resume the run with --resume"));
     }
     std::this_thread::sleep_for(between_looks);
     checkpoints_->look();
@@ -245,6 +250,7 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
       checkpoint_again(passed);
     } else if (reason == StopReason::pause) {
       stand_still(passed);
+      progress_at = monotonic_seconds();
       if (stopped_while_paused_ != StopReason::none) return false;
     } else {
       stopped_while_paused_ = reason;
@@ -258,11 +264,13 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
   return true;
 }
 
-// Lists the shards that the run needs next, for whoever brings them here.
+// Lists the shards that the run needs next, for the program that fetches them.
 void RunLoop::list_shards() {
-  constexpr int64_t most_listed = 256;
+  constexpr int64_t least_listed = 256;
   if (!leader_) return;
-  leader_->output().list_shards(dataset_.shards_from(trainer_.state().data_position(), most_listed));
+  const int64_t needed = trainer_.shards_of_next_step();
+  leader_->output().list_shards(
+      dataset_.shards_from(trainer_.state().data_position(), std::max(least_listed, 2 * needed)), needed);
 }
 
 // Pauses the run until the user continues or stops it. All ranks wait for messages from rank 0, which are frequent
@@ -283,6 +291,7 @@ void RunLoop::stand_still(PassedBoundary& passed) {
     if (!has_news) passed.checkpointed_at = std::chrono::steady_clock::now();
     reason = agree_on_stop(reason_to_halt(passed), world_.everyone());
   }
+  if (reason == StopReason::calibrate) reason = StopReason::none;  // becomes due again after the next step
   stopped_while_paused_ = reason;
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }

@@ -143,9 +143,9 @@ void RunOutput::timeline(const std::vector<RankTimeline>& ranks) {
   unless_gone([&] { write_timeline(directory_ / "timeline.json", ranks); });
 }
 
-void RunOutput::list_shards(const std::vector<std::string>& shards) {
+void RunOutput::list_shards(const std::vector<std::string>& shards, int64_t needed) {
   if (shards == listed_shards_) return;
-  std::string text;
+  std::string text = concat("# The next step needs the first ", needed, ".\n");
   for (const std::string& shard : shards) text += shard + '\n';
   unless_gone([&] { write_file_durably(directory_ / "shards.txt", text); });
   listed_shards_ = shards;

@@ -71,7 +71,7 @@ class RunOutput {
   void add(const PerformanceProfile& profile);
   void timeline(const std::vector<RankTimeline>& ranks);
   // Writes shards.txt, a shard a line, unless it says the same already.
-  void list_shards(const std::vector<std::string>& shards);
+  void list_shards(const std::vector<std::string>& shards, int64_t needed);
 
   // The size of the input of this run's page so far, as a fraction of the largest input that a page may have.
   double page_share() const;

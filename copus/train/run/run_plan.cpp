@@ -311,7 +311,8 @@ RunPlan plan_run(const RunRequest& request) {
     plan.changes = check_changes(then, plan.config, request.overrides);
     if (plan.config.execution.precision == Precision::automatic)
       plan.config.execution.precision = then.execution.precision;
-    if (plan.config.data.document_length == 0) plan.config.data.document_length = then.data.document_length;
+    if (plan.config.data.document_length == 0 && !request.new_data)
+      plan.config.data.document_length = then.data.document_length;
     go_on_in_its_configuration(request, then, plan);
   }
   return plan;

@@ -328,6 +328,14 @@ StepRecord Trainer::step(const StopQuestion& stop) {
   return record;
 }
 
+int64_t Trainer::shards_of_next_step() const {
+  return dataset_.num_shards_of(state_.data_position(), configuration().global_batch);
+}
+
+int64_t Trainer::missing_shard_bytes() const {
+  return dataset_.missing_shard_bytes(state_.data_position(), configuration().global_batch);
+}
+
 std::optional<std::string> Trainer::missing_shard() const {
   return dataset_.missing_shard(state_.data_position(), configuration().global_batch);
 }

@@ -98,6 +98,9 @@ class Trainer {
   // Which shard, not yet here, keeps the next step's samples from being read on this machine, and why. Empty: none
   // does.
   std::optional<std::string> missing_shard() const;
+  // The number of shards that the next step reads, and how many bytes of them are missing here.
+  int64_t shards_of_next_step() const;
+  int64_t missing_shard_bytes() const;
 
   // The configuration that steps run in: global batch, micro-batch and layout.
   const Configuration& configuration() const { return state_.configuration; }
