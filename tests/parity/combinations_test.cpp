@@ -179,9 +179,10 @@ TEST(Combinations, OfOptionsWrittenInTomlAreThoseOfTransformers) {
   const TemporaryFolder folder;
   Combinations combinations;
   at::manual_seed(seed);
+  std::vector<Architecture> of_transformers = all_values<Architecture>();
+  std::erase(of_transformers, Architecture::copus);
   for (int64_t i = 0; i < num_combinations; ++i) {
-    const auto& architectures = named_values<Architecture>;
-    const std::string section = combinations.draw(architectures[static_cast<size_t>(i) % architectures.size()].value);
+    const std::string section = combinations.draw(of_transformers[static_cast<size_t>(i) % of_transformers.size()]);
     std::string line = section;
     std::ranges::replace(line, '\n', ' ');
     std::printf("combination %d: %s\n", static_cast<int>(i), line.c_str());

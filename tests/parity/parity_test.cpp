@@ -43,7 +43,9 @@ constexpr Tolerance tolerances[] = {
     // An activation is rounded about 15 times on its way through three layers, by up to 2^-9 = 0.002 each, which adds
     // up to 0.008 in the logits (as a square root, errors being independent). The gradient of a key bias is far worse
     // off: it is a sum that would cancel altogether but for the rotation, for softmax does not see a common shift.
-    {"bfloat16", at::kBFloat16, 2e-2, 1e-1, 1e-2, 1e-3},
+    // AdamW moves each of its elements by the learning rate nevertheless, in a direction that rounding decides: by 7e-3
+    // to 1.1e-2 of the bias, depending on the processor.
+    {"bfloat16", at::kBFloat16, 2e-2, 1e-1, 2e-2, 1e-3},
 };
 
 double relative_error(const at::Tensor& ours, const at::Tensor& theirs) {
