@@ -69,12 +69,14 @@ class Worker:
     def seconds(self) -> float:
         return self.ask("run 3")["seconds_per_step"]
 
-    def finish(self) -> float:
-        """Ends the worker; returns the billion operations of a step."""
+    def operations(self) -> float:
+        """The billion operations of a step. Measures the peak too, which takes ten seconds."""
         report = self.ask("report 1")
+        return report["gflops"] * report["seconds_per_step"]
+
+    def quit(self) -> None:
         print("quit", file=self.process.stdin, flush=True)
         self.process.wait()
-        return report["gflops"] * report["seconds_per_step"]
 
 
 def main() -> None:
@@ -91,7 +93,7 @@ def main() -> None:
             for one in ("llama", name):
                 configs[one] = pathlib.Path(folder) / f"{one}.json"
                 configs[one].write_text(json.dumps(shaped(one)))
-            ratios = []
+            ratios, work = [], None
             for _ in range(options.pairs):
                 workers = {one: Worker(options.copus, config) for one, config in configs.items()}
                 for worker in workers.values():
@@ -100,8 +102,9 @@ def main() -> None:
                 for turn in range(options.turns):
                     for one in list(workers) if turn % 2 == 0 else reversed(list(workers)):
                         seconds[one].append(workers[one].seconds())
-                operations = {one: worker.finish() for one, worker in workers.items()}
-                work = operations[name] / operations["llama"]
+                work = work or workers[name].operations() / workers["llama"].operations()
+                for worker in workers.values():
+                    worker.quit()
                 ratios += [work * llama / other for llama, other in zip(seconds["llama"], seconds[name])]
                 out.write(json.dumps({"model": name, "work": work, "seconds": seconds}) + "\n")
                 out.flush()
