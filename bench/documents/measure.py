@@ -6,8 +6,8 @@
 Makes a corpus of documents of about each length (exponentially distributed) and trains a small Llama on sequences of
 4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document length that the
 run measured, processor seconds of a step (of one thread; the median of the turns, with their range) and the ratio of
-tokens/s with and without the mask, measured and predicted. Processor time is that of a run less that of a run of one
-step; a busy machine changes it less than it changes tokens/s. Predictions are those of a run's
+tokens/s with and without the mask, measured and predicted. Processor time excludes the start: the time of a
+one-step run is subtracted. A busy machine changes it less than it changes tokens/s. Predictions come from a run's
 start, before it has learned from a step, on a machine that `copus profile --machine` has described; without --machine
 this is done first.
 """

@@ -9,7 +9,7 @@ the other (data.shuffle_shards). Each turn prints seconds from the start of the 
 all steps but the first two, tokens per second of processor time of the whole run (which a busy machine changes less),
 and resident memory after a quarter of the run and at its end, without pages of files.
 Then a run over shards, one after the other, is killed by SIGKILL at random moments and resumed, and its losses are
-compared bitwise with those of the run that nobody killed.
+compared bitwise with the losses of an undisturbed run.
 """
 
 import argparse

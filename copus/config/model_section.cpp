@@ -1,10 +1,10 @@
 #include "copus/config/model_section.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/text/text_distance.h"
@@ -94,10 +94,8 @@ ModelDescription describe_gemma(Json config, Architecture architecture, const st
   return model;
 }
 
-// The parts of a model that architecture "copus" leaves open and every other one fixes.
-constexpr std::array parts = {"norm", "block_norm", "qk_norm", "hidden_act", "gated_feed_forward", "learned_positions"};
-
-bool is_part(const std::string& field) { return std::ranges::find(parts, field) != parts.end(); }
+// Whether architecture "copus" leaves this part of a model open, and every other architecture fixes it.
+bool is_part(const std::string& field) { return architectures_with(field) == std::vector{Architecture::copus}; }
 
 // Refuses a part in the section that the architecture does not have.
 void check_parts(const Setting& table, const ModelDescription& model) {

@@ -43,9 +43,7 @@ constexpr Tolerance tolerances[] = {
     // An activation is rounded about 15 times on its way through three layers, by up to 2^-9 = 0.002 each, which adds
     // up to 0.008 in the logits (as a square root, errors being independent). The gradient of a key bias is far worse
     // off: it is a sum that would cancel altogether but for the rotation, for softmax does not see a common shift.
-    // AdamW moves each of its elements by the learning rate nevertheless, in a direction that rounding decides: by 7e-3
-    // to 1.1e-2 of the bias, depending on the processor.
-    {"bfloat16", at::kBFloat16, 2e-2, 1e-1, 2e-2, 1e-3},
+    {"bfloat16", at::kBFloat16, 2e-2, 1e-1, 1e-2, 1e-3},
 };
 
 double relative_error(const at::Tensor& ours, const at::Tensor& theirs) {
@@ -182,6 +180,10 @@ TEST_P(Parity, Generation) {
   }
 }
 
+// AdamW moves each element of a key bias by the learning rate, although its gradient is nearly zero. In bfloat16
+// rounding decides the direction, and the processor the rounding: the error was up to 1.1e-2 of the bias.
+constexpr double bfloat16_step_of_key_bias = 2e-2;
+
 constexpr double learning_rate = 1e-3, clip_norm = 1.0;
 OptimizerConfig optimizer_of_reference() {
   OptimizerConfig config;
@@ -210,8 +212,10 @@ TEST_P(Parity, OneStep) {
       const at::Tensor weight =
           as_stored(stored, [&](const std::string& name) { return store.master(store.find(name)); });
       const at::Tensor expected = reference.expected("step_f64." + stored.name);
-      check(concat("weights after one AdamW step, ", tolerance.precision), relative_error(weight, expected),
-            tolerance.step, stored.name);
+      const bool is_key_bias = stored.name.ends_with("self_attn.k_proj.bias");
+      check(concat("weights after one AdamW step, ", tolerance.precision, is_key_bias ? ", key biases" : ""),
+            relative_error(weight, expected),
+            is_key_bias && tolerance.dtype == at::kBFloat16 ? bfloat16_step_of_key_bias : tolerance.step, stored.name);
       if (tolerance.dtype != at::kFloat) continue;
       check("weights after one step, transformers' own float32",
             relative_error(reference.expected("step_f32." + stored.name), expected), tolerance.step, stored.name);

@@ -117,7 +117,7 @@ class RemoteCorpus(ProgramTest):
         return process
 
     def test_shards_arrive_while_the_run_trains(self):
-        """Each shard comes when the run waits for it; the losses are those of a run that had them all."""
+        """Each shard comes when the run waits for it; the losses equal those with all shards present."""
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 for folder in ("r", "expected", "all", "data"):
