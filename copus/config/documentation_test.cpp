@@ -59,11 +59,16 @@ TEST(Documentation, ListsExactlyTheKeysThatExist) {
 
 TEST(Documentation, StatesTheDefaultsThatTheCodeHas) {
   const std::map<std::string, std::string> documented = documented_defaults();
-  for (const WrittenField& field : write_fields(RunConfig{})) {
-    const std::string key = concat(field.section, ".", field.key);
-    if (field.section == "model" || key == "data.train") continue;  // follow from other keys, or have no default
-    ASSERT_TRUE(documented.contains(key)) << key;
-    EXPECT_EQ(documented.at(key), concat("`", in_one_line(field.value), "`")) << key;
+  for (const auto& [kind, unused] : named_values<OptimizerKind>) {
+    RunConfig config;
+    config.optimizer.kind = kind;
+    for (const WrittenField& field : write_fields(config)) {
+      const std::string key = concat(field.section, ".", field.key);
+      // These follow from other keys, or have no default.
+      if (field.section == "model" || key == "data.train" || key == "optimizer.kind") continue;
+      ASSERT_TRUE(documented.contains(key)) << key;
+      EXPECT_EQ(documented.at(key), concat("`", in_one_line(field.value), "`")) << key;
+    }
   }
 }
 

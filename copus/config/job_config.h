@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/base/named_values.h"
+#include "copus/description/muon.h"
 #include "copus/description/optimizer_kind.h"
 #include "copus/description/parallel_strategy.h"
 
@@ -119,6 +120,7 @@ struct OptimizerConfig {
   // Whether these scale with the batch too (statistics/learning_rate_scaling.h), relative to reference_batch.
   bool scale_beta2 = false;
   bool scale_weight_decay = false;
+  MuonSettings muon = {};
   bool operator==(const OptimizerConfig&) const = default;
 };
 

@@ -13,14 +13,9 @@
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
+#include "copus/description/precision.h"
 
 namespace copus {
-
-// The table after each of these enumerations holds the names of its values in a configuration file.
-enum class Precision { automatic, fp32, bf16 };
-template <>
-inline constexpr auto named_values<Precision> = std::to_array<NamedValue<Precision>>(
-    {{Precision::automatic, "auto"}, {Precision::fp32, "fp32"}, {Precision::bf16, "bf16"}});
 
 // Section [data].
 struct DataSource {

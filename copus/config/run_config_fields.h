@@ -18,6 +18,7 @@
 namespace copus {
 
 inline constexpr Range<int64_t> at_least_one{1};
+inline constexpr Range<int64_t> newton_schulz_steps{1, 100};
 inline constexpr Range<int64_t> at_least_zero{0};
 inline constexpr Range<int64_t> sequence_tokens{1, std::numeric_limits<int32_t>::max()};
 inline constexpr Range<int64_t> sequence_tokens_or_zero{0, sequence_tokens.high};
@@ -139,6 +140,11 @@ void visit_model(Run& run, Visitor& visitor) {
 // others as "key".
 class FieldKeys {
  public:
+  // Collects the keys of every optimizer, or of the visited job's optimizer alone.
+  enum class Optimizers { all, own };
+  explicit FieldKeys(Optimizers optimizers = Optimizers::all) : optimizers_(optimizers) {}
+  bool wants_every_optimizer() const { return optimizers_ == Optimizers::all; }
+
   void section(const std::string& name) {
     section_ = name + ".";
     if (name == "model") field(model_config_key);
@@ -164,6 +170,7 @@ class FieldKeys {
   const std::vector<std::string>& keys() const { return keys_; }
 
  private:
+  Optimizers optimizers_;
   std::string section_;
   std::vector<std::string> keys_;
 };
@@ -243,12 +250,19 @@ void visit_train(Job& job, Visitor& visitor) {
   visitor.field("clip_norm", job.train.clip_norm, single_precision_or_zero);
 }
 
-// Visits the fields that the job's optimizer has. The default, AdamW, has all of them.
+// Visits the fields that the job's optimizer has.
 template <class Job, class Visitor>
 void visit_optimizer(Job& job, Visitor& visitor) {
   visitor.section("optimizer");
   visitor.field("kind", job.optimizer.kind);
-  const bool has_second_moment = job.optimizer.kind == OptimizerKind::adamw;
+  const auto is_of = [&](OptimizerKind kind) {
+    if constexpr (requires { visitor.wants_every_optimizer(); }) {
+      if (visitor.wants_every_optimizer()) return true;
+    }
+    return job.optimizer.kind == kind;
+  };
+  const bool is_muon = is_of(OptimizerKind::muon);
+  const bool has_second_moment = is_muon || is_of(OptimizerKind::adamw);
   visitor.field("lr", job.optimizer.lr, single_precision);
   visitor.field("min_lr_ratio", job.optimizer.min_lr_ratio, share);
   visitor.field("beta1", job.optimizer.beta1, share_below_one);
@@ -262,6 +276,14 @@ void visit_optimizer(Job& job, Visitor& visitor) {
   visitor.field("reference_batch", job.optimizer.reference_batch, batch_or_zero);
   if (has_second_moment) visitor.field("scale_beta2", job.optimizer.scale_beta2);
   visitor.field("scale_weight_decay", job.optimizer.scale_weight_decay);
+  if (!is_muon) return;
+  visitor.field("momentum", job.optimizer.muon.momentum, share_below_one);
+  visitor.field("nesterov", job.optimizer.muon.nesterov);
+  visitor.field("newton_schulz", job.optimizer.muon.newton_schulz);
+  visitor.field("newton_schulz_steps", job.optimizer.muon.newton_schulz_steps, newton_schulz_steps);
+  visitor.field("newton_schulz_precision", job.optimizer.muon.newton_schulz_precision);
+  visitor.field("update_scale", job.optimizer.muon.update_scale);
+  visitor.field("adamw_lr_ratio", job.optimizer.muon.adamw_lr_ratio, any_factor_or_zero);
 }
 
 template <class Job, class Visitor>

@@ -90,7 +90,7 @@ template <class Job>
 void refuse_other_optimizers_keys(const Setting& root, Job& job) {
   const Setting* section = root.find("optimizer");
   if (section == nullptr) return;
-  FieldKeys keys;
+  FieldKeys keys(FieldKeys::Optimizers::own);
   visit_optimizer(job, keys);
   const std::vector<Section> known = sections_of(keys.keys());
   for (const Setting& setting : section->children) {

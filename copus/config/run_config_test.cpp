@@ -121,6 +121,10 @@ TEST(RunConfig, SettingsThatOnlyAnotherOptimizerHasAreRefusedByName) {
     EXPECT_THAT(message_of(minimal(concat("[optimizer]\nkind = 'signum'\n", setting))),
                 HasSubstr(concat("optimizer.", key, " is not a setting of optimizer.kind \"signum\"; leave it out")));
   }
+  EXPECT_THAT(message_of(minimal("[optimizer]\nnesterov = true")), HasSubstr("optimizer.nesterov is not a setting of"));
+  EXPECT_EQ(parse(minimal("[optimizer]\nkind = 'muon'\nmomentum = 0.9")).optimizer.muon.momentum, 0.9);
+  EXPECT_THAT(message_of(minimal("[optimizer]\nkind = 'muon'\nnewton_schulz = 'cubic'")),
+              AllOf(HasSubstr("newton_schulz"), HasSubstr("\"jordan\""), HasSubstr("\"polar_express\"")));
   EXPECT_THAT(message_of(minimal(), {"optimizer.kind=adam"}), HasSubstr("did you mean \"adamw\"?"));
 }
 

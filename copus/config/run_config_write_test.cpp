@@ -48,6 +48,16 @@ class RandomConfigs {
     if (coin()) {
       config.optimizer.kind = OptimizerKind::signum;
     } else {
+      if (coin()) {
+        config.optimizer.kind = OptimizerKind::muon;
+        config.optimizer.muon = {.momentum = share(),
+                                 .nesterov = coin(),
+                                 .newton_schulz = static_cast<NewtonSchulz>(whole(0, 1)),
+                                 .newton_schulz_steps = whole(1, 100),
+                                 .newton_schulz_precision = static_cast<Precision>(whole(0, 2)),
+                                 .update_scale = static_cast<UpdateScale>(whole(0, 1)),
+                                 .adamw_lr_ratio = positive()};
+      }
       config.optimizer.beta2 = share();
       config.optimizer.epsilon = positive();
       config.optimizer.scale_beta2 = coin();

@@ -7,9 +7,12 @@
 
 namespace copus {
 
-enum class OptimizerKind { adamw, signum };
+enum class OptimizerKind { adamw, signum, muon };
 template <>
-inline constexpr auto named_values<OptimizerKind> =
-    std::to_array<NamedValue<OptimizerKind>>({{OptimizerKind::adamw, "adamw"}, {OptimizerKind::signum, "signum"}});
+inline constexpr auto named_values<OptimizerKind> = std::to_array<NamedValue<OptimizerKind>>(
+    {{OptimizerKind::adamw, "adamw"}, {OptimizerKind::signum, "signum"}, {OptimizerKind::muon, "muon"}});
+
+// Whether an update needs whole matrices, which ranks assemble before they agree on a step.
+inline constexpr bool needs_whole_matrices(OptimizerKind kind) { return kind == OptimizerKind::muon; }
 
 }  // namespace copus

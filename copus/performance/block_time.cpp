@@ -60,11 +60,7 @@ class BlockCalculation {
 
   // Returns the seconds of a product [rows, depth] x [depth, columns].
   double matmul(double rows, double columns, double depth) const {
-    const Device& device = cluster_.device;
-    const double share =
-        device.matmul_by_rows.at(rows) * device.matmul_by_columns.at(columns) * device.matmul_by_depth.at(depth);
-    const double seconds = 2 * rows * columns * depth / (device.matmul_flops_per_second * share);
-    return std::max(seconds, moved((rows * columns + rows * depth + depth * columns) * system_.activation_bytes));
+    return matmul_seconds(cluster_.device, rows, columns, depth, system_.activation_bytes);
   }
 
   Product product(double columns, double depth) const {
@@ -276,6 +272,14 @@ BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, c
                         (shape.sequence_parallel ? static_cast<double>(shape.tensor_parallel) : 1) *
                         static_cast<double>(model.hidden_size) * system.activation_bytes;
   return costs;
+}
+
+double matmul_seconds(const Device& device, double rows, double columns, double depth, double element_bytes) {
+  const double share =
+      device.matmul_by_rows.at(rows) * device.matmul_by_columns.at(columns) * device.matmul_by_depth.at(depth);
+  const double seconds = 2 * rows * columns * depth / (device.matmul_flops_per_second * share);
+  const double elements = rows * columns + rows * depth + depth * columns;
+  return std::max(seconds, memory_seconds(device, elements * element_bytes));
 }
 
 double memory_seconds(const Device& device, double bytes) {

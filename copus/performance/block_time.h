@@ -67,6 +67,9 @@ struct BlockShape {
 BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                        const TrainingSystem& system, const BlockShape& shape);
 
+// Returns the seconds of a matrix product [rows, depth] x [depth, columns] with elements of this size.
+double matmul_seconds(const Device& device, double rows, double columns, double depth, double element_bytes);
+
 // Returns the seconds in which a device moves this many bytes to or from its memory; 0 if its speed is unknown.
 double memory_seconds(const Device& device, double bytes);
 

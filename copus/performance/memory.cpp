@@ -7,6 +7,7 @@
 
 #include "copus/base/error.h"
 #include "copus/performance/communicators.h"
+#include "copus/performance/matrix_update.h"
 #include "copus/placement/attention_workspace.h"
 #include "copus/placement/stages.h"
 #include "copus/schedule/schedule.h"
@@ -79,7 +80,9 @@ class ConfigurationMemory {
     if (is_last(rank)) parts.logits = head_bytes();
     // The head's logits are freed before a layer's backward pass needs memory for scores.
     parts.workspace = working_ + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
-    return strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
+    const MemoryParts most = strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
+    const MemoryParts update = in_matrix_update(rank, parts);
+    return update.total() > most.total() ? update : most;
   }
 
  private:
@@ -141,8 +144,12 @@ class ConfigurationMemory {
   double fixed_bytes(int64_t rank) const {
     const CommunicatorCosts& costs = use_.communicators;
     if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
-    return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) +
-           communicator_bytes(count_communicators(model_, strategy_, rank), costs);
+    CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
+    // The data- and tensor-parallel ranks of a pipeline rank exchange parts of matrices. Without a pipeline these are
+    // all ranks, which exchange messages anyway.
+    const bool is_alone = strategy_.data_parallel * strategy_.tensor_parallel == 1;
+    if (system_.newton_schulz_steps > 0 && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
+    return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) + communicator_bytes(counts, costs);
   }
 
   bool is_last(int64_t rank) const { return rank == strategy_.pipeline_parallel - 1; }
@@ -187,6 +194,14 @@ class ConfigurationMemory {
       if (then.total() > most.total()) most = then;
     }
     return most;
+  }
+
+  // Returns the memory while the optimizer works on whole matrices.
+  MemoryParts in_matrix_update(int64_t rank, MemoryParts parts) const {
+    if (system_.newton_schulz_steps == 0) return {};
+    parts.activations = parts.logits = 0;
+    parts.workspace = fixed_bytes(rank) + matrix_update_bytes(model_, system_);
+    return parts;
   }
 
   // Returns the moments at which memory may be at its peak. A gradient exists as a whole from its layer's backward pass

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "copus/base/error.h"
+#include "copus/performance/matrix_update.h"
 
 namespace copus {
 
@@ -417,7 +418,23 @@ double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
     const double bytes = held * system_.gradient_traffic + updated * system_.optimizer_traffic;
     slowest = std::max(slowest, memory_seconds(cluster_.device, bytes));
   }
-  return ranks_per_device(strategy) * slowest;
+  return ranks_per_device(strategy) * (slowest + matrix_update(strategy));
+}
+
+// Returns the seconds of the update's work on whole matrices, on the pipeline rank that takes longest.
+double StepTimeModel::matrix_update(const ParallelStrategy& strategy) {
+  if (system_.newton_schulz_steps == 0) return 0;
+  const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
+  const auto [found, is_new] = matrix_updates_.try_emplace(
+      {strategy.data_parallel, strategy.tensor_parallel, p, num_stages, sharing_ranks(strategy)});
+  if (!is_new) return found->second;
+  const std::vector<LayerRange>& ranges = stages(num_stages);
+  for (int64_t rank = 0; rank < p; ++rank) {
+    std::vector<LayerRange> layers;
+    for (int64_t stage = rank; stage < num_stages; stage += p) layers.push_back(ranges[stage]);
+    found->second = std::max(found->second, matrix_update_seconds(model_, strategy, layers, cluster_, system_));
+  }
+  return found->second;
 }
 
 double StepTimeModel::held_parameters(const ParallelStrategy& strategy, int64_t pipeline_rank) {

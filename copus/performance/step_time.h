@@ -1,6 +1,7 @@
 // The time that a step of a configuration takes on a cluster, by part.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -73,6 +74,7 @@ class StepTimeModel {
   double exposed_gathers(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets);
   double shared_communication(const Configuration& configuration, const Stages& costs);
   double optimizer(const ParallelStrategy& strategy);
+  double matrix_update(const ParallelStrategy& strategy);
   double held_parameters(const ParallelStrategy& strategy, int64_t pipeline_rank);
   double agreement(const ParallelStrategy& strategy) const;
   double crowding(const Configuration& configuration);
@@ -89,7 +91,8 @@ class StepTimeModel {
   TrainingSystem system_;
   BlockCounter elements_;
   std::map<BlockShape, BlockCosts> blocks_;
-  std::map<int64_t, std::vector<LayerRange>> stages_;  // by number of stages
+  std::map<int64_t, std::vector<LayerRange>> stages_;        // by number of stages
+  std::map<std::array<int64_t, 5>, double> matrix_updates_;  // by degrees, stages and ranks that share the optimizer
   PipelineTimes pipeline_times_;
   MemoryModel memory_;
 };

@@ -5,6 +5,7 @@
 #include "copus/base/error.h"
 #include "copus/base/numbers/exact_sum.h"
 #include "copus/description/configuration_fields.h"
+#include "copus/description/muon.h"
 #include "copus/placement/head_chunks.h"
 #include "copus/placement/placed_tensors.h"
 
@@ -111,6 +112,9 @@ void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
   system.optimizer = optimizer;
   system.optimizer_bytes = slots + (keeps_master ? element : 0);
   system.optimizer_traffic = 3 * element + 2 * slots + (keeps_master ? rounding_traffic : 0);
+  if (!needs_whole_matrices(optimizer)) return;
+  system.newton_schulz_steps = MuonSettings().newton_schulz_steps;
+  system.optimizer_traffic += 4 * element;  // momenta are computed, and directions written, apart from the update
 }
 
 TrainingSystem copus_on(Processor processor) {

@@ -83,6 +83,7 @@ struct TrainingSystem {
   double gradient_bytes = 4;
   double optimizer_bytes = 12;                     // fp32 master weights and two moments
   OptimizerKind optimizer = OptimizerKind::adamw;  // only for Copus: decides what moves in a re-layout
+  int64_t newton_schulz_steps = 0;                 // iterations on whole matrices in an update; 0: it needs none
   double activation_bytes = 2;                     // bytes per element
 
   // Memory traffic of all operations except matrix products, in elements per token of a layer, reads and writes

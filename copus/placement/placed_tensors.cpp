@@ -212,6 +212,8 @@ std::vector<OptimizerSlot> optimizer_slots(OptimizerKind kind) {
       return {{"exp_avg"}, {"exp_avg_sq"}};
     case OptimizerKind::signum:
       return {{"momentum"}};
+    case OptimizerKind::muon:
+      return {{"first_moment"}, {"second_moment"}};
   }
   fail_check("known optimizer", __FILE__, __LINE__, "");
 }

@@ -53,7 +53,10 @@ struct StateRecipe {
 // Lists the slots that an optimizer keeps for every parameter in addition to its master weights, in the order in which
 // it reads them:
 // - adamw: exp_avg and exp_avg_sq, the moving averages of the gradient and of its square,
-// - signum: momentum, the moving average of the gradient.
+// - signum: momentum, the moving average of the gradient,
+// - muon: first_moment, the moving average of the gradient; and second_moment, which holds the moving average of the
+//   square of the gradient where AdamW makes the update. For a hidden matrix second_moment holds the direction of the
+//   update that is under way, and is zero between updates.
 std::vector<OptimizerSlot> optimizer_slots(OptimizerKind kind);
 
 // Returns the bytes of all slots for one parameter element.

@@ -92,6 +92,7 @@ std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
   json["device"] = question.cluster.device.name;
   json["gpus"] = question.space.world_size;
   json["sequence_length"] = question.sequence_length;
+  if (question.system.optimizer != OptimizerKind::adamw) json["optimizer"] = to_string(question.system.optimizer);
   if (question.system.document_length > 0) json["document_length"] = question.system.document_length;
   if (question.tokens > 0) json["tokens"] = question.tokens;
   json["precision"] = question.precision;

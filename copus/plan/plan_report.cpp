@@ -188,6 +188,9 @@ std::string title_of(const PlanQuestion& question) {
                     ? concat(" with documents of ", format_number("%.0f", question.system.document_length))
                     : "",
                 ", ", question.precision,
+                question.system.optimizer == OptimizerKind::adamw
+                    ? ""
+                    : concat(", optimizer ", to_string(question.system.optimizer)),
                 question.program == PlannedSystem::copus ? "" : concat(", trained by ", full_name(question.program)));
 }
 

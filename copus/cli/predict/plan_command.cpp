@@ -36,6 +36,7 @@ struct PlanOptions {
   std::string global_batch = "16..1024";
   int64_t micro_batch = 0;  // 0: any
   std::string precision = "bf16";
+  OptimizerKind optimizer = OptimizerKind::adamw;
   std::string system = "copus";
   std::vector<std::string> schedules;
   std::vector<std::string> recomputes;
@@ -50,6 +51,19 @@ struct PlanOptions {
   bool json = false;
 };
 
+// The training system of the program, optimizer and precision that the user named.
+TrainingSystem system_of(const PlanOptions& options, PlannedSystem program) {
+  if (program == PlannedSystem::copus) {
+    return options.precision == "bf16" ? copus_in_bf16(Processor::gpu, options.optimizer)
+                                       : copus_in_fp32(Processor::cpu, options.optimizer);
+  }
+  if (options.optimizer != OptimizerKind::adamw) {
+    throw UserError(concat("--optimizer ", to_string(options.optimizer), ": plans for ", full_name(program),
+                           " count AdamW's state and time; leave --optimizer or --system out"));
+  }
+  return describe(program);
+}
+
 PlanQuestion question_of(const PlanOptions& options) {
   PlanQuestion question;
   question.model = find_model(options.model);
@@ -58,7 +72,7 @@ PlanQuestion question_of(const PlanOptions& options) {
   question.cluster_name = short_name(options.cluster, ".toml");
   question.precision = options.precision;
   question.program = planned_system(options.system, options.precision, options.profile);
-  question.system = options.precision == "bf16" ? describe(question.program) : copus_in_fp32();
+  question.system = system_of(options, question.program);
   if (question.program == PlannedSystem::copus) {
     question.system.memory.communicators = question.cluster.communicators;
   }
@@ -168,6 +182,7 @@ void add_plan(CLI::App& program, CommandAction& action) {
           "What to train in")
       ->check(one_of({"bf16", "fp32"}))
       ->capture_default_str();
+  add_named_option(command, "--optimizer", options->optimizer, "The optimizer (optimizer.kind)");
   command
       .add_option("--system", options->system,
                   concat("The program that is to train: ", join(all_names<PlannedSystem>(), ", ")))

@@ -34,16 +34,18 @@ void check_run_file(const std::filesystem::path& path, const PlanQuestion& quest
 void write_run_file(const std::filesystem::path& path, const std::string& model, const PlanQuestion& question,
                     const PlannedConfiguration& planned) {
   const TrainingTime time = training_time(question, planned);
-  const std::string text =
-      concat("# ", title_of(question), ".\n# Planned: ", with_commas(time.steps), " steps of ",
-             seconds_in_words(planned.seconds), ", ", format_duration(time.days * 86400), " (+- ",
-             format_number("%.0f %%", 100 * planned.relative_deviation), ").\n# Name your data below, or start it by ",
-             "`copus train ", shell_word(path.string()), " --set data.train=DATA`. What else may stand here,\n",
-             "# the learning rate (optimizer.lr) above all, has the defaults of docs/configuration.md.\n\n",
-             "[model]\nconfig = ", quote(model), "\n\n[data]\ntrain = \"PUT-THE-PATH-OF-YOUR-DATA-HERE\"  ",
-             "# a text file, or the prefix of a Megatron .bin/.idx pair\n", "mask_across_documents = true\n\n",
-             paste_texts(question, planned.configuration).front().text, "max_tokens = ", question.tokens,
-             "\n# device = \"cuda\"  # take this line in to train on GPUs; without it processors train\n");
+  const OptimizerKind optimizer = question.system.optimizer;
+  const std::string text = concat(
+      "# ", title_of(question), ".\n# Planned: ", with_commas(time.steps), " steps of ",
+      seconds_in_words(planned.seconds), ", ", format_duration(time.days * 86400), " (+- ",
+      format_number("%.0f %%", 100 * planned.relative_deviation), ").\n# Name your data below, or start it by ",
+      "`copus train ", shell_word(path.string()), " --set data.train=DATA`. What else may stand here,\n",
+      "# the learning rate (optimizer.lr) above all, has the defaults of docs/configuration.md.\n\n",
+      "[model]\nconfig = ", quote(model), "\n\n[data]\ntrain = \"PUT-THE-PATH-OF-YOUR-DATA-HERE\"  ",
+      "# a text file, or the prefix of a Megatron .bin/.idx pair\n", "mask_across_documents = true\n\n",
+      optimizer == OptimizerKind::adamw ? "" : concat("[optimizer]\nkind = ", quote(to_string(optimizer)), "\n\n"),
+      paste_texts(question, planned.configuration).front().text, "max_tokens = ", question.tokens,
+      "\n# device = \"cuda\"  # take this line in to train on GPUs; without it processors train\n");
   try {
     write_file_durably(path, text);
   } catch (const UserError& error) {

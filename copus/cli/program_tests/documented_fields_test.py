@@ -27,7 +27,8 @@ NOT_WRITTEN_HERE = {
         "unmeasured": "an adviser's; adviser.AdviserTest writes it",
         "ranks changed": "where ranks fail; cli.heal writes it",
     },
-    "JSON": {"tokens": "with --tokens alone", "document_length": "with --document-length alone"},
+    "JSON": {"tokens": "with --tokens alone", "document_length": "with --document-length alone",
+             "optimizer": "with an --optimizer other than adamw"},
 }
 
 RUN = """

@@ -412,6 +412,27 @@ void signum(const Signum<C>& a, int64_t begin, int64_t end) {
 }
 
 template <class C>
+void muon(const Muon<C>& a, int64_t begin, int64_t end) {
+  const C kept = static_cast<C>(a.momentum), new_share = static_cast<C>(1 - a.momentum);
+  const C keep = static_cast<C>(1 - a.lr * a.weight_decay), step = static_cast<C>(a.lr);
+  const C scale = static_cast<C>(a.gradient_scale);
+  for_vectors<C>(end - begin, [&](int64_t offset, int64_t n) COPUS_INLINE_LAMBDA {
+    const int64_t i = begin + offset;
+    store(a.average + i, load(a.average + i, n) * kept + load(a.gradient + i, n) * scale * new_share, n);
+    store(a.master + i, load(a.master + i, n) * keep - step * load(a.direction + i, n), n);
+    store(a.direction + i, Vector<C>{}, n);
+  });
+}
+
+template <class C>
+void weighted_sum(const WeightedSum<C>& a, int64_t begin, int64_t end) {
+  for_vectors<C>(end - begin, [&](int64_t offset, int64_t n) COPUS_INLINE_LAMBDA {
+    const int64_t i = begin + offset;
+    store(a.sum + i, load(a.first + i, n) * a.first_weight + load(a.second + i, n) * a.second_weight, n);
+  });
+}
+
+template <class C>
 double squared_norm(const C* data, int64_t begin, int64_t end) {
   constexpr int half = Simd<double>::width;
   // Prefetches, which doubles the speed. The blocks are so short that the work between them interrupts the processor's

@@ -33,6 +33,8 @@ constexpr Kernels<S> make_table() {
           add_embedding_gradient<S>,
           adamw<C>,
           signum<C>,
+          muon<C>,
+          weighted_sum<C>,
           squared_norm<C>};
 }
 

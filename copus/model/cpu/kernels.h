@@ -229,6 +229,22 @@ struct Signum {
   double gradient_scale;  // clipping
 };
 
+// Updates fp32 (or float64) state by Muon (Jordan et al. 2024), and zeroes the direction.
+template <class C>
+struct Muon {
+  C *master, *average, *direction;
+  const C* gradient;
+  double lr, momentum, weight_decay;
+  double gradient_scale;  // clipping
+};
+
+template <class C>
+struct WeightedSum {
+  const C *first, *second;
+  C first_weight, second_weight;
+  C* sum;
+};
+
 template <class S>
 struct Kernels {
   void (*norm_forward)(const NormForward<S>&, int64_t begin, int64_t end);
@@ -257,6 +273,8 @@ struct Kernels {
   // Optimizers work on master-typed state, so they are the same for float and BFloat16 storage.
   void (*adamw)(const AdamW<Compute<S>>&, int64_t begin, int64_t end);
   void (*signum)(const Signum<Compute<S>>&, int64_t begin, int64_t end);
+  void (*muon)(const Muon<Compute<S>>&, int64_t begin, int64_t end);
+  void (*weighted_sum)(const WeightedSum<Compute<S>>&, int64_t begin, int64_t end);
   double (*squared_norm)(const Compute<S>* data, int64_t begin, int64_t end);  // squared in C, summed in float64
 };
 

@@ -30,7 +30,9 @@ inline at::ScalarType master_dtype(const at::Tensor& tensor) {
   decltype(kernels::signum_) signum_
 
 // Kernels that GPUs leave to the generic implementation.
-#define COPUS_PROJECTION_KERNELS                                  \
+#define COPUS_KERNELS_WITHOUT_GPU                                 \
+  decltype(kernels::muon_) muon_;                                 \
+  decltype(kernels::weighted_sum) weighted_sum;                   \
   decltype(kernels::projection_squares) projection_squares;       \
   decltype(kernels::normalize_projections) normalize_projections; \
   decltype(kernels::projection_products) projection_products;     \
@@ -40,9 +42,10 @@ inline at::ScalarType master_dtype(const at::Tensor& tensor) {
 namespace generic {
 
 COPUS_COMMON_KERNELS;
-COPUS_PROJECTION_KERNELS;
+COPUS_KERNELS_WITHOUT_GPU;
 decltype(kernels::attention) attention;
 decltype(kernels::attention_backward) attention_backward;
+decltype(kernels::map_singular_values) map_singular_values;
 decltype(kernels::squared_norm) squared_norm;
 decltype(kernels::round_to) round_to;
 // Returns the derivative of soft_cap, given its results.
@@ -54,7 +57,7 @@ at::Tensor soft_cap_slope(const at::Tensor& capped, double softcap);
 namespace on_cpu {
 
 COPUS_COMMON_KERNELS;
-COPUS_PROJECTION_KERNELS;
+COPUS_KERNELS_WITHOUT_GPU;
 decltype(kernels::attention) attention;
 decltype(kernels::attention_backward) attention_backward;
 decltype(kernels::squared_norm) squared_norm;
@@ -74,7 +77,7 @@ decltype(kernels::round_to) round_to;
 }  // namespace on_gpu
 
 #undef COPUS_COMMON_KERNELS
-#undef COPUS_PROJECTION_KERNELS
+#undef COPUS_KERNELS_WITHOUT_GPU
 
 // Attention by cuDNN, in a build that has its headers (kernels_cudnn.cpp). Other builds have a stand-in that accepts no
 // shape.

@@ -186,6 +186,22 @@ void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Ten
   COPUS_CHOOSE(master, signum_)(master, momentum, gradient, step);
 }
 
+void muon_(const at::Tensor& master, const at::Tensor& average, const at::Tensor& direction, const at::Tensor& gradient,
+           const MuonStep& step) {
+  const PartTimer timer(Part::optimizer);
+  COPUS_CHOOSE_WITHOUT_GPU(master, muon_)(master, average, direction, gradient, step);
+}
+
+at::Tensor weighted_sum(const at::Tensor& first, double first_weight, const at::Tensor& second, double second_weight) {
+  return COPUS_CHOOSE_WITHOUT_GPU(first, weighted_sum)(first, first_weight, second, second_weight);
+}
+
+at::Tensor map_singular_values(const at::Tensor& matrix, std::span<const QuinticPolynomial> polynomials,
+                               at::ScalarType dtype) {
+  const PartTimer timer(Part::optimizer);
+  return generic::map_singular_values(matrix, polynomials, dtype);
+}
+
 #undef COPUS_CHOOSE
 #undef COPUS_CHOOSE_WITHOUT_GPU
 

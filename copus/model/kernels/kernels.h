@@ -12,9 +12,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "copus/base/numbers/exact_sum.h"
 #include "copus/description/model_description.h"
+#include "copus/description/muon.h"
 #include "copus/model/adamw_state.h"
 
 namespace copus::kernels {
@@ -210,6 +212,24 @@ struct SignumStep {
 // Updates flat ranges of equal length in place by Signum (Bernstein et al. 2018, arXiv 1802.04434) with decoupled
 // weight decay: momentum = beta momentum + (1 - beta) gradient; master -= lr (sign(momentum) + weight_decay master).
 void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Tensor& gradient, const SignumStep& step);
+
+struct MuonStep {
+  double lr, momentum, weight_decay;
+  double gradient_scale;  // multiplies the gradient first (clipping)
+};
+// Updates flat ranges of equal length in place by Muon with decoupled weight decay, along a direction that is computed
+// already: master -= lr (direction + weight_decay master). Then it zeroes the direction, and adds the gradient to the
+// moving average: average = momentum average + (1 - momentum) gradient.
+void muon_(const at::Tensor& master, const at::Tensor& average, const at::Tensor& direction, const at::Tensor& gradient,
+           const MuonStep& step);
+
+// Returns first_weight * first + second_weight * second for flat tensors of equal length.
+at::Tensor weighted_sum(const at::Tensor& first, double first_weight, const at::Tensor& second, double second_weight);
+
+// Returns, in the dtype of `matrix`, which has two dimensions, the matrix whose singular vectors are those of `matrix`
+// and whose singular values are those of matrix / |matrix| (Frobenius norm) after the polynomials. Computes in `dtype`.
+at::Tensor map_singular_values(const at::Tensor& matrix, std::span<const QuinticPolynomial> polynomials,
+                               at::ScalarType dtype);
 
 inline constexpr int64_t squared_norm_block = 64;
 

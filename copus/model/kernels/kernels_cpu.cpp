@@ -465,6 +465,27 @@ void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Ten
   });
 }
 
+void muon_(const at::Tensor& master, const at::Tensor& average, const at::Tensor& direction, const at::Tensor& gradient,
+           const MuonStep& step) {
+  with_storage_type(master, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    const cpu::Muon<C> arguments{data<C>(master), data<C>(average), data<C>(direction), data<C>(gradient),
+                                 step.lr,         step.momentum,    step.weight_decay,  step.gradient_scale};
+    for_blocks(master, [&](int64_t begin, int64_t end) { cpu::kernels<S>().muon(arguments, begin, end); });
+  });
+}
+
+at::Tensor weighted_sum(const at::Tensor& first, double first_weight, const at::Tensor& second, double second_weight) {
+  at::Tensor sum = empty(first.sizes(), first.scalar_type(), first.device());
+  with_storage_type(first, [&]<class S>(S) {
+    using C = cpu::Compute<S>;
+    const cpu::WeightedSum<C> arguments{data<C>(first), data<C>(second), static_cast<C>(first_weight),
+                                        static_cast<C>(second_weight), data<C>(sum)};
+    for_blocks(first, [&](int64_t begin, int64_t end) { cpu::kernels<S>().weighted_sum(arguments, begin, end); });
+  });
+  return sum;
+}
+
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
   ExactSum sum;
   std::mutex mutex;

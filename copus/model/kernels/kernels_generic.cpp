@@ -555,6 +555,32 @@ void signum_(const at::Tensor& master, const at::Tensor& momentum, const at::Ten
   master.mul_(1 - step.lr * step.weight_decay).add_(at::sign(momentum), -step.lr);
 }
 
+void muon_(const at::Tensor& master, const at::Tensor& average, const at::Tensor& direction, const at::Tensor& gradient,
+           const MuonStep& step) {
+  average.mul_(step.momentum).add_(gradient * step.gradient_scale, 1 - step.momentum);
+  master.mul_(1 - step.lr * step.weight_decay).add_(direction, -step.lr);
+  direction.zero_();
+}
+
+at::Tensor weighted_sum(const at::Tensor& first, double first_weight, const at::Tensor& second, double second_weight) {
+  return (first * first_weight).add_(second, second_weight);
+}
+
+at::Tensor map_singular_values(const at::Tensor& matrix, std::span<const QuinticPolynomial> polynomials,
+                               at::ScalarType dtype) {
+  constexpr double smallest_norm = 1e-30;  // a zero matrix stays zero
+  const bool is_tall = matrix.size(0) > matrix.size(1);
+  at::Tensor x = (matrix / matrix.norm().clamp_min(smallest_norm)).to(dtype);
+  if (is_tall) x = x.t().contiguous();
+  for (const QuinticPolynomial& polynomial : polynomials) {
+    const at::Tensor square = at::mm(x, x.t());
+    const at::Tensor factor = at::addmm(square, square, square, polynomial.b, polynomial.c);
+    x = at::addmm(x, factor, x, polynomial.a, 1);
+  }
+  if (is_tall) x = x.t().contiguous();
+  return x.to(matrix.scalar_type());
+}
+
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
   ExactSum sum;
   for (int64_t from = begin; from < end;) {

@@ -252,9 +252,12 @@ class Regrouping {
       std::byte* const memory = state_.arena->stand_in(all.processes[before]);
       const std::vector<BucketState>& state = stood_in_[before] = state_in(memory, before);
       // Earlier updates were complete before any rank could be lost.
-      if (!update || update->number != state_.at_rest.training.optimizer_steps) continue;
-      make_update(before, state, journal_of(before, memory), *update);
+      if (update && update->number == state_.at_rest.training.optimizer_steps) {
+        make_update(before, state, journal_of(before, memory), *update);
+      }
+      discard_directions(before, state);
     }
+    if (holds()) discard_directions(rank_before(processes_[members_.rank()]), state_.at_rest.mine);
     everyone_.barrier();
     // The gradients are no longer needed, and their memory may serve the new layout.
     for (BucketState& bucket : state_.at_rest.mine) bucket.gradient.reset();
@@ -281,6 +284,13 @@ class Regrouping {
     const std::unique_ptr<Optimizer> optimizer = make_optimizer(parameters, config_.optimizer, state);
     optimizer->set_steps(update.number - 1);
     optimizer->step(update, &journal);
+  }
+
+  // Discards what the rank has prepared for an update that the ranks did not agree on.
+  void discard_directions(int64_t rank, const std::vector<BucketState>& state) const {
+    if (!needs_whole_matrices(config_.optimizer.kind)) return;
+    ParameterStore parameters(config_.model, dtype_, placement_of(rank), state);
+    make_optimizer(parameters, config_.optimizer, state)->discard_directions();
   }
 
   Placement placement_of(int64_t rank) const {

@@ -409,6 +409,7 @@ const std::vector<Case> cases = {
     {{ranks(4, 1, 1), zero_2, bf16}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(2, 1, 1), zero_3}}}},
     {{ranks(2, 1, 2), zero_3, tied}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(1, 2, 1)}}}},
     {{ranks(2, 1, 2), zero_1, signum}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(1, 2, 1)}}, {3, {ranks(1, 1, 3)}}}},
+    {{ranks(2, 1, 2), zero_1, muon}, {{1, {ranks(1, 1, 1)}}, {2, {ranks(1, 2, 1)}}, {3, {ranks(1, 1, 3)}}}},
 };
 
 Story story_of(const RunConfig& config, const Case& one) {

@@ -3,9 +3,13 @@
 
 #include <vector>
 
+#include "copus/model/kernels/kernels.h"
 #include "copus/train/optimizer/optimizer.h"
 
 namespace copus {
+
+// The numbers of one update of AdamW.
+kernels::AdamWStep adamw_step(const OptimizerConfig& config, const WeightUpdate& update, bool decays);
 
 class AdamW final : public Optimizer {
  public:

@@ -34,7 +34,7 @@ OptimizerScalars AdamWRule::after_update(const OptimizerScalars& scalars, double
   return after;
 }
 
-double AdamWRule::rate_factor(const OptimizerScalars& after) const {
+double AdamWRule::adamw_factor(const OptimizerScalars& after) {
   return shrink_ramp_factor(after.find(variance_ratio).value_or(1));
 }
 

@@ -14,7 +14,7 @@ namespace copus {
 // - batch: the batch of the latest update,
 // - beta2 (only with optimizer.scale_beta2): the beta2 of the latest update,
 // - beta2_product (only with optimizer.scale_beta2): the product of beta2 over all updates, for the bias correction.
-class AdamWRule final : public UpdateRule {
+class AdamWRule : public UpdateRule {
  public:
   static constexpr std::string_view batch = "batch", variance_ratio = "variance_ratio";
   static constexpr std::string_view beta2 = "beta2", beta2_product = "beta2_product";
@@ -24,12 +24,23 @@ class AdamWRule final : public UpdateRule {
   std::vector<std::string_view> scalar_names() const override;
   OptimizerScalars begin(double first_batch) const override;
   OptimizerScalars after_update(const OptimizerScalars& scalars, double new_batch) const override;
-  double rate_factor(const OptimizerScalars& after) const override;
+  double rate_factor(const OptimizerScalars& after) const override { return adamw_factor(after); }
+  // The same without a rule.
+  static double adamw_factor(const OptimizerScalars& after);
 
  private:
   double beta2_;
   double reference_batch_;
   bool scales_beta2_;
+};
+
+// AdamW's numbers, for the parameters that AdamW updates.
+class MuonRule final : public AdamWRule {
+ public:
+  using AdamWRule::AdamWRule;
+
+  // Muon keeps no second moments, so only AdamW's share of an update has a factor (adamw_factor).
+  double rate_factor(const OptimizerScalars& /*after*/) const override { return 1; }
 };
 
 }  // namespace copus

@@ -7,6 +7,7 @@
 #include "copus/base/error.h"
 #include "copus/model/kernels/kernels.h"
 #include "copus/train/optimizer/adamw.h"
+#include "copus/train/optimizer/muon.h"
 #include "copus/train/optimizer/signum.h"
 
 namespace copus {
@@ -15,6 +16,10 @@ namespace {
 
 bool decays(const ParameterInfo& info) {
   return info.kind == ParameterKind::embedding || info.kind == ParameterKind::linear;
+}
+
+bool are_updated_alike(const ParameterInfo& one, const ParameterInfo& other) {
+  return decays(one) == decays(other) && is_hidden_matrix(one) == is_hidden_matrix(other);
 }
 
 std::span<std::byte> memory_of(const at::Tensor& flat) {
@@ -44,13 +49,13 @@ Optimizer::Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slot
 }
 
 // Adds the ranges of a bucket that one call may update. A range is one parameter or, if slots may be split at any
-// element, a sequence of adjacent parameters that decay alike. A range includes the padding up to the next parameter,
-// which has no gradient and stays zero.
+// element, a sequence of adjacent parameters that are updated alike. A range includes the padding up to the next
+// parameter, which has no gradient and stays zero.
 void Optimizer::add_update_ranges(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
-  const auto add = [&](int64_t from, int64_t to, bool decay, const Parameter* parameter) {
+  const auto add = [&](int64_t from, int64_t to, const ParameterInfo& info, const Parameter* parameter) {
     const int64_t begin = std::max(from, b.shard_begin), end = std::min(to, b.shard_end);
-    if (begin < end) update_ranges_.push_back({{bucket, begin, end}, decay, parameter});
+    if (begin < end) update_ranges_.push_back({{bucket, begin, end}, decays(info), is_hidden_matrix(info), parameter});
   };
   std::map<int64_t, const Parameter*> by_offset;
   for (const int64_t index : b.parameters) {
@@ -59,17 +64,16 @@ void Optimizer::add_update_ranges(int64_t bucket) {
   }
   for (auto next = by_offset.begin(); next != by_offset.end();) {
     const auto [offset, parameter] = *next;
-    const bool decay = decays(parameter->info);
+    const ParameterInfo& info = parameter->info;
     if (!cuts_anywhere_) {
-      COPUS_CHECK(parameter->box.num_elements() == parameter->info.num_elements() && b.shard_begin == 0 &&
-                      b.shard_end == b.size(),
-                  parameter->info.name, " is split below the optimizer's unit");
-      add(offset, offset + parameter->box.num_elements(), decay, parameter);
+      COPUS_CHECK(parameter->box.num_elements() == info.num_elements() && b.shard_begin == 0 && b.shard_end == b.size(),
+                  info.name, " is split below the optimizer's unit");
+      add(offset, offset + parameter->box.num_elements(), info, parameter);
       ++next;
       continue;
     }
-    while (next != by_offset.end() && decays(next->second->info) == decay) ++next;
-    add(offset, next == by_offset.end() ? b.size() : next->first, decay, nullptr);
+    while (next != by_offset.end() && are_updated_alike(next->second->info, info)) ++next;
+    add(offset, next == by_offset.end() ? b.size() : next->first, info, nullptr);
   }
 }
 
@@ -132,7 +136,8 @@ UpdatedElements Optimizer::elements_of(const UpdateRange& range) const {
                            .master = of_shard(bucket.master),
                            .gradient = of_shard(bucket.gradient_shard),
                            .slots = {},
-                           .decays = range.decays};
+                           .decays = range.decays,
+                           .are_hidden_matrices = range.are_hidden_matrices};
   for (const std::vector<at::Tensor>& slot : tensors_) elements.slots.push_back(of_shard(slot[range.bucket]));
   return elements;
 }
@@ -158,6 +163,8 @@ std::unique_ptr<Optimizer> make_optimizer(ParameterStore& parameters, const Opti
       return std::make_unique<AdamW>(parameters, config, state);
     case OptimizerKind::signum:
       return std::make_unique<Signum>(parameters, config, state);
+    case OptimizerKind::muon:
+      return std::make_unique<Muon>(parameters, config, state);
   }
   fail_check("known optimizer", __FILE__, __LINE__, "");
 }

@@ -28,6 +28,7 @@ struct UpdatedElements {
   at::Tensor master, gradient;
   std::vector<at::Tensor> slots;
   bool decays = false;  // whether weight decay applies: to embeddings and linear weights, not to norms and biases
+  bool are_hidden_matrices = false;  // whether they are parts of hidden matrices only (is_hidden_matrix), or of none
 };
 
 class Optimizer {
@@ -46,6 +47,10 @@ class Optimizer {
   // update.
   void step(const WeightUpdate& update, UpdateJournal* journal = nullptr);
 
+  // Discards the directions of an update that is not made, because the ranks have not agreed on its step. Does nothing
+  // for optimizers that compute an update from single elements.
+  virtual void discard_directions() {}
+
   // Number of updates made so far.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
@@ -57,14 +62,22 @@ class Optimizer {
   const std::vector<at::Tensor>& slot_tensors(size_t index) const { return tensors_.at(index); }
 
  protected:
+  // Calls visit(UpdatedElements) for the elements of hidden matrices that this rank updates.
+  template <class Visit>
+  void for_hidden_matrices(const Visit& visit) const {
+    for (const UpdateRange& range : update_ranges_) {
+      if (range.are_hidden_matrices) visit(elements_of(range));
+    }
+  }
+
   // Uses the slots in `state`, the state of the buckets of `parameters`, and shares their tensors. Keeps a reference to
   // `parameters`.
   Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slots, const std::vector<BucketState>& state);
 
  private:
-  // A range of elements that either all decay or all do not.
+  // A range of elements that are updated alike.
   struct UpdateRange : GradientRange {
-    bool decays;
+    bool decays, are_hidden_matrices;
     const Parameter* parameter;
   };
 

@@ -11,6 +11,8 @@ std::unique_ptr<const UpdateRule> make_update_rule(const JobConfig& config) {
       return std::make_unique<AdamWRule>(config);
     case OptimizerKind::signum:
       return std::make_unique<UpdateRule>();
+    case OptimizerKind::muon:
+      return std::make_unique<MuonRule>(config);
   }
   fail_check("known optimizer", __FILE__, __LINE__, "");
 }

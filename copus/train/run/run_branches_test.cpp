@@ -82,7 +82,8 @@ TEST_F(RunBranches, LeaveTheRunAsItWasInEveryLayout) {
                                                 {ranks(1, 2, 1), sequence_parallel},
                                                 {ranks(1, 1, 2), interleaved, tied},
                                                 {ranks(2, 1, 2), zero_2},
-                                                {ranks(2, 1, 1), signum}};
+                                                {ranks(2, 1, 1), signum},
+                                                {ranks(2, 1, 1), zero_1, muon}};
   for (const std::vector<Change>& changes : all) {
     const RunConfig here = config(changes);
     SCOPED_TRACE(to_string(configuration_of(here)));

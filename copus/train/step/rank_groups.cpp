@@ -41,6 +41,15 @@ std::vector<int64_t> copies_of(const Mesh& mesh, const ParallelStrategy& strateg
   return ranks;
 }
 
+// The data- and tensor-parallel ranks of the rank at these coordinates.
+std::vector<int64_t> stage_of(const Mesh& mesh, const ParallelStrategy& strategy, MeshCoordinates at) {
+  std::vector<int64_t> ranks;
+  for (at.data = 0; at.data < strategy.data_parallel; ++at.data) {
+    for (at.tensor = 0; at.tensor < strategy.tensor_parallel; ++at.tensor) ranks.push_back(mesh.rank(at));
+  }
+  return ranks;
+}
+
 // Lists the distinct Shardings of partial parameters. They are the same on every stage, since every stage has layers.
 std::vector<Sharding> partial_shardings(const ModelDescription& model, const ParallelStrategy& strategy) {
   Placement placement = whole_model(model);
@@ -123,12 +132,24 @@ std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStr
 }
 
 std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& configuration) {
-  return groups_of(config.model, configuration.strategy, configuration.micro_batch * config.train.sequence_length);
+  const ParallelStrategy& strategy = configuration.strategy;
+  GroupList groups;
+  for (GroupUse& use : groups_of(config.model, strategy, configuration.micro_batch * config.train.sequence_length)) {
+    groups.add(std::move(use));
+  }
+  if (needs_whole_matrices(config.optimizer.kind)) {
+    const Mesh mesh(strategy);
+    for (int64_t pipeline = 0; pipeline < strategy.pipeline_parallel; ++pipeline) {
+      groups.add({.ranks = stage_of(mesh, strategy, {.pipeline = pipeline}), .collectives = false, .exchanges = true});
+    }
+  }
+  return groups.take();
 }
 
 RankGroups::RankGroups(World& world, const ParallelStrategy& strategy, StepRecorder& recorder)
     : world_(&world),
       recorder_(&recorder),
+      strategy_(strategy),
       mesh_(strategy),
       here_(coordinates_of(world, mesh_)),
       everyone_(world.everyone(), recorder, "everyone"),
@@ -141,6 +162,8 @@ RankGroups::RankGroups(World& world, const ParallelStrategy& strategy, StepRecor
 Communicator& RankGroups::replicas(const Sharding& sharding) {
   return group(replicas_of(mesh_, here_, sharding), "replicas");
 }
+
+Communicator& RankGroups::stage() { return group(stage_of(mesh_, strategy_, here_), "stage"); }
 
 Communicator& RankGroups::tie() {
   const std::vector<int64_t>& pipeline = pipeline_->ranks();

@@ -20,7 +20,7 @@ namespace copus {
 // `tokens`: tokens of a micro-batch, which determine the size of activations.
 std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy, int64_t tokens);
 
-// Takes the model and the tokens of a micro-batch from the run's configuration.
+// Takes the model, the optimizer and the tokens of a micro-batch from the run's configuration.
 std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& configuration);
 
 class RankGroups {
@@ -41,6 +41,8 @@ class RankGroups {
   Communicator& copies() { return *copies_; }
   Communicator& tensor() { return *tensor_; }
   Communicator& pipeline() { return *pipeline_; }
+  // The data- and tensor-parallel ranks of this pipeline rank, in the order of Mesh.
+  Communicator& stage();
 
   // The tensor-parallel ranks that hold the same part of a parameter as this one.
   Communicator& replicas(const Sharding& sharding);
@@ -54,6 +56,7 @@ class RankGroups {
 
   World* world_;
   StepRecorder* recorder_;
+  ParallelStrategy strategy_;
   Mesh mesh_;
   MeshCoordinates here_;
   std::map<std::vector<int64_t>, std::unique_ptr<RecordedCommunicator>> groups_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "copus/comm/world.h"
@@ -15,6 +16,7 @@
 #include "copus/train/step/gathered_weights.h"
 #include "copus/train/step/gradient_probe.h"
 #include "copus/train/step/gradient_reduction.h"
+#include "copus/train/step/orthogonalization.h"
 #include "copus/train/step/pipeline_executor.h"
 #include "copus/train/step/rank_groups.h"
 
@@ -37,6 +39,10 @@ class RankModel {
 
   // Publishes changed master weights as the compute weights of all data-parallel ranks, all of which call it.
   void publish_weights();
+  // Computes the part of the next update that needs whole matrices, if the optimizer has one. `squared_norm`: this
+  // rank's part of the squared norm of the gradient, which is clipped to clip_norm. Every rank calls it.
+  void prepare_update(const ExactSum& squared_norm, double clip_norm);
+
   // Like publish_weights(), if this rank has already derived its compute weights from its master weights.
   void gather_weights();
 
@@ -47,6 +53,7 @@ class RankModel {
   GradientProbe probe;
   GradientReduction reduction;
   const std::unique_ptr<Optimizer> optimizer;
+  std::optional<Orthogonalization> orthogonalization;  // only for optimizers that need whole matrices
 };
 
 }  // namespace copus

@@ -123,6 +123,14 @@ void agree_on_time(StepAgreement& agreement, Communicator& everyone) {
   agreement.seconds = agreement.now - agreement.begin;
 }
 
+double agree_on_squared_norm(const ExactSum& mine, Communicator& everyone) {
+  std::vector<int64_t> words;
+  append(words, mine);
+  everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
+  std::span<const int64_t> rest = words;
+  return take_sum(rest).value();
+}
+
 StopReason agree_on_stop(StopReason reason, Communicator& everyone) {
   int64_t word = to_word(reason, everyone.rank());
   everyone.all_reduce(&word, 1, DataType::int64);

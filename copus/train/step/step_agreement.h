@@ -54,6 +54,10 @@ struct StepAgreement {
 StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone);
 void agree_on_time(StepAgreement& agreement, Communicator& everyone);
 
+// Returns the squared norm of the whole gradient, given this rank's part. Only for optimizers that need it before the
+// ranks agree on the step. Every rank calls it.
+double agree_on_squared_norm(const ExactSum& mine, Communicator& everyone);
+
 // Returns the reason to stop that counts for all ranks: that of any rank that received a signal, otherwise rank 0's.
 StopReason agree_on_stop(StopReason reason, Communicator& everyone);
 

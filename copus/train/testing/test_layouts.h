@@ -55,6 +55,7 @@ inline const Change zero_1 = zero(1), zero_2 = zero(2), zero_3 = zero(3), zero_3
 inline const Change sequence_parallel = [](RunConfig& config) { config.parallel.sequence_parallel = true; };
 inline const Change tied = [](RunConfig& config) { config.model.tie_word_embeddings = true; };
 inline const Change signum = [](RunConfig& config) { config.optimizer.kind = OptimizerKind::signum; };
+inline const Change muon = [](RunConfig& config) { config.optimizer.kind = OptimizerKind::muon; };
 inline const Change biases = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen2;
   config.model.qkv_bias = true;

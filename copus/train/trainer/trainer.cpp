@@ -397,6 +397,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   // Only here does the host wait for a GPU. Every rank must do so before the ranks agree. The norm is the last of the
   // device's work, so all earlier work is done as well.
   report.squared_norm = model_->optimizer->squared_gradient_norm();
+  model_->prepare_update(report.squared_norm, config_.train.clip_norm);
   report.small_squared_norms = gradients.small_squared_norms;
   report.small_squared_norms.add(model_->probe.take());
   if (model_->groups.here().tensor == 0) {

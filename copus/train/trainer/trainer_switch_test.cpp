@@ -29,6 +29,7 @@ TEST_F(TrainerSwitch, WhereOnlyTheOrderOfWorkChangesTheRunIsBitwiseTheSame) {
                                           {ranks(2, 1, 2), messages},
                                           {ranks(2, 1, 2), scaled},
                                           {ranks(2, 1, 2), signum},
+                                          {ranks(2, 1, 2), muon},
                                           {ranks(2, 2, 2), tied, bf16},
                                           {ranks(1, 1, 1), recompute(Recompute::full)}}) {
     const RunConfig begin = config(join(base, {micro_batch(2)}));

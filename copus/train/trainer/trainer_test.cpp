@@ -158,7 +158,7 @@ TEST_F(TrainerTest, MicroBatchesAddUpToTheGlobalBatch) {
 }
 
 TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
-  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::signum}) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::signum, OptimizerKind::muon}) {
     SCOPED_TRACE(to_string(kind));
     config_.optimizer.kind = kind;
     const Dataset dataset = open_data();
@@ -203,6 +203,8 @@ TEST_F(TrainerTest, RefusesACheckpointOfAnotherOptimizer) {
               ThrowsMessage<UserError>(HasSubstr("it was written with optimizer.kind = adamw, and now it is signum")));
   EXPECT_THAT([&] { resume(OptimizerKind::signum, OptimizerKind::adamw); },
               ThrowsMessage<UserError>(HasSubstr("it was written with optimizer.kind = signum, and now it is adamw")));
+  EXPECT_THAT([&] { resume(OptimizerKind::adamw, OptimizerKind::muon); },
+              ThrowsMessage<UserError>(HasSubstr("it was written with optimizer.kind = adamw, and now it is muon")));
 }
 
 TEST_F(TrainerTest, TheNoiseScaleIsMeasuredFromTheNextStepOnWhenItIsSwitchedOn) {
