@@ -139,6 +139,7 @@ struct NoiseScaleConfig {
   bool enabled = true;
   double window_samples = 2048;  // a step's weight in the averages is 1/e after this many samples, at least 32 steps
   int64_t split_interval = 8;    // interval, in steps, of splitting a step that is one micro-batch in two
+  int64_t dual_interval = 0;     // interval, in steps, of measuring noise in dual norms; 0: never
   double calibration = 2.0;      // critical batch / noise scale, unless measured or bounded by the number of updates
   std::vector<MeasuredCriticalBatch> critical_batches = {};  // if there are any, they replace `calibration`
   double critical_updates = 0;  // updates that a run needs, in any batch, to get as far again; 0: no bound

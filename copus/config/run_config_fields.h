@@ -292,6 +292,7 @@ void visit_noise_scale(Job& job, Visitor& visitor) {
   visitor.field("enabled", job.noise_scale.enabled);
   visitor.field("window_samples", job.noise_scale.window_samples, window_of_samples);
   visitor.field("split_interval", job.noise_scale.split_interval, at_least_one);
+  visitor.field("dual_interval", job.noise_scale.dual_interval, at_least_zero);
   visitor.calibration("calibration", job.noise_scale);
   visitor.field("critical_updates", job.noise_scale.critical_updates, amount_or_zero);
 }

@@ -72,6 +72,7 @@ class RandomConfigs {
     config.noise_scale.enabled = coin();
     config.noise_scale.window_samples = 1 + positive();
     config.noise_scale.split_interval = whole(1, 1000);
+    config.noise_scale.dual_interval = whole(0, 1000);
     if (coin()) {
       config.noise_scale.calibration = positive();
     } else {

@@ -25,6 +25,19 @@ void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepR
   record.goodput = batch / record.step_seconds * *record.statistical_efficiency;
 }
 
+void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectral, StepRecord& record) {
+  if (const std::optional<DualNoiseScale> scale = dual_noise_scale(sign)) {
+    record.sign_noise_scale = scale->value;
+    record.sign_noise_scale_low = scale->low;
+    record.sign_noise_scale_high = scale->high;
+  }
+  if (const std::optional<DualNoiseScale> scale = dual_noise_scale(spectral)) {
+    record.spectral_noise_scale = scale->value;
+    record.spectral_noise_scale_low = scale->low;
+    record.spectral_noise_scale_high = scale->high;
+  }
+}
+
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config) {
   const EvaluateConfig& evaluate = config.evaluate;
   if (evaluate.interval > 0 && record.step % evaluate.interval == 0) return true;

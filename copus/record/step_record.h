@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/config/run_config.h"
+#include "copus/statistics/dual_noise.h"
 #include "copus/statistics/noise_scale.h"
 
 namespace copus {
@@ -56,6 +57,9 @@ struct StepRecord {
   std::optional<double> noise_scale_low;  // only the lower end is known
   std::optional<double> noise_scale_high;
   std::optional<double> noise_scale_tokens;
+  // The same in the dual norms of sign descent and of Muon (statistics/dual_noise.h), on steps that measure them.
+  std::optional<double> sign_noise_scale, sign_noise_scale_low, sign_noise_scale_high;
+  std::optional<double> spectral_noise_scale, spectral_noise_scale_low, spectral_noise_scale_high;
   std::optional<double> critical_batch;          // in samples
   std::optional<double> statistical_efficiency;  // of global_batch, relative to a batch of one sample; in (0, 1]
   std::optional<double> goodput;                 // samples/s, where a sample in a batch of one counts as one
@@ -78,6 +82,9 @@ struct StepRecord {
 // Adds the noise scale, critical batch, statistical efficiency and Goodput, from the averages after the step, to its
 // record.
 void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepRecord& record);
+
+// Adds the noise scales in dual norms to the record of a step that measured them.
+void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectral, StepRecord& record);
 
 // Returns whether the held-out loss is evaluated after the step. It is every evaluate.interval steps, and whenever the
 // consumed tokens pass a multiple of evaluate.interval_tokens.

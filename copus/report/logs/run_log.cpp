@@ -47,6 +47,12 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("noise_scale_low", record.noise_scale_low, json_not_negative);
   visit("noise_scale_high", record.noise_scale_high, json_not_negative);
   visit("noise_scale_tokens", record.noise_scale_tokens);
+  visit("sign_noise_scale", record.sign_noise_scale, json_not_negative);
+  visit("sign_noise_scale_low", record.sign_noise_scale_low, json_not_negative);
+  visit("sign_noise_scale_high", record.sign_noise_scale_high, json_not_negative);
+  visit("spectral_noise_scale", record.spectral_noise_scale, json_not_negative);
+  visit("spectral_noise_scale_low", record.spectral_noise_scale_low, json_not_negative);
+  visit("spectral_noise_scale_high", record.spectral_noise_scale_high, json_not_negative);
   visit("critical_batch", record.critical_batch);
   visit("statistical_efficiency", record.statistical_efficiency);
   visit("goodput", record.goodput);

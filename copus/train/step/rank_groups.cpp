@@ -131,13 +131,17 @@ std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStr
   return groups.take();
 }
 
+bool exchanges_matrices(const RunConfig& config) {
+  return needs_whole_matrices(config.optimizer.kind) || config.noise_scale.dual_interval > 0;
+}
+
 std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   GroupList groups;
   for (GroupUse& use : groups_of(config.model, strategy, configuration.micro_batch * config.train.sequence_length)) {
     groups.add(std::move(use));
   }
-  if (needs_whole_matrices(config.optimizer.kind)) {
+  if (exchanges_matrices(config)) {
     const Mesh mesh(strategy);
     for (int64_t pipeline = 0; pipeline < strategy.pipeline_parallel; ++pipeline) {
       groups.add({.ranks = stage_of(mesh, strategy, {.pipeline = pipeline}), .collectives = false, .exchanges = true});

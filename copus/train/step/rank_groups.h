@@ -20,7 +20,10 @@ namespace copus {
 // `tokens`: tokens of a micro-batch, which determine the size of activations.
 std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy, int64_t tokens);
 
-// Takes the model, the optimizer and the tokens of a micro-batch from the run's configuration.
+// Whether the data- and tensor-parallel ranks of a pipeline rank exchange parts of matrices (MatrixExchange).
+bool exchanges_matrices(const RunConfig& config);
+
+// Takes the model, the exchange of matrices and the tokens of a micro-batch from the run's configuration.
 std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& configuration);
 
 class RankGroups {

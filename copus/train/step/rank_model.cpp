@@ -16,16 +16,29 @@ RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, 
       executor(parameters, groups, weights),
       probe(parameters, groups, recorder),
       reduction(parameters, groups, probe),
-      optimizer(make_optimizer(parameters, config.optimizer, state)) {
+      optimizer(make_optimizer(parameters, config.optimizer, state)),
+      dual_interval_(config.noise_scale.dual_interval),
+      clip_norm_(config.train.clip_norm) {
+  if (exchanges_matrices(config)) exchange_.emplace(parameters, groups);
   if (needs_whole_matrices(config.optimizer.kind)) {
-    orthogonalization.emplace(parameters, config.optimizer, *optimizer, groups);
+    orthogonalization_.emplace(parameters, config.optimizer, *optimizer, *exchange_);
   }
+  if (dual_interval_ > 0) dual_.emplace(parameters, config.optimizer, *optimizer, *exchange_);
 }
 
-void RankModel::prepare_update(const ExactSum& squared_norm, double clip_norm) {
-  if (!orthogonalization) return;
-  const double norm = std::sqrt(agree_on_squared_norm(squared_norm, groups.everyone()));
-  if (std::isfinite(norm)) orthogonalization->run(clip_factor(norm, clip_norm));
+std::optional<DualNormsOfStep> RankModel::prepare_update(const ExactSum& squared_norm, int64_t step) {
+  const bool is_measured = dual_ && step % dual_interval_ == 0 && optimizer->steps() > 0;
+  if (!orthogonalization_ && !is_measured) return std::nullopt;
+  const double norm = std::sqrt(agree_on_sums({&squared_norm, 1}, groups.everyone()).front());
+  if (!std::isfinite(norm)) return std::nullopt;
+  const double factor = clip_factor(norm, clip_norm_);
+  std::optional<DualNormsOfStep> measured;
+  if (is_measured) {
+    const std::vector<double> sums = agree_on_sums(dual_->measure(step / dual_interval_, factor), groups.everyone());
+    measured = {.sign = {.noise = sums[0], .signal = sums[1]}, .spectral = {.noise = sums[2], .signal = sums[3]}};
+  }
+  if (orthogonalization_) orthogonalization_->run(factor);
+  return measured;
 }
 
 void RankModel::publish_weights() {

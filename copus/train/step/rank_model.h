@@ -13,9 +13,11 @@
 #include "copus/model/memory/state_memory.h"
 #include "copus/train/optimizer/optimizer.h"
 #include "copus/train/recording/step_recorder.h"
+#include "copus/train/step/dual_norms.h"
 #include "copus/train/step/gathered_weights.h"
 #include "copus/train/step/gradient_probe.h"
 #include "copus/train/step/gradient_reduction.h"
+#include "copus/train/step/matrix_exchange.h"
 #include "copus/train/step/orthogonalization.h"
 #include "copus/train/step/pipeline_executor.h"
 #include "copus/train/step/rank_groups.h"
@@ -39,9 +41,10 @@ class RankModel {
 
   // Publishes changed master weights as the compute weights of all data-parallel ranks, all of which call it.
   void publish_weights();
-  // Computes the part of the next update that needs whole matrices, if the optimizer has one. `squared_norm`: this
-  // rank's part of the squared norm of the gradient, which is clipped to clip_norm. Every rank calls it.
-  void prepare_update(const ExactSum& squared_norm, double clip_norm);
+  // Computes what needs whole matrices before the ranks agree on step `step` (from 1): the directions of the update, if
+  // the optimizer has any, and norms that the step measures, which it returns. `squared_norm`: this rank's part of the
+  // squared norm of the gradient. Every rank calls it.
+  std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, int64_t step);
 
   // Like publish_weights(), if this rank has already derived its compute weights from its master weights.
   void gather_weights();
@@ -53,7 +56,13 @@ class RankModel {
   GradientProbe probe;
   GradientReduction reduction;
   const std::unique_ptr<Optimizer> optimizer;
-  std::optional<Orthogonalization> orthogonalization;  // only for optimizers that need whole matrices
+
+ private:
+  std::optional<MatrixExchange> exchange_;              // if exchanges_matrices()
+  std::optional<Orthogonalization> orthogonalization_;  // for optimizers that need whole matrices
+  std::optional<DualMeasurement> dual_;                 // if noise in dual norms is measured
+  const int64_t dual_interval_;
+  const double clip_norm_;
 };
 
 }  // namespace copus

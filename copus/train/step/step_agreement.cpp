@@ -123,12 +123,13 @@ void agree_on_time(StepAgreement& agreement, Communicator& everyone) {
   agreement.seconds = agreement.now - agreement.begin;
 }
 
-double agree_on_squared_norm(const ExactSum& mine, Communicator& everyone) {
+std::vector<double> agree_on_sums(std::span<const ExactSum> mine, Communicator& everyone) {
   std::vector<int64_t> words;
-  append(words, mine);
+  for (const ExactSum& sum : mine) append(words, sum);
   everyone.all_reduce(words.data(), std::ssize(words), DataType::int64);
-  std::span<const int64_t> rest = words;
-  return take_sum(rest).value();
+  std::vector<double> values;
+  for (std::span<const int64_t> rest = words; !rest.empty();) values.push_back(take_sum(rest).value());
+  return values;
 }
 
 StopReason agree_on_stop(StopReason reason, Communicator& everyone) {

@@ -5,12 +5,14 @@
 
 #include <cmath>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "copus/base/numbers/exact_sum.h"
 #include "copus/comm/world.h"
 #include "copus/orchestrator/observation.h"
+#include "copus/train/step/dual_norms.h"
 #include "copus/train/step/obstacle.h"
 #include "copus/train/step/stop_request.h"
 
@@ -41,6 +43,7 @@ struct StepAgreement {
   double seconds = 0;            // from begin until `now`
   std::optional<SwitchIntent> intent;
   std::optional<double> rate_factor;
+  std::optional<DualNormsOfStep> dual;  // if the step measures them
 
   double gradient_norm() const { return std::sqrt(squared_norm); }
   bool lacks_loss() const { return loss_tokens == 0; }
@@ -54,9 +57,8 @@ struct StepAgreement {
 StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone);
 void agree_on_time(StepAgreement& agreement, Communicator& everyone);
 
-// Returns the squared norm of the whole gradient, given this rank's part. Only for optimizers that need it before the
-// ranks agree on the step. Every rank calls it.
-double agree_on_squared_norm(const ExactSum& mine, Communicator& everyone);
+// Returns each sum over all ranks, given this rank's part of it. Every rank calls it.
+std::vector<double> agree_on_sums(std::span<const ExactSum> mine, Communicator& everyone);
 
 // Returns the reason to stop that counts for all ranks: that of any rank that received a signal, otherwise rank 0's.
 StopReason agree_on_stop(StopReason reason, Communicator& everyone);

@@ -60,6 +60,7 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
     state.optimizer = update->scalars;
     state.skipped_in_a_row = 0;
     if (measures_noise) norms = observe_noise(agreed, state);
+    observe_dual(agreed, state);
   } else if (agreed.lacks_loss()) {
     if (measures_noise) state.observed_samples += state.configuration.global_batch;  // they carry no noise information
   } else {
@@ -70,6 +71,17 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
   state.consumed_tokens += tokens_per_step(state);
   state.elapsed_seconds += agreed.seconds;
   return record_of(agreed, lr, norms, measures_noise, state);
+}
+
+void StepCompletion::observe_dual(const StepAgreement& agreed, TrainingState& state) const {
+  if (!agreed.dual) return;
+  // The measurement compared the gradient with the average before this step's update.
+  const double variance = variance_of_average(average_decay(config_.optimizer), state.optimizer_steps - 1);
+  const auto add = [&](DualNoiseAverage& average, const DualNorms& norms) {
+    average = observe(average, {norms.noise, norms.signal, batch_of(state), variance});
+  };
+  add(state.sign_noise, agreed.dual->sign);
+  add(state.spectral_noise, agreed.dual->spectral);
 }
 
 void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) {
@@ -115,6 +127,7 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
     record.small_batch_squared_norm = norms->small_squared_norm;
   }
   if (measures_noise) add_noise_scale(config_, state.noise_average, record);
+  if (agreed.dual) add_dual_noise(state.sign_noise, state.spectral_noise, record);
   return record;
 }
 

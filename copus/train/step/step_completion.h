@@ -53,6 +53,7 @@ class StepCompletion {
   double learning_rate(const StepAgreement& agreed, const TrainingState& state, double optimizer_factor) const;
   WeightUpdate next_update(const StepAgreement& agreed, const TrainingState& state) const;
   std::optional<NormObservation> observe_noise(const StepAgreement& agreed, TrainingState& state) const;
+  void observe_dual(const StepAgreement& agreed, TrainingState& state) const;
   static void skip(const StepAgreement& agreed, double learning_rate, TrainingState& state);
   StepRecord record_of(const StepAgreement& agreed, double learning_rate, const std::optional<NormObservation>& norms,
                        bool measures_noise, const TrainingState& state) const;

@@ -34,6 +34,13 @@ void for_each_field(State& state, Visit visit) {
 
 constexpr const char* noise_average = "noise_average";
 
+// Calls visit(name, average) for the averages in dual norms.
+template <class State, class Visit>
+void for_each_dual_average(State& state, Visit visit) {
+  visit("sign_noise", state.sign_noise);
+  visit("spectral_noise", state.spectral_noise);
+}
+
 // Each reads a value of its type, and returns whether it was one. Integers are counts, from 0 on.
 bool read_value(const nlohmann::json& json, int64_t& value) {
   const std::optional<int64_t> integer = integer_of(json);
@@ -68,6 +75,9 @@ std::string to_json(const TrainingState& state) {
   for_each_field(state, [&](const char* name, const auto& field) { json[name] = field; });
   visit_noise_average(state.noise_average,
                       [&](const char* name, const auto& field, NoiseSum) { json[noise_average][name] = field; });
+  for_each_dual_average(state, [&](const char* name, const DualNoiseAverage& average) {
+    visit_dual_noise_average(average, [&](const char* member, double value) { json[name][member] = value; });
+  });
   nlohmann::ordered_json& scalars = json[optimizer_name] = nlohmann::ordered_json::object();
   for (const OptimizerScalars::Scalar& scalar : state.optimizer.all())
     scalars[std::string(scalar.name())] = scalar.value();
@@ -100,6 +110,12 @@ TrainingState parse_training_state(std::string_view json_text, const std::string
   if (average == json.end()) refuse(noise_average);
   visit_noise_average(state.noise_average,
                       [&](const char* name, auto& field, NoiseSum) { read(*average, name, field); });
+  for_each_dual_average(state, [&](const char* name, DualNoiseAverage& dual) {
+    const auto object = json.find(name);
+    if (object == json.end()) refuse(name);
+    visit_dual_noise_average(dual, [&](const char* member, double& value) { read(*object, member, value); });
+    unknown.erase(name);
+  });
   const auto optimizer = json.find(optimizer_name);
   if (optimizer == json.end() || !optimizer->is_object()) refuse(optimizer_name);
   for (const auto& [name, value] : optimizer->items()) {

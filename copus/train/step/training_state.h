@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "copus/description/parallel_strategy.h"
+#include "copus/statistics/dual_noise.h"
 #include "copus/statistics/noise_scale.h"
 #include "copus/train/optimizer/optimizer_scalars.h"
 
@@ -26,9 +27,10 @@ struct TrainingState {
   bool byte_tokens = false;      // tokens are bytes of text
   // Identifies the data. A resumed run must see the same data unless the user asks for others.
   std::string data_fingerprint;
-  int64_t data_begin = 0;            // consumed_samples when the run began to read these data
-  std::string held_out_fingerprint;  // identifies what an evaluation reads
-  NoiseAverage noise_average;        // of the steps so far; per sample, so it holds for any batch and layout
+  int64_t data_begin = 0;                       // consumed_samples when the run began to read these data
+  std::string held_out_fingerprint;             // identifies what an evaluation reads
+  NoiseAverage noise_average;                   // of the steps so far; per sample, so it holds for any batch and layout
+  DualNoiseAverage sign_noise, spectral_noise;  // if noise in dual norms is measured
   // Value of consumed_samples - skipped_samples after the latest step whose norms were observed.
   int64_t observed_samples = 0;
   Configuration configuration;  // that the run was in
@@ -41,7 +43,7 @@ struct TrainingState {
   bool operator==(const TrainingState&) const = default;
 };
 
-// Writes one JSON object with a member for each field; noise_average and optimizer are objects within it. Numbers read
+// Writes one JSON object with a member for each field; noise averages and optimizer are objects within it. Numbers read
 // back to the same bits.
 std::string to_json(const TrainingState& state);
 

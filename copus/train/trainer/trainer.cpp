@@ -397,7 +397,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   // Only here does the host wait for a GPU. Every rank must do so before the ranks agree. The norm is the last of the
   // device's work, so all earlier work is done as well.
   report.squared_norm = model_->optimizer->squared_gradient_norm();
-  model_->prepare_update(report.squared_norm, config_.train.clip_norm);
+  const std::optional<DualNormsOfStep> dual = model_->prepare_update(report.squared_norm, state_.step + 1);
   report.small_squared_norms = gradients.small_squared_norms;
   report.small_squared_norms.add(model_->probe.take());
   if (model_->groups.here().tensor == 0) {
@@ -410,6 +410,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   report.intent = announced_;
   report.rate_factor = std::exchange(announced_rate_factor_, std::nullopt);
   StepAgreement agreed = agree_on_numbers(report, model_->groups.everyone());
+  agreed.dual = dual;
   agreed.loss_tokens = loss_tokens;
   agreed.loss /= static_cast<double>(loss_tokens);  // without tokens there is no mean: NaN
   if (survives_) survives_->decided = {state_.step + 1, agreed};

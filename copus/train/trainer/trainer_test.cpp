@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -161,6 +162,7 @@ TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
   for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::signum, OptimizerKind::muon}) {
     SCOPED_TRACE(to_string(kind));
     config_.optimizer.kind = kind;
+    config_.noise_scale.dual_interval = 2;
     const Dataset dataset = open_data();
     Trainer uninterrupted(config_, dataset, test_device(), *world_);
     std::vector<StepRecord> expected;
@@ -183,8 +185,14 @@ TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
       EXPECT_EQ(record.small_batch_squared_norm, expected[step].small_batch_squared_norm) << step;
       EXPECT_EQ(record.noise_scale, expected[step].noise_scale) << step;
       EXPECT_EQ(record.noise_scale_low, expected[step].noise_scale_low) << step;
+      EXPECT_EQ(record.sign_noise_scale, expected[step].sign_noise_scale) << step;
+      EXPECT_EQ(record.spectral_noise_scale_low, expected[step].spectral_noise_scale_low) << step;
     }
     EXPECT_TRUE(expected.back().noise_scale.has_value());
+    const auto measures_dual_norms = [](const StepRecord& record) {
+      return record.sign_noise_scale_low && record.spectral_noise_scale_low;
+    };
+    EXPECT_TRUE(std::ranges::any_of(expected, measures_dual_norms));
     EXPECT_EQ(weights_of(second), weights_of(uninterrupted));
   }
 }

@@ -1,0 +1,74 @@
+#include "copus/train/step/dual_norms.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "copus/description/muon.h"
+#include "copus/model/kernels/kernels.h"
+
+namespace copus {
+
+namespace {
+
+// Returns the sum of the products of two matrices' elements.
+double inner_product(const at::Tensor& one, const at::Tensor& other) {
+  return one.mul(other).sum(at::kDouble).item<double>();
+}
+
+// Returns the matrix with the same singular vectors and singular values of 1, except for values that are tiny beside
+// the largest.
+at::Tensor orthogonal_factor(const at::Tensor& matrix) {
+  constexpr int64_t steps = 12;
+  return kernels::map_singular_values(matrix, newton_schulz_polynomials(NewtonSchulz::polar_express, steps),
+                                      matrix.scalar_type());
+}
+
+}  // namespace
+
+double average_decay(const OptimizerConfig& config) {
+  return config.kind == OptimizerKind::muon ? config.muon.momentum : config.beta1;
+}
+
+DualMeasurement::DualMeasurement(const ParameterStore& parameters, const OptimizerConfig& config,
+                                 const Optimizer& optimizer, MatrixExchange& exchange)
+    : parameters_(parameters), decay_(average_decay(config)), optimizer_(optimizer), exchange_(exchange) {
+  std::map<std::string, int64_t> indices;
+  for (const ParameterInfo& parameter : list_parameters(parameters.model())) {
+    if (is_hidden_matrix(parameter)) indices.emplace(parameter.name, std::ssize(indices));
+  }
+  for (const SharedMatrix& matrix : exchange.matrices()) {
+    index_in_model_.push_back(indices.at(matrix.parameter.name));
+  }
+  groups_ = std::max<int64_t>(1, std::ssize(indices) / matrices_at_once);
+}
+
+std::array<ExactSum, 4> DualMeasurement::measure(int64_t number, double gradient_factor) {
+  std::vector<const SharedMatrix*> matrices;
+  for (size_t i = 0; i < index_in_model_.size(); ++i) {
+    if (index_in_model_[i] % groups_ == number % groups_) matrices.push_back(&exchange_.matrices()[i]);
+  }
+  const double correction = 1 / (1 - std::pow(decay_, optimizer_.steps()));
+  const auto average_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {
+    return exchange_.view(optimizer_.slot_tensors(0)[matrix.bucket], matrix, part).contiguous();
+  };
+  const auto gradient_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {
+    return exchange_.view(parameters_.buckets()[matrix.bucket].gradient_shard, matrix, part).contiguous();
+  };
+  std::array<ExactSum, 4> sums;
+  for (const MatrixExchange::Round& round : exchange_.rounds_of(matrices)) {
+    at::Tensor average = exchange_.gather(round, average_of), gradient = exchange_.gather(round, gradient_of);
+    if (!average.defined()) continue;
+    average.mul_(correction);
+    gradient.mul_(gradient_factor);
+    const at::Tensor noise = gradient.sub(average);
+    const std::array values = {inner_product(noise, noise.sign()), inner_product(gradient, average.sign()),
+                               inner_product(noise, orthogonal_factor(noise)),
+                               inner_product(gradient, orthogonal_factor(average))};
+    for (size_t i = 0; i < values.size(); ++i) sums[i].add(values[i]);
+  }
+  return sums;
+}
+
+}  // namespace copus

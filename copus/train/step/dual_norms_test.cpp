@@ -1,0 +1,94 @@
+// Compares measured norms with singular values by another method, and between layouts.
+#include "copus/train/step/dual_norms.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "copus/train/testing/given_gradients.h"
+
+namespace copus {
+namespace {
+
+using namespace given_gradients;
+
+constexpr double given_factor = 0.5;  // on the gradients, as clipping
+
+// The measurement before the fourth update of every rank of a layout.
+std::vector<double> measure(const RunConfig& config, at::ScalarType dtype, const ParallelStrategy& strategy,
+                            int64_t number) {
+  std::vector<double> values;
+  update_every_rank(config, dtype, strategy, [&](Rank& rank) {
+    set_gradients(rank.parameters, num_steps);
+    DualMeasurement measurement(rank.parameters, config.optimizer, rank.optimizer, rank.exchange);
+    const std::vector<double> agreed = agree_on_sums(measurement.measure(number, given_factor), rank.groups.everyone());
+    if (rank.groups.everyone().rank() == 0) values = agreed;
+  });
+  return values;
+}
+
+// The same for a list of parameters, by definition.
+std::vector<double> expected(const RunConfig& config, const std::vector<ParameterInfo>& parameters) {
+  std::vector<double> sums(4);
+  for (const ParameterInfo& parameter : parameters) {
+    at::Tensor average = at::zeros(parameter.shape, at::kDouble);
+    double weights = 0;
+    for (int64_t step = 0; step < num_steps; ++step) {
+      const double weight = std::pow(config.optimizer.muon.momentum, num_steps - 1 - step);
+      average = average + weight * gradient_of(parameter, step);
+      weights += weight;
+    }
+    average = average / weights;
+    const at::Tensor gradient = given_factor * gradient_of(parameter, num_steps), noise = gradient - average;
+    const auto [u, s, v] = at::linalg_svd(average, /*full_matrices=*/false);
+    sums[0] += noise.abs().sum().item<double>();
+    sums[1] += (gradient * average.sign()).sum().item<double>();
+    sums[2] += at::linalg_svdvals(noise).sum().item<double>();
+    sums[3] += (gradient * u.matmul(v)).sum().item<double>();
+  }
+  return sums;
+}
+
+std::vector<ParameterInfo> hidden_matrices(const ModelDescription& model) {
+  std::vector<ParameterInfo> matrices;
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    if (is_hidden_matrix(parameter)) matrices.push_back(parameter);
+  }
+  return matrices;
+}
+
+// The tolerance is that of twelve Newton-Schulz steps, which leave singular values near zero below 1.
+TEST(DualMeasurement, MatchesSingularValues) {
+  RunConfig config = small_run_by_muon();
+  config.train.clip_norm = 0;
+  const std::vector<double> right = expected(config, hidden_matrices(config.model));
+  const std::vector<double> measured = measure(config, at::kDouble, {}, 0);
+  for (size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-4) << i;
+}
+
+TEST(DualMeasurement, MeasuresOtherMatricesInTurn) {
+  RunConfig config = small_run_by_muon();
+  config.train.clip_norm = 0;
+  config.model.num_layers = 9;  // 63 matrices: three groups of 21
+  const std::vector<ParameterInfo> all = hidden_matrices(config.model);
+  for (const int64_t number : {0, 1, 2, 3}) {
+    std::vector<ParameterInfo> some;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (static_cast<int64_t>(i) % 3 == number % 3) some.push_back(all[i]);
+    }
+    EXPECT_NEAR(measure(config, at::kDouble, {}, number)[0] / expected(config, some)[0], 1, 1e-9) << number;
+  }
+}
+
+TEST(DualMeasurement, IsTheSameToTheBitInEveryLayout) {
+  const RunConfig config = small_run_by_muon();
+  const std::vector<double> alone = measure(config, at::kFloat, {}, 0);
+  for (const ParallelStrategy& strategy : sharing_layouts) {
+    EXPECT_EQ(measure(config, at::kFloat, strategy, 0), alone) << to_string(strategy);
+  }
+}
+
+}  // namespace
+}  // namespace copus
