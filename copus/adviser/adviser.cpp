@@ -255,8 +255,8 @@ StepRecord Adviser::record_of(const AdvisedStep& step) const {
   return record;
 }
 
-// Makes the first measurement of a step time in the same way as StepTimeLearner. The predictions for other batches are
-// based on it.
+// Measures the first step time in the same way as StepTimeLearner, then begins the controller. Predictions for other
+// batches are based on this measurement.
 void Adviser::begin_once_measured(const StepRecord& record) {
   if (record.skipped()) return;
   seconds_.push_back(record.step_seconds);
