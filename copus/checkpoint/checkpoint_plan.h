@@ -59,9 +59,9 @@ struct CheckpointLimits {
   int64_t bytes_per_writer = int64_t{16} << 20;
 };
 
-// Assigns the tensors to writers, the largest first. Each goes to a writer that holds it, unless the writer would get
-// more than an equal part of all bytes; then it goes to the writer with the fewest bytes. So no rank writes more than
-// an equal part plus one tensor.
+// Assigns the tensors to writers, the largest first. A tensor goes to a writer that holds it, unless this writer would
+// get more than an equal part of all bytes. Then the tensor goes to the writer with the fewest bytes. So no rank writes
+// more than an equal part plus one tensor.
 CheckpointPlan plan_checkpoint(std::vector<CheckpointTensor> tensors, int64_t num_ranks,
                                const CheckpointLimits& limits = {});
 

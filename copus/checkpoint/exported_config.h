@@ -1,5 +1,5 @@
-// The JSON files of an exported model. They describe the model. They also repeat entries of the original files that
-// Copus does not use, such as the ids of special tokens.
+// Makes the JSON files of an exported model. They describe the model. They also repeat entries of the original files
+// that Copus does not use, such as the ids of special tokens.
 #pragma once
 
 #include <map>
