@@ -1,6 +1,6 @@
 // Makes the schedules. The four kinds share one pattern: forward passes to warm up, then forward and backward passes in
-// turn, then the remaining backward passes. They differ in the number of warm-up passes, and in how much later than B a
-// micro-batch's W runs.
+// turn, then the remaining backward passes. They differ in the number of warm-up passes, and in the number of B's
+// between a micro-batch's B and its W.
 #include "copus/schedule/schedule.h"
 
 #include <algorithm>
