@@ -33,7 +33,7 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
 }
 
 // For `copus train`: reports the user's mistakes without waiting for libtorch. Ranks that another launcher started
-// report theirs together, which needs libtorch.
+// report their mistakes together, which needs libtorch.
 int run_job(const RunRequest& request, double /*max_seconds*/, const std::vector<std::string>& /*arguments*/) {
   if (program_with_libtorch() && !read_rank_environment()) plan_run(request);
   throw NeedsLibtorch{"copus train"};

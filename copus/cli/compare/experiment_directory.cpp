@@ -32,8 +32,8 @@ bool contains(const std::vector<Item>& items, const Item& item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-// Returns whether an interrupted run may be resumed. On this machine's clocks times vary in any case. On the modelled
-// clock they are the same as without the interruption.
+// Returns whether an interrupted run may be resumed. Times on this machine's clocks vary in any case, and an
+// interruption does not change times on the modelled clock.
 bool may_go_on(const RunConfig& config) {
   return config.cluster.clock == ClockKind::real || config.cluster.clock == ClockKind::wall ||
          config.cluster.is_modelled();

@@ -266,8 +266,8 @@ class Calibration {
     return 0;
   }
 
-  // Returns the critical batch at this checkpoint; empty if the branches only bound it. A run that reads it applies its
-  // noise_scale.critical_updates again.
+  // Returns the critical batch at this checkpoint; empty if the branches only bound it. The value excludes the limit by
+  // noise_scale.critical_updates, because a run that reads the value applies this limit itself.
   std::optional<MeasuredCriticalBatch> measured_by(const CalibrationReport& report) const {
     const std::optional<double> deviation = log_deviation(report.fit.calibration);
     if (!deviation) return std::nullopt;
