@@ -100,8 +100,8 @@ std::vector<Line> lines_of(const Plan& plan) {
   return lines;
 }
 
-// Returns the logarithm of the batch at which two layouts' lines cross between two batches. If one of them has no line
-// there, it is halfway between the two.
+// Returns the logarithm of the batch at which two layouts' lines cross between two batches. If one of the layouts has
+// no line there, the result is halfway between the two batches.
 double place_of(const Crossover& change, const std::vector<Line>& lines) {
   const double low = std::log2(change.last_batch);
   const double high = std::log2(change.first_batch);
