@@ -1,5 +1,5 @@
-// Squared norms of gradients as a run would measure them, without any gradient: drawn from the distribution of the
-// norms for noise with an effective number of dimensions.
+// Draws the squared norms of gradients that a run would measure, without computing a gradient. The norms are
+// distributed as for noise with an effective number of dimensions.
 #pragma once
 
 #include <cstdint>

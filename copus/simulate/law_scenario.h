@@ -1,4 +1,4 @@
-// Simulates, at its own size, the job that a run on the modelled clock represents. Cluster, candidates and policy come
+// Simulates, at full size, the job that a run on the modelled clock represents. Cluster, candidates and policy come
 // from the run's configuration, and losses from a published law. Nothing is measured.
 #pragma once
 
@@ -45,16 +45,16 @@ struct LawScenario {
 void check_is_modelled(const RunConfig& config);
 
 // Makes the simulated world of a run. Progress is counted as in truth.h: the law's tokens are the tokens that a
-// vanishing batch needs. With a gain from larger learning rates they are the tokens of the batch for which the rate was
-// tuned, as long as that batch is far below the critical batch. Throws UserError if the run is not on the modelled
-// clock, cannot begin, or never reaches one of the losses.
+// vanishing batch needs. With a gain from larger learning rates, the law's tokens are instead the tokens that the batch
+// needs for which the rate was tuned, as long as this batch is far below the critical batch. Throws UserError if the
+// run is not on the modelled clock, cannot begin, or never reaches one of the losses.
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question);
 
-// Returns the configuration of a simulated run. Samples are the job's own. The only limit is a number of tokens: twice
-// the number that the first batch needs to reach the end. A user who stops a run by its loss would set such a limit.
-// The objective is to save time unless adapt.objective says otherwise. Throws UserError for a policy that depends on
-// the completed fraction of the run (this limit does not define it), for a run that only advises, and if the policy's
-// first configuration does not fit into the true devices.
+// Returns the configuration of a simulated run. Samples are those of the job. The only limit is a number of tokens:
+// twice the number that the first batch needs to reach the end. A user who stops a run by its loss would set such a
+// limit. The objective is to save time unless adapt.objective says otherwise. Throws UserError for a policy that
+// depends on the completed fraction of the run (this limit does not define it), for a run that only advises, and if the
+// policy's first configuration does not fit into the true devices.
 RunConfig as_simulated(const RunConfig& config, const LawScenario& scenario);
 
 }  // namespace copus

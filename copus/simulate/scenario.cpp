@@ -74,8 +74,8 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
   return draw;
 }
 
-// Returns the truth at a fraction of the run. There are two measured curves. The second was measured at three times the
-// progress of the first, and is used at the end of the run.
+// Returns the true values at a fraction of the run. There are two measured curves, and the second was measured at three
+// times the progress of the first. The second applies at the end of the run, and the first up to a third of the run.
 TruthPiece piece_at(const TruthDraw& draw, double share) {
   TruthPiece piece;
   const double end_noise = draw.critical_batch / draw.calibration;
@@ -138,9 +138,9 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   return config;
 }
 
-// Sets the limit that the run itself knows. If the run ends at a given progress, it does not know when it will reach
-// that progress. Its limit is then twice the number of samples that it needs in its first batch, as a user who stops
-// the run by its loss would set it.
+// Sets the limit in the run's configuration. A run that ends at a given progress does not know when it will reach that
+// progress. Its limit is therefore twice the number of samples that it needs in its first batch. A user who stops the
+// run by its loss would set such a limit.
 void set_limit(RunConfig& config, const Truth& truth, const ScenarioEnd& end) {
   if (end.kind == ScenarioEnd::Kind::seconds) {
     config.train.max_seconds = end.value;

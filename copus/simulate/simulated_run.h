@@ -1,5 +1,5 @@
-// A whole run in a simulated world, in which a real controller decides. The controller gets noisy step times and norms.
-// The world determines the pauses of its switches.
+// Simulates a whole run in a simulated world, in which a real controller decides. The controller gets noisy step times
+// and norms. The world determines how long the run pauses for a switch.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The truth about one simulated training: the noise scale and the statistical efficiency of batches along its progress.
-// Both are constant within pieces. So the seconds of a run and of the best run in hindsight are exact over the same
-// truth.
+// Holds the true values of one simulated training along its progress: the noise scale and the statistical efficiency of
+// batches. Both are constant within intervals of progress. The seconds of a run and of the best run in hindsight are
+// therefore exact for the same values.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +57,8 @@ class TruthWalk {
   // Returns the current piece.
   const TruthPiece& piece() const { return truth_->pieces()[piece_]; }
 
-  // Advances by these samples in this batch. Returns the number of samples needed to reach `target`, or the number of
-  // all these samples if they do not reach it.
+  // Advances by `samples` samples in this batch. Returns the number of samples after which `target` is reached, or
+  // `samples` if the target is not reached.
   double advance(double samples, int64_t batch, double target);
 
  private:

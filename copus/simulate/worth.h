@@ -1,7 +1,7 @@
-// The true statistical efficiency ("worth") of a batch in a simulated training, and how it and the noise scale change
-// over the run. The worth is the progress that a sample makes in a batch of B, relative to a sample in a batch of B ->
-// 0. Batches, noise scales and progress are in samples. Progress is the number of samples with which a batch of B -> 0
-// would have reached the same point.
+// Defines the true statistical efficiency ("worth") of a batch in a simulated training, and how the worth and the noise
+// scale change over the run. The worth is the progress that a sample makes in a batch of B, relative to a sample in a
+// vanishing batch (B -> 0). Batches, noise scales and progress are in samples. Progress is the number of samples with
+// which a vanishing batch would have reached the same point.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +62,8 @@ inline constexpr double data_exponent = 0.28;
 // The critical batch is proportional to the loss to minus this power (Kaplan et al. 2020, arXiv 2001.08361).
 inline constexpr double critical_batch_exponent = 1 / 0.21;
 
-// Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at its end, by the
-// loss without the model's term. The loss is at most the loss of a uniform guess over 32000 tokens.
+// Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at the run's end.
+// Both follow from the loss without the model's term, which is at most the loss of a uniform guess over 32000 tokens.
 double kaplan_critical_batch(double share, double tokens);
 
 // Returns the critical batch at this fraction of a run of `tokens`, relative to its plateau, as branches of OLMo runs
