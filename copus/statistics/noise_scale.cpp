@@ -127,7 +127,7 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   NoiseScale scale;
   scale.squared_gradient = {x, std::sqrt(variance_x)};
   scale.trace = {y, std::sqrt(variance_y)};
-  // |G|^2 is never negative, so a negative estimate counts as 0. Otherwise the lower bound would grow without limit as
+  // |G|^2 is never negative, so a negative estimate is set to 0. Otherwise the lower bound would grow without limit as
   // the estimate approaches -t standard errors.
   const double possible = std::max(x, 0.0);
   const FiellerSet set{possible * possible - t * t * variance_x, possible * y - t * t * covariance_xy,

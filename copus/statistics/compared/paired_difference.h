@@ -13,8 +13,8 @@ struct PairedDifference {
   // Empty with one pair, which shows no spread.
   std::optional<double> standard_deviation;  // of the differences
   std::optional<double> low, high;           // ends of the 95 % interval of the mean
-  // The smallest absolute difference that this number of pairs, with the same spread, would detect with a probability
-  // of 80 %. A difference is detected if the 95 % interval excludes 0.
+  // The smallest absolute difference that would be detected with a probability of 80 % by this number of pairs with the
+  // same spread. A difference is detected if the 95 % interval excludes 0.
   std::optional<double> detectable;
 };
 
