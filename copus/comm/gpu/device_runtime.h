@@ -1,5 +1,6 @@
-// The part of a GPU runtime that communication needs: memory, copies, streams and events. Torch-free. gpu_runtime.cpp
-// implements it with CUDA or HIP. Tests use host memory that behaves like a device's (fake_device_runtime.h).
+// The interface to the part of a GPU runtime that communication needs: memory, copies, streams and events. Torch-free.
+// gpu_runtime.cpp implements it with CUDA or HIP. Tests use host memory that behaves like device memory
+// (fake_device_runtime.h).
 #pragma once
 
 #include <cstdint>

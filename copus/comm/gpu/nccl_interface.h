@@ -1,6 +1,6 @@
-// The part of NCCL's C interface that Copus calls. It is loaded at run time, so a build needs no NCCL, and a job uses
-// the library that comes with libtorch. RCCL has the same interface. nccl_header_check.cpp compares these declarations
-// with the library's header.
+// Declares the part of NCCL's C interface that Copus calls. The library is loaded at run time, so a build needs no
+// NCCL, and a job uses the library that comes with libtorch. RCCL has the same interface. nccl_header_check.cpp
+// compares these declarations with the library's header.
 #pragma once
 
 #include <climits>
@@ -35,8 +35,8 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-// The structure of NCCL 2.18, the first version with ncclCommSplit. Later libraries accept it. They copy `size` bytes,
-// and use their defaults for settings that are newer than `version` (NCCL, init.cc, parseCommConfig).
+// The structure of NCCL 2.18, the first version with ncclCommSplit. Later versions accept this structure: they copy
+// `size` bytes, and use their defaults for settings that are newer than `version` (NCCL, init.cc, parseCommConfig).
 struct NcclConfig {
   static constexpr int undefined = INT_MIN;  // the library decides
 

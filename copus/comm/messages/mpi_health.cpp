@@ -86,8 +86,8 @@ void MpiHealth::end_job() {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// Once a failure is visible to this rank's threads, they give up their buffers. From then on nothing may call MPI,
-// because MPI would continue to write messages under way into these buffers.
+// Once this rank's threads see a failure, they give up their buffers. From then on nothing may call MPI, because MPI
+// would continue to write messages under way into these buffers.
 void MpiHealth::watch() {
   while (true) {
     listen();
@@ -149,8 +149,8 @@ void MpiHealth::send(const std::vector<TreeMember::Text>& texts) {
   }
 }
 
-// Reports the failure to the user if that is this rank's task, waits until the ranks below know of it, and makes it
-// visible to this rank's threads. One rank reports for all: rank 0 or, if rank 0 failed, rank 1.
+// Reports the failure to the user if that is this rank's task, waits until the ranks below know of the failure, and
+// makes it visible to this rank's threads. One rank reports for all: rank 0 or, if rank 0 failed, rank 1.
 void MpiHealth::tell(const TreeMember::Decision& decision) {
   FailureReport failure = decision.failure;
   const bool tells = rank() == (failure.rank == 0 ? 1 : 0);

@@ -15,8 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 // MPI counts bytes in an int, so longer messages are sent in pieces.
 constexpr int64_t longest_piece = int64_t{1} << 30;
-// Every MPI library sends messages of this size immediately, whether or not the receiver is ready. This many of them
-// may be under way before a send has to wait.
+// Every MPI library sends messages of this size immediately, whether or not the receiver is ready. At most
+// most_buffered_sends of them may be under way before a send has to wait.
 constexpr int64_t eager_bytes = 4000;
 constexpr size_t most_buffered_sends = 64;
 // A wait polls, because a blocking MPI call would notice neither failures nor the deadline. At first it only yields to
@@ -33,7 +33,7 @@ class MpiTransport::MpiMessages final : public Messages {
   MpiMessages& operator=(const MpiMessages&) = delete;
 
   // After a failure the buffers are about to be freed, so messages that have not begun to arrive must not be written
-  // into them.
+  // into the buffers.
   ~MpiMessages() override {
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] != MPI_REQUEST_NULL && peers_[i].is_source) MPI_Cancel(&requests_[i]);

@@ -1,5 +1,5 @@
-// Ranks on several machines that connect over TCP without the help of another program. They suit launchers without MPI,
-// such as torchrun.
+// Connects ranks on several machines over TCP without the help of another program, for launchers without MPI such as
+// torchrun.
 #pragma once
 
 #include <functional>
@@ -18,9 +18,9 @@ struct TcpParting {
   double expected_step_seconds = 0;
 };
 
-// How ranks find the ranks above them. Rank 0 publishes a text with its address and the job's secret, which every
-// connection must present. Other ranks publish their address. After meeting, every rank knows the addresses of all
-// ranks.
+// How ranks find the ranks above them in the tree. Rank 0 publishes a text with its address and the job's secret, which
+// every connection must present. Other ranks publish their address. After meeting, every rank knows the addresses of
+// all ranks.
 struct TcpMeeting {
   std::string host;  // the address of this rank's machine for other ranks
   std::function<void(int64_t rank, const std::string& place)> publish;

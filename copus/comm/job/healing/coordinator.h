@@ -1,6 +1,6 @@
-// The deciding launcher of a job whose ranks come and go, on one or several machines. It ends failed ranks, regroups
-// the others without them, and has replacements started. composition.h decides on the actions, and machine_processes.h
-// carries them out on each machine.
+// Coordinates a job whose ranks come and go, on one or several machines, in the launcher that decides for all. It ends
+// failed ranks, regroups the others without them, and has replacements started. composition.h decides on the actions,
+// and machine_processes.h carries them out on each machine.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class Coordinator {
               std::vector<std::unique_ptr<RemoteMachine>>& others);
 
   // Returns the job's exit code when all processes have ended. With `may_begin_again`, returns nothing if no rank is
-  // left, training had not begun and no rank failed by an error of its own; another coordinator can then begin the job
+  // left, training had not begun and no rank failed by an error of its own. Another coordinator can then begin the job
   // again. Throws UserError if the first process cannot be started.
   std::optional<int> run(bool may_begin_again);
 

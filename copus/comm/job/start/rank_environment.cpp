@@ -230,7 +230,7 @@ RankEnvironment read_slurm(const Variables& variables) {
 }
 
 // If a user exported RANK and WORLD_SIZE by hand, they must agree with the launcher around them. torchrun's values need
-// not: one task of SLURM or of mpirun may be a torchrun that starts several ranks.
+// not agree: one task of SLURM or of mpirun may be a torchrun that starts several ranks.
 void check_same_rank(const Variables& variables, const RankEnvironment& by_hand) {
   if (variables.has("TORCHELASTIC_RUN_ID")) return;
   std::optional<RankEnvironment> around;
@@ -249,7 +249,7 @@ void check_same_rank(const Variables& variables, const RankEnvironment& by_hand)
 }
 
 // Throws UserError if the environment describes a rank incompletely, or by variables of a launcher that Copus does not
-// support. Otherwise each such process would train alone.
+// support. Without this error, each process of such a job would train alone.
 void check_no_rank(const Variables& variables) {
   for (const char* name : {"COPUS_SEGMENT", "COPUS_CONTROL", "COPUS_PROCESS", "COPUS_LIFELINE", "COPUS_LOCAL_RANK",
                            "COPUS_LOCAL_WORLD_SIZE"}) {
@@ -307,7 +307,7 @@ void check_no_rank(const Variables& variables) {
 }
 
 // Throws UserError unless the descriptors that the variables name come from Copus' launcher. Only the launcher's own
-// ranks get these descriptors. If another program passes the variables to a process, they refer to nothing.
+// ranks get these descriptors. In any other process that inherits the variables, they refer to nothing.
 void check_inherited(const RankEnvironment& environment) {
   const auto check = [](const char* name, int descriptor, mode_t kind) {
     struct stat status{};
