@@ -19,9 +19,9 @@ class AdaptContract {
  public:
   explicit AdaptContract(const JobConfig& config) : adapt_(config.adapt), counts_samples_(spares_tokens(config)) {}
 
-  // Records a step and the configuration in which it ran. Every re-layout counts, also one that a user commanded. If
-  // the number of ranks or the speed of steps changes, the count of re-layouts restarts at 0, since another layout may
-  // now be best.
+  // Records a step and the configuration in which it ran. Every re-layout is counted, even if a user commanded it. If
+  // the number of ranks or the speed of steps changes, the count of re-layouts restarts at 0, because another layout
+  // may now be best.
   void observe(const Observation& step, const Configuration& configuration);
 
   // The number of re-layouts that are still allowed; negative if users have made more.

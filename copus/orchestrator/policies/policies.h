@@ -1,5 +1,5 @@
-// The policies and their common parts. policy_goodput.cpp is the policy of Copus, policy_script.cpp repeats a run, and
-// baselines/ contains the policies with which Copus is compared. make_policy makes any of them.
+// Declares the policies and their common parts. policy_goodput.cpp is the policy of Copus, policy_script.cpp repeats a
+// run, and baselines/ contains the policies with which Copus is compared. make_policy makes any of them.
 #pragma once
 
 #include <functional>
@@ -33,8 +33,8 @@ std::unique_ptr<Policy> make_script_policy(const JobConfig& config, std::string_
 using CandidateFilter = std::function<bool(const Candidate&)>;
 CandidateFilter layout_is(const ParallelStrategy& strategy);
 
-// Base class of policies that Copus is compared with and that do not decide by Goodput. For the log, it adds the
-// ranking by Goodput to their decisions.
+// Base class of policies with which Copus is compared and that do not decide by Goodput. For the log, this class adds
+// the ranking by Goodput to their decisions.
 class BaselinePolicy : public Policy {
  public:
   explicit BaselinePolicy(JobConfig config) : config_(std::move(config)) {}

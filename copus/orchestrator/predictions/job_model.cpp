@@ -35,8 +35,8 @@ std::unique_ptr<StepTimeModel> step_time_model(const RunConfig& config) {
                                          training_system_of(config));
 }
 
-// The model of a job that Copus trains. Each part is made on first use, because the description of a cluster may not
-// suffice for all of them.
+// The model of a job that Copus trains. Each part is made on first use, because the cluster's description may suffice
+// for some parts only.
 class OwnJob : public JobModel {
  public:
   explicit OwnJob(RunConfig config) : config_(std::move(config)) {}
