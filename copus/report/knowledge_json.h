@@ -1,5 +1,5 @@
-// Knowledge of step times as JSON, in profiles and in the log of decisions. Private to the .cpp files of this room:
-// nlohmann/json stays out of every header that others include.
+// Writes and reads known step times as JSON, in profiles and in the log of decisions. Private to the .cpp files of this
+// directory: nlohmann/json stays out of every header that others include.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// The part of results.json that the page of an experiment shows: tables, and intervals to draw. Only .cpp files of this
-// room include this header, since it names JSON.
+// Makes the part of results.json that the page of an experiment shows: tables, and intervals to draw. Only .cpp files
+// of this directory include this header, because it names JSON.
 #pragma once
 
 #include <cstdint>

@@ -52,8 +52,8 @@ std::vector<Point> decimate(std::vector<Point> points, size_t most_points) {
   return kept;
 }
 
-// Smooths with weights that fall off exponentially to both sides. Unlike an average over earlier steps only, it does
-// not lag behind a falling curve.
+// Smooths with weights that fall off exponentially to both sides. Unlike an average over earlier steps only, this
+// smoothing does not lag behind a falling curve.
 void smooth_stretch(std::vector<Point>& points, size_t begin, size_t end, double window) {
   const double decay = 1 - 1 / window;
   std::vector<double> weights(end - begin, 0);

@@ -1,5 +1,5 @@
-// The view of a run in `copus watch`: reads the end of the run's logs and makes lines of text. A frame takes the same
-// time however long the run is.
+// Makes the view of a run in `copus watch`: reads the end of the run's logs and makes lines of text. A frame takes the
+// same time however long the run is.
 #pragma once
 
 #include <filesystem>
@@ -26,8 +26,8 @@ struct WatchedRun {
 
 inline constexpr uint64_t end_of_log_bytes = uint64_t{512} << 10;
 
-// Reads the files of a run, which another process may be writing. Throws UserError if there is no run, and if the part
-// of a file that it reads is damaged.
+// Reads the files of a run, which another process may be writing. Throws UserError if there is no run, and if a part
+// that it reads is damaged.
 WatchedRun read_watched_run(const std::filesystem::path& directory);
 
 // Draws numbers as a line of blocks of eight heights, from the smallest to the largest value: one column per number or,

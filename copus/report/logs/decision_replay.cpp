@@ -200,7 +200,7 @@ class Follower {
     return "the log's state of what decides is not the replay's";
   }
 
-  // The log may lack the decision of this boundary, because the process that wrote the log may be the one that was
+  // The log may lack the decision of this boundary, because the process that wrote the log may be the process that was
   // lost. The run continued with a controller that was brought up to date, so that controller knew the decision.
   std::optional<std::string> apply(const RanksChanged& change) {
     const std::optional<SwitchIntent>& intent = controller_.under_way();
