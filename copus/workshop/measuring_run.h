@@ -19,9 +19,9 @@ std::string random_letters(int64_t count);
 // rank, a constant learning rate, and all of the text as training data. Batch and layout are the defaults of RunConfig.
 RunConfig endless_run(const ModelDescription& model, const std::string& corpus, int64_t sequence_length);
 
-// Trains until the change to `target` has been tried on all ranks, and returns the trainer's report, whose `outcome`
-// says whether the ranks have changed to it. Every rank calls this function. It announces the change some steps ahead,
-// so that all preparation is complete when the change is due.
+// Trains until the change to `target` has been tried on all ranks, and returns the trainer's report. The report's
+// `outcome` says whether the ranks have changed to `target`. Every rank calls this function. It announces the change
+// some steps ahead, so that all preparation is complete when the change is due.
 SwitchReport change_configuration(Trainer& trainer, const World& world, const Configuration& target);
 
 }  // namespace copus

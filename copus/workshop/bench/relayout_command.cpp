@@ -53,8 +53,8 @@ Change usual_change(int64_t ranks) {
   return ranks == 4 ? change("d=4", "t=2,p=2") : change("t=2,p=4", "d=4,t=2");
 }
 
-// Completes both configurations. If ZeRO is not specified, it is on if the weights, gradients and moments of all ranks,
-// 16 bytes per element, would take more than half of the machine's memory.
+// Completes both configurations. If ZeRO is not specified, it is on if the weights, gradients and moments of all ranks
+// together, at 16 bytes per element, would take more than half of the machine's memory.
 std::pair<Configuration, Configuration> complete(const Change& change, const ModelDescription& model) {
   const int64_t copies = std::max(apply(change.from, otherwise).strategy.data_parallel,
                                   apply(change.to, otherwise).strategy.data_parallel);

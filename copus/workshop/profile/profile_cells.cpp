@@ -1,5 +1,5 @@
-// `copus profile --config`: runs steps of some configurations with the program itself, and learns from them. Ranks are
-// started for every cell in every round.
+// `copus profile --config`: runs steps of some configurations (cells) with the program itself, and learns from them.
+// Ranks are started for every cell in every round.
 #include "copus/workshop/profile/profile_cells.h"
 
 #include <algorithm>
@@ -119,8 +119,8 @@ std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<Conf
   return cells;
 }
 
-// Runs every cell once in every round, so that a machine whose speed drifts affects all of them. Stores the precision
-// of training in `config`. Throws RanksFailed for a user's mistake, and if the user stops it.
+// Runs every cell once in every round, so that a machine whose speed drifts affects all cells. Stores the precision of
+// training in `config`. Throws RanksFailed for a user's mistake, and if the user stops the measurement.
 void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>& cells) {
   CommandProgress progress("measurements", options.rounds * std::ssize(cells));
   int64_t done = 0;

@@ -131,8 +131,8 @@ class OperationChecks {
     return std::accumulate(counts_.begin(), counts_.begin() + member, int64_t{0});
   }
 
-  // Checks parts of different sizes, some of them empty if there are more members than elements, and the sums over all
-  // members.
+  // Prepares parts of different sizes, some of them empty if there are more members than elements, and the expected
+  // results over all members.
   void prepare(int64_t count) {
     count_ = count;
     counts_.assign(static_cast<size_t>(size()), count / size());
