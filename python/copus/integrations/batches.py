@@ -15,7 +15,8 @@ _DEPTH = 4
 
 
 def sequences_of(batch: Any, depth: int = _DEPTH) -> int | None:
-    """The number of sequences of a micro-batch: the first dimension of the first tensor that has one, or None.
+    """Returns the number of sequences of a micro-batch: the first dimension of the first tensor that has a dimension,
+    or None.
 
     A batch may be a tensor, or tensors in mappings, sequences, dataclasses and other objects' attributes.
     """
