@@ -16,8 +16,8 @@ BATCH_CHARACTERS = 1 << 20
 
 
 def batched(documents, characters):
-    """Lists of documents with at least this many characters in total, except the last list. Empty documents are left
-    out."""
+    """Yields lists of documents with at least this many characters in total, except the last list. Empty documents are
+    left out."""
     batch, count = [], 0
     for document in documents:
         if not document:
@@ -90,8 +90,8 @@ def call_worker(number, documents):
 
 @contextlib.contextmanager
 def worker_pool(work, processes):
-    """A pool of processes for tokenize_pieces. All are forked at once. This program must not have started a thread
-    before, because a lock that a thread holds at the fork stays locked in the child."""
+    """Returns a pool of processes for tokenize_pieces. All are forked at once. This program must not have started a
+    thread before, because a lock that a thread holds at the fork stays locked in the child."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process works on one core
     pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin_worker, (work,))
     try:
