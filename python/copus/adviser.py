@@ -223,8 +223,8 @@ class Adviser:
 
         Call this once, before the first backward. It supports DDP, whose communication hook stays free for you, and
         FSDP2, whose reduce-scatter it replaces. You may also call first_micro_batch; the smaller of the two batches is
-        then used. `loss_scale`: with a gradient scaler, its get_scale. `micro_batches`: the number per rank and step, if
-        the gradients of each micro-batch are reduced separately; under no_sync it is 1.
+        then used. `loss_scale`: with a gradient scaler, its get_scale. `micro_batches`: the number per rank and step,
+        if the gradients of each micro-batch are reduced separately; under no_sync it is 1.
         """
         if self._ranks() == 1:
             raise UserError(

@@ -163,8 +163,8 @@ class BatchSchedule:
         """Writes a threshold in tokens, in the shortest form that both programs read as this many sequences.
 
         Both programs divide by the sequence length and drop the remainder, so any number of tokens between this
-        sequence and the next is right. They multiply in floating point, so a number that is exact on paper may become one token
-        too small.
+        sequence and the next is right. They multiply in floating point, so a number that is exact on paper may become
+        one token too small.
         """
         if samples == 0:
             return "0"
