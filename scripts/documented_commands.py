@@ -121,7 +121,7 @@ NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def is_near(one: str, other: str) -> bool:
-    """Whether two printed numbers have the same number of decimals and differ by at most one in the last digit, since
+    """Whether two printed numbers have the same number of decimals and differ by at most one in the last digit, because
     another processor may round differently. Counts below 100, such as degrees of parallelism, must be equal."""
     decimals = {len(number.partition(".")[2]) for number in (one, other)}
     values = [float(number.replace(",", "")) for number in (one, other)]
