@@ -126,7 +126,7 @@ void Adviser::go_on_with(const Knowledge& known, std::optional<double> rate_fact
   first_event_ = begin_event(own, rate_factor);
 }
 
-// Opens the logs. The log of steps comes first, since its lock keeps other writers out.
+// Opens the logs. The log of steps comes first, because its lock keeps other writers out.
 void Adviser::open_logs(bool goes_on) {
   if (!directory_) return;
   const std::optional<int64_t> after_step = goes_on ? std::optional(state_.step) : std::nullopt;
