@@ -31,9 +31,9 @@ bool is_file_at(int descriptor, const std::filesystem::path& path);
 // Tries a shared lock and releases it at once, so a check blocks other processes only for a moment.
 bool is_file_locked(const std::filesystem::path& path);
 
-// Locks an open file as its only writer, until it is closed. Returns false if another process is its writer. A process
-// that only checks the lock, as is_file_locked does, does not count as a writer. Returns true on file systems without
-// locks.
+// Locks an open file, until it is closed, for this process as its only writer. Returns false if another process is the
+// writer. A process that only checks the lock, as is_file_locked does, is not a writer. Returns true on file systems
+// without locks.
 bool lock_as_writer(int descriptor);
 
 // A file that is read from its beginning.
