@@ -27,8 +27,8 @@ void delete_directory(const std::filesystem::path& directory) {
   if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
 }
 
-// Deletes only leftovers of checkpoints, since other files in the folder are not ours. Deleting a leftover may fail
-// while a rank still writes into it; then it is deleted the next time.
+// Deletes only leftovers of checkpoints, because other files in the folder are not ours. Deleting a leftover may fail
+// while a rank still writes into it; then the leftover is deleted the next time.
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {

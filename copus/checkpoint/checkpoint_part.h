@@ -1,4 +1,4 @@
-// One rank's part of a checkpoint that all ranks write together: the files that the plan assigns to it.
+// Writes one rank's part of a checkpoint that all ranks write together: the files that the plan assigns to the rank.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A lock on a folder, so that only one process at a time writes into it.
+// Locks a folder, so that only one process at a time writes into it.
 #pragma once
 
 #include <filesystem>

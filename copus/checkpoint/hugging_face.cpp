@@ -21,7 +21,7 @@ constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_con
                                              "added_tokens.json", "tokenizer.model",       "vocab.json",
                                              "merges.txt",        "chat_template.jinja",   generation_config_file_name};
 
-// Whether there is an entry with this name. A dangling link counts, and is refused when it is read.
+// Whether there is an entry with this name. A dangling link is an entry too, and is refused when it is read.
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
