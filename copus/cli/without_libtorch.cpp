@@ -1,4 +1,4 @@
-// The commands of this room that need libtorch, for the program without it.
+// The commands of this directory that need libtorch, for the program without it.
 #include "copus/cli/commands.h"
 #include "copus/cli/with_libtorch.h"
 #include "copus/comm/job/start/launcher.h"

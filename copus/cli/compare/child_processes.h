@@ -1,4 +1,4 @@
-// Several processes of this program at the same time, which end with the process that started them.
+// Runs several processes of this program at the same time, which end with the process that started them.
 #pragma once
 
 #include <signal.h>  // sigset_t, which <csignal> need not declare

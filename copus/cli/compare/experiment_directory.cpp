@@ -201,7 +201,8 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
   }
   const RunConfig config = config_of(run);
   if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run).empty()) {
-    // If all checkpoints of a run are damaged, it does not begin again over them: `copus train` refuses and names them.
+    // If all checkpoints of a run are damaged, the run does not begin again over them: `copus train` refuses and names
+    // them.
     const UsableCheckpoint newest = open_newest_usable(directory / "checkpoints");
     if (newest.checkpoint || !newest.damage.empty()) return {"train", "--resume", "--run-dir", directory.string()};
   }

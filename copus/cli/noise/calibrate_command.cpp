@@ -43,7 +43,7 @@ constexpr int64_t most_repetitions = 8;
 // The number of batches, and their sequences, for measuring the noise scale at the checkpoint.
 constexpr int64_t noise_batches = 16, noise_batch = 64;
 
-// Few branches may agree by chance, so no critical batch counts as more exact than this.
+// Few branches may agree by chance, so no critical batch gets a smaller deviation than this.
 constexpr double smallest_deviation = 0.05;  // of its logarithm
 
 struct CalibrateOptions {
@@ -168,7 +168,7 @@ class Calibration {
   }
   double predicted_seconds(double samples) const { return seconds_per_branch_ + samples * seconds_per_sample_; }
 
-  // The predicted time of those among the first `count` branches that have not run.
+  // Returns the predicted time of those branches among the first `count` that have not run.
   double predicted_seconds_of_first(int64_t count) const {
     double seconds = 0;
     for (int64_t i = 0; i < count; ++i) {

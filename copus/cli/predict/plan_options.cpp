@@ -31,8 +31,8 @@ int64_t batch(std::string_view text, std::string_view number) {
   return value;
 }
 
-// Refuses numbers beyond any current device, which come from a wrong unit, and a matmul rate above the data sheet's
-// peak.
+// Refuses numbers that exceed those of any current device, because their unit must be wrong, and a matmul rate above
+// the data sheet's peak.
 void check_is_possible(const ClusterDescription& cluster, const std::string& cluster_name) {
   const Device& device = cluster.device;
   const auto refuse = [&](const char* key, double value, const std::string& expected) {
