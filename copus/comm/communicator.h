@@ -60,8 +60,8 @@ class Communicator {
   // Starts an operation: all_reduce, reduce_scatter, all_gather, broadcast, send or receive. `operation` may be
   // destroyed when this returns.
   Work start(const Operation& operation);
-  // Runs an operation of any kind and returns when it is done. Both functions throw InternalError if counts or members
-  // do not fit the group.
+  // Runs an operation of any kind and returns when the operation is done. start() and run() throw InternalError if
+  // counts or members do not fit the group.
   void run(const Operation& operation);
 
   Work start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {

@@ -103,7 +103,7 @@ void reduce_elements(std::span<const std::byte* const> inputs, std::span<std::by
                      DataType type, Reduction reduction) {
   COPUS_CHECK(!inputs.empty());
   if (reduction == Reduction::maximum) return reduce_as(inputs, outputs, count, type, Maximum());
-  // Unsigned integers wrap, whereas overflow of signed ones is undefined.
+  // Unsigned integers wrap, whereas overflow of signed integers is undefined.
   if (type == DataType::int64) return reduce<uint64_t>(inputs, outputs, count, Sum());
   reduce_as(inputs, outputs, count, type, Sum());
 }

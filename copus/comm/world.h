@@ -1,4 +1,4 @@
-// All ranks of a job from the view of one of them: its own rank, its groups, health and clock.
+// Represents all ranks of a job from the view of one rank: its number, its groups, health and clock.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,7 @@ struct NcclConfig {
 
 inline constexpr int nccl_no_color = -1;  // for a rank that a split leaves out
 
-// See NCCL's documentation, which uses the same names. Streams are those of DeviceRuntime.
+// See NCCL's documentation, which uses the same names. Streams are streams of DeviceRuntime.
 struct NcclInterface {
   std::function<NcclResult(int* version)> get_version;
   std::function<NcclResult(NcclUniqueId* id)> get_unique_id;
@@ -109,8 +109,8 @@ class NcclGroup {
   NcclResult result_;
 };
 
-// Loads the library that is already in this process, or else the one that the system finds by name: libnccl.so.2, or
-// librccl.so.1 in a HIP build. Throws UserError if there is none, or if it lacks a function.
+// Loads the library that is already in this process. Otherwise loads the library that the system finds by name:
+// libnccl.so.2, or librccl.so.1 in a HIP build. Throws UserError if there is none, or if it lacks a function.
 NcclInterface load_nccl();
 NcclInterface load_nccl(const std::string& library);
 

@@ -23,7 +23,7 @@ using std::chrono::steady_clock;
 // 32 thread blocks each, not even four communicators would fit.
 constexpr int message_ctas = 8;
 // The warm-up of collectives: the bytes of a member's smallest part, the growth factor of sizes, and the largest size.
-// Larger vectors use the same algorithm as the largest size, and there is easily enough memory for that size.
+// Larger vectors use the same algorithm as the largest size, for which there is easily enough memory.
 constexpr int64_t smallest_part_bytes = 4;
 constexpr int64_t warm_up_growth = 8;
 constexpr int64_t largest_warm_up_bytes = int64_t{256} << 20;

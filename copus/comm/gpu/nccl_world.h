@@ -12,7 +12,7 @@
 namespace copus {
 
 // The limit of the device memory of unused NCCL communicators. A rank keeps communicators that its current layout does
-// not use, in case the job returns to an earlier layout. World::communicator_bytes counts them.
+// not use, in case the job returns to an earlier layout. World::communicator_bytes includes them.
 inline constexpr int64_t kept_nccl_bytes = int64_t{1} << 30;
 
 // Makes the world. Every rank calls this at the same time, on the thread and with the device on which it will compute.

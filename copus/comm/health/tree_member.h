@@ -27,7 +27,7 @@ namespace copus {
 // The interval of heartbeats between neighbours, and the silence after which a neighbour counts as failed.
 inline constexpr auto heartbeat_interval = std::chrono::milliseconds(200);
 inline constexpr auto longest_silence = std::chrono::milliseconds(3000);
-// If a report gets no answer for this long, it counts for the reporting rank and its subtree.
+// If a report gets no answer for this long, the reporting rank decides for itself and its subtree.
 inline constexpr auto longest_decision = std::chrono::milliseconds(1000);
 
 class TreeMember {

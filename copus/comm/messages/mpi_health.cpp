@@ -22,7 +22,7 @@ constexpr auto longest_telling_over_mpi = milliseconds(200);
 constexpr auto grace_over_mpi = milliseconds(700);
 // The time for ranks to end by themselves before the rank that told the user ends the job.
 constexpr auto head_start = milliseconds(300);
-// The time for the rank that is to tell the user to end the job, before another rank does so.
+// The time that the rank that reports to the user has to end the job, before another rank ends it.
 constexpr auto time_for_teller = milliseconds(2000);
 
 int rank_in(MPI_Comm group) {

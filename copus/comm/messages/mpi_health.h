@@ -1,4 +1,4 @@
-// Health over MPI: the texts of the tree of ranks travel as messages over a separate communicator.
+// Implements Health over MPI: the texts of the tree of ranks travel as messages over a separate communicator.
 #pragma once
 
 #include <mpi.h>

@@ -19,8 +19,9 @@ constexpr int64_t longest_piece = int64_t{1} << 30;
 // most_buffered_sends of them may be under way before a send has to wait.
 constexpr int64_t eager_bytes = 4000;
 constexpr size_t most_buffered_sends = 64;
-// A wait polls, because a blocking MPI call would notice neither failures nor the deadline. At first it only yields to
-// other threads, so that short messages are fast. Later it sleeps, so that ranks on the same core make progress.
+// A wait polls, because a blocking MPI call would notice neither failures nor the deadline. At first the wait only
+// yields to other threads, so that short messages are fast. Later it sleeps, so that ranks on the same core make
+// progress.
 constexpr auto polls_without_sleep = std::chrono::microseconds(500);
 constexpr auto sleep_between_polls = std::chrono::microseconds(50);
 

@@ -16,7 +16,7 @@
 
 namespace copus {
 
-// What a member does in one round: it sends its values and combines them with the received ones, both at the same time.
+// What a member does in one round: it sends its values and, at the same time, combines them with the received values.
 struct ReductionRound {
   // The members whose values a received vector combines: the members before or after the members that this member's own
   // values cover, or all members. In the last case the received values replace the member's own values.

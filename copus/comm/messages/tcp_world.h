@@ -27,7 +27,7 @@ struct TcpMeeting {
   // Waits for a rank's text; empty if it does not come in time.
   std::function<std::optional<std::string>(int64_t rank)> find;
 
-  // The following members may be empty. They are for ranks whose launcher continues without failed ranks.
+  // The following members are for ranks whose launcher continues without failed ranks. They may be empty.
   //
   // Returns a failure that the launcher has found. Such a failure ends the meeting.
   std::function<std::optional<FailureReport>()> failed_meanwhile = {};

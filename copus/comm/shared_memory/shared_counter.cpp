@@ -66,7 +66,7 @@ Wait::~Wait() {
 }
 
 bool Wait::until(SharedCounter& counter, uint32_t target) {
-  // Ranks that never sleep must also notice a failure, which may be that of a rank that they do not wait for.
+  // Ranks that never sleep must also notice a failure, even of a rank for which they do not wait.
   policy_.health.check();
   if (counter.reached(target)) return true;
   if (policy_.spin.count() > 0) {

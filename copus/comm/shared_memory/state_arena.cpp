@@ -285,8 +285,8 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   return failures == 0;
 }
 
-// Maps the arenas of ended processes. This rank may still have mapped an older arena of such a process, from before the
-// process loaded its state again.
+// Maps the arenas of ended processes. If such a process loaded its state again, this rank may still have mapped the
+// process' older arena.
 std::set<int64_t> StateArena::map_kept(const std::vector<KeptArena>& kept) {
   std::set<int64_t> owners;
   for (const KeptArena& one : kept) {
@@ -305,7 +305,7 @@ bool StateArena::map_other(int64_t owner, Descriptor file) {
   Arena arena{std::move(file), nullptr};
   if (arena.file.is_open()) arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
   if (!arena.memory) return false;
-  // A core dump should contain the rank's own state, but not that of others.
+  // A core dump should contain the rank's own state, but not the state of other ranks.
   madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
   others_[owner] = std::move(arena);
   return true;

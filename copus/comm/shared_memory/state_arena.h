@@ -115,7 +115,7 @@ class StateArena {
   };
 
   StateArena(int64_t process, int64_t bytes, Arena own);
-  // Every rank calls this when all arenas exist. Returns whether all ranks could map those of their machines.
+  // Every rank calls this when all arenas exist. Returns whether all ranks could map the arenas of their machines.
   bool map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines,
                   const std::vector<KeptArena>& kept);
   std::set<int64_t> map_kept(const std::vector<KeptArena>& kept);  // returns the owners whose arenas are now mapped

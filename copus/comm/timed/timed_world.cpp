@@ -202,7 +202,7 @@ class TimedCommunicator final : public WrappedCommunicator {
 
 class TimedWorld final : public WrappedWorld {
  public:
-  // Without its own clock it uses that of `inner`.
+  // Uses the clock of `inner` if `clock` is null.
   TimedWorld(std::unique_ptr<World> inner, ClusterDescription cluster, std::shared_ptr<RankClock> clock)
       : WrappedWorld(std::move(inner), clock), cluster_(std::move(cluster)), own_clock_(std::move(clock)) {}
 

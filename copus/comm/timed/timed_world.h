@@ -22,7 +22,7 @@
 
 namespace copus {
 
-// Returns a timed world around `world`. For ClockKind::real and ClockKind::modelled, which ignores messages, it returns
+// Returns a timed world around `world`. For ClockKind::real and ClockKind::modelled, which ignores messages, returns
 // `world` unchanged. Operations have the same results as in `world`. The virtual clock begins at 0 on every rank, on
 // the thread that calls this. done() follows the clock, and the virtual clock stands still while a rank only polls, so
 // polling may never end.

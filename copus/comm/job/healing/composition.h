@@ -81,8 +81,8 @@ class Composition {
   // Returns whether a failed job has nothing to lose: its ranks ended before training began, none of them by an error
   // of its own, and nobody asked the job to end. All ranks can then be started again.
   bool can_begin_again() const;
-  // Returns whether a process is a member of the epoch. It stays a member after it has left the epoch in good order,
-  // until it is released or ends.
+  // Returns whether a process is a member of the epoch. A member that has left the epoch in good order is still a
+  // member, until it is released or ends.
   bool is_member(int64_t process) const { return is_member(processes_.at(process)); }
   // Whether this member has left the epoch in good order.
   bool is_ready(int64_t process) const;
@@ -102,15 +102,15 @@ class Composition {
   // Records that a member of the epoch has failed. The member must end soon if it has not ended already.
   // `by_own_error`: the member reported the error itself.
   void fails(int64_t process, bool by_own_error = false);
-  // Records that the process has ended and been reaped. `in_good_order`: it ended as ranks do at the end of a job. If a
-  // member fails by an error of its own before training begins, the job ends.
+  // Records that the process has ended and been reaped. `in_good_order`: the process ended as ranks do at the end of a
+  // job. If a member fails by an error of its own before training begins, the job ends.
   void ends(int64_t process, bool in_good_order);
   // The machine of this process has gone or is leaving, so no replacement can be started.
   void cannot_be_replaced(int64_t process);
   // Records that a member has left the epoch in good order without being asked: all work is done, and the member waits
   // for the others to leave.
   void comes_to_the_end();
-  // Ends the job after a signal, or because the remaining members cannot take over from those that leave. From then on
+  // Ends the job after a signal, or because the remaining members cannot take over from leaving members. From then on
   // no process joins or leaves, except newcomers that alone can read the memory kept on a machine.
   void stop();
   // After a second signal no process is started at all.

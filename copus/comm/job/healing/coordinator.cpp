@@ -238,7 +238,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Stopped& news) {
   if (const auto rank = composition_.rank_of(news.number)) watch_->set_stopped(*rank, news.is_stopped);
 }
 
-// Its ranks ask to leave by themselves, because they received the same signal.
+// The ranks of that machine ask to leave by themselves, because they received the same signal.
 void Coordinator::handle_one(int64_t machine, const Leaves& /*news*/) {
   left_.insert(machine);
   for (const auto& [number, member] : members_) {

@@ -22,7 +22,7 @@ namespace copus {
 
 class Coordinator {
  public:
-  // Machine 0 is that of this process. `others` are the machines from 1 on, which have arrived.
+  // Machine 0 is the machine of this process. `others` are the machines from 1 on, which have arrived.
   Coordinator(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& own,
               std::vector<std::unique_ptr<RemoteMachine>>& others);
 

@@ -1,4 +1,4 @@
-// How the ranks of a job find each other, whichever launcher started them.
+// Lets the ranks of a job find each other, whichever launcher started them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -197,7 +197,7 @@ bool uses_mpi(const RankEnvironment& environment) {
          (environment.launcher_serves_mpi || !meeting_place);
 }
 
-// An MPI library that does not know the launcher would take each rank for a separate job.
+// An MPI library that does not support the launcher would take each rank for a separate job.
 std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environment, double wait_seconds) {
   std::unique_ptr<World> world = join_mpi(wait_seconds);
   if (world->rank() != environment.rank || world->size() != environment.world_size) {

@@ -1,8 +1,8 @@
 // A rank's side of a job whose ranks come and go (launch_healing_ranks, launch_healing_machine). The launcher gives
 // each process a number, which is initially its rank, and reuses numbers only if the job begins again. An epoch is one
-// composition of the job: its members are processes, sorted by number, and a process' rank is its position among them.
-// When a rank fails, the launcher ends its process. The waits of all others throw RankFailure; these ranks give up the
-// epoch's world and join the next epoch.
+// composition of the job. The epoch's members are processes, sorted by number, and a process' rank is its position
+// among them. When a rank fails, the launcher ends the rank's process. The waits of all other ranks throw RankFailure;
+// these ranks give up the epoch's world and join the next epoch.
 #pragma once
 
 #include <chrono>
@@ -66,7 +66,7 @@ class Membership {
   // null. The end of this process is then not a failure, and the process is not replaced. The launcher ignores the
   // request after it has forwarded a signal that ends the job.
   void ask_to_leave();
-  // Asks the launcher to stop the job, because the remaining members cannot take over from those that leave. No process
+  // Asks the launcher to stop the job, because the remaining members cannot take over from leaving members. No process
   // joins or leaves any more.
   void ask_to_stop();
 

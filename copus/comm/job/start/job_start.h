@@ -1,4 +1,4 @@
-// When a job began. A limit on its wall-clock time counts from there, as the scheduler's limit does.
+// Finds when a job began. A limit on its wall-clock time counts from this moment, as the scheduler's limit does.
 #pragma once
 
 #include <chrono>

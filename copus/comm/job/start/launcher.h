@@ -30,8 +30,8 @@ struct RankEnvironment {
   bool launcher_serves_mpi = false;    // SLURM tells MPI libraries where the other ranks are (PMIx, PMI-2)
   bool has_agent = false;  // the parent of this process is torchrun's agent or SLURM's daemon, which outlives it
   std::string attempt;     // distinguishes restarts of a job, and jobs that meet at the same place
-  // The inherited descriptor of the shared segment, from Copus' launcher. It is -1 in a process that replaces another
-  // one; such a process gets a segment when it joins.
+  // The inherited descriptor of the shared segment, from Copus' launcher. It is -1 in a replacement process, which gets
+  // a segment when it joins.
   int segment = -1;
   // From launch_healing_ranks: the inherited descriptor for Membership's communication with the launcher (-1: none),
   // and the number of this process.

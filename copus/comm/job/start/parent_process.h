@@ -1,4 +1,4 @@
-// The process that started this one: whether it is gone or stopped.
+// Watches whether the process that started this process is gone or stopped.
 #pragma once
 
 #include <cstdint>

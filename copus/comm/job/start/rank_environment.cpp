@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t largest_port = 65535;
 
-// Ports for launchers that name none. They are below those that Linux assigns itself (32768 and up).
+// Ports for launchers that name none. They are below the ports that Linux assigns itself (32768 and up).
 constexpr int64_t first_derived_port = 15000;
 constexpr int64_t num_derived_ports = 15000;
 
@@ -36,7 +36,7 @@ class Variables {
   using Lookup = std::function<const char*(const char*)>;
   explicit Variables(const Lookup& lookup) : lookup_(lookup) {}
 
-  // Empty variables count as unset, because shells and job scripts use this to disable them.
+  // Empty variables are treated as unset, because shells and job scripts use empty values to disable variables.
   std::optional<std::string> text(const char* name) const {
     const char* value = lookup_(name);
     return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);

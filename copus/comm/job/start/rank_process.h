@@ -1,5 +1,5 @@
-// The processes that a launcher starts as the ranks of a job: how they start and end, where their stderr goes, and how
-// signals are forwarded to them.
+// Manages the processes that a launcher starts as the ranks of a job: how they start and end, where their stderr goes,
+// and how signals are forwarded to them.
 #pragma once
 
 #include <sys/types.h>
@@ -95,7 +95,7 @@ struct RankProcess : ProcessEnd {
   std::optional<std::chrono::steady_clock::time_point> killed_at;
 };
 
-// What conclude() has to know about a process.
+// The properties of a process that conclude() needs.
 struct ConcludedProcess {
   ProcessEnd end;
   std::string held_back;     // its message about the user's mistake that was not forwarded
