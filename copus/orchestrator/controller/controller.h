@@ -1,6 +1,6 @@
-// The controller of a run observes every step, learns how long steps take, asks the policy at intervals, announces
-// switches and records their outcomes. Without a policy (adapt.policy "none") it moves the job only on a user's
-// command. It is a deterministic state machine without I/O. The run and `copus replay` give the same class the same
+// Controls a run: observes every step, learns how long steps take, asks the policy at intervals, announces switches and
+// records their outcomes. Without a policy (adapt.policy "none") the controller moves the job only on a user's command.
+// A controller is a deterministic state machine without I/O. The run and `copus replay` give the same class the same
 // sequence of inputs, and a resumed run restores its controller from its logs.
 #pragma once
 
@@ -128,7 +128,7 @@ class Controller {
   double rate_factor() const { return rate_factor_; }
   // The factor that [optimizer] gives in another configuration, at the cap of the latest decision.
   double rate_factor_in(const Configuration& configuration) const;
-  // Knowledge of step times; empty if they are not predicted.
+  // The known step times; empty if step times are not predicted.
   Knowledge knowledge() const { return learner_ ? learner_->knowledge() : Knowledge(); }
   // Predicts steps; empty if the cluster's speed is not described.
   const std::optional<StepTimeLearner>& step_times() const { return learner_; }
@@ -170,7 +170,7 @@ class Controller {
   JobConfig config_;
   std::unique_ptr<Policy> policy_;  // null without a policy
   std::shared_ptr<JobModel> job_;
-  // Uncorrected predictions for the ranks in use, if a policy needs them; candidates_ has the corrected ones.
+  // Uncorrected predictions for the ranks in use, if a policy needs them. candidates_ has the corrected predictions.
   PerformanceTable table_;
   std::optional<Knowledge> regrouped_with_;  // what table_ was made with after ranks changed
   // Empty if step times are not predicted. Then there is no policy, or a schedule that needs no step times.

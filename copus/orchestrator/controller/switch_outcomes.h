@@ -20,8 +20,8 @@ struct Realised {
   Configuration from, to;
   double predicted_step_seconds = 0, realised_step_seconds = 0;
   double predicted_gain = 0;  // relative gain of Goodput at the decision; NaN if no noise scale was known
-  // Gain by the measured step seconds of both configurations, at the mean phi since the switch. NaN if phi was not
-  // measured.
+  // The gain that follows from the measured step seconds of both configurations, at the mean phi since the switch. NaN
+  // if phi was not measured.
   double realised_gain = 0;
   // The loss's decrease per second over the window after the switch, divided by its decrease per second over the window
   // before the switch. Empty if either trend is not significant.

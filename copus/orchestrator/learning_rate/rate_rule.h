@@ -44,7 +44,7 @@ double initial_rate_factor(const JobConfig& config, int64_t batch);
 // in any case.
 double rate_cap_by_noise(const JobConfig& config, double cap, const NoiseBelief& noise, double consumed_samples);
 
-// The cap to use from a decision on: it moves towards that of rate_cap_by_noise, as far as cap_towards allows.
+// The cap to use from a decision on. It moves towards the cap of rate_cap_by_noise, as far as cap_towards allows.
 double follow_critical_batch(const JobConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
                              double consumed_samples);
 

@@ -40,8 +40,8 @@ class AdaptContract {
   // standard deviations. Empty otherwise, and always empty for a run that only advises.
   std::optional<Breach> breach() const;
   std::string describe(const Breach& breach) const;
-  // Forbids this batch and larger ones, because the loss was too high there. They are allowed again when the run has
-  // consumed twice as many samples. Under the published laws the critical batch is then 1.4 times as large
+  // Forbids this batch and larger batches, because the loss was too high in this batch. They are allowed again when the
+  // run has consumed twice as many samples. Under the published laws the critical batch is then 1.4 times as large
   // (docs/decisions/statistics.md).
   void forbid(int64_t batch, int64_t consumed_samples);
   // Explains why a batch is forbidden after this many samples; empty if it is allowed.

@@ -45,7 +45,7 @@ AdaptForecast forecast_adapting(const JobConfig& config, std::vector<Candidate> 
                                 const std::function<double(const ParallelStrategy&)>& pause_seconds,
                                 const std::vector<EfficiencyLaw>& laws);
 
-// Describes the forecast in lines for the user; the last line says whether adapting is worth it.
+// Describes the forecast in lines for the user; the last line says whether adapting saves more than it costs.
 std::vector<std::string> describe(const AdaptForecast& forecast);
 
 }  // namespace copus

@@ -1,4 +1,5 @@
-// The Goodput of every candidate over the interval of the noise scale. Copus decides by it, and every decision logs it.
+// Computes the Goodput of every candidate over the interval of the noise scale. Copus decides by this ranking, and
+// every decision logs it.
 #pragma once
 
 #include <optional>

@@ -363,7 +363,8 @@ class GoodputPolicy : public Policy {
     return std::nullopt;
   }
 
-  // Explains why the run does not move to the candidate: it must not, or that does not pay. Empty if it would move.
+  // Explains why the run does not move to the candidate: the move is forbidden, or it saves no time. Empty if it would
+  // move.
   std::optional<std::string> objection(const Candidate& candidate, const GoodputRanking& ranking,
                                        const NoiseBelief& noise, const Situation& situation) const {
     if (const std::optional<std::string> why = prohibition(candidate, ranking, noise, situation)) return why;

@@ -37,7 +37,7 @@ struct BatchRange {
   int64_t reference, smallest, largest;
 };
 
-// Adds the job's own batch and, for the policy "steps", those of its schedule.
+// Adds the job's own batch and, for the policy "steps", the batches of its schedule.
 std::vector<int64_t> with_certain_batches(std::vector<int64_t> batches, const JobConfig& job) {
   batches = chosen(batches, job.train.global_batch);
   if (job.adapt.policy != PolicyKind::steps) return batches;

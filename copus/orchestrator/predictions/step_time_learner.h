@@ -40,7 +40,8 @@ class StepTimeLearner {
   // Number of steps that make one measurement, which is used from its first step on.
   static constexpr int64_t steps_per_measurement = 10;
 
-  // Begins in configuration `initial` of a run whose cluster's speed is described, with the knowledge `known`.
+  // Begins in configuration `initial` of a run whose cluster's speed is described, with the measured step times
+  // `known`.
   StepTimeLearner(const RunConfig& config, const Configuration& initial, const Knowledge& known);
   // Begins with a job model that others use as well.
   StepTimeLearner(std::shared_ptr<JobModel> job, const Configuration& initial, const Knowledge& known);
@@ -53,13 +54,13 @@ class StepTimeLearner {
 
   // Adds the seconds of a step.
   void add(double step_seconds);
-  // Let the next steps count as warm-up, because the run has changed its configuration or resumed in a new process.
+  // Make the next steps warm-up steps, because the run has changed its configuration or resumed in a new process.
   void change_configuration(const Configuration& configuration);
   void resumed();
 
   void visit_state(StateValues& values);
 
-  // Knowledge after all steps so far.
+  // What the learner knows after all steps so far.
   Knowledge knowledge() const { return knowledge(open_steps()); }
   // open_steps(): the number of steps since the last complete measurement. knowledge(): what the learner would know if
   // the measurement ended after the first `open_steps` of these steps.
