@@ -238,7 +238,7 @@ class Chart {
     draw_markers(true);  // last, so that they cover the others
   }
 
-  // Draws the markers of the layouts that are the fastest at their batch, or those of the others.
+  // Draws the markers of the layouts that are the fastest at their batch, or of all other layouts.
   void draw_markers(bool of_best) {
     for (size_t i = 0; i < lines_.size(); ++i) {
       for (const BatchPlan& batch : plan_.batches) {

@@ -54,7 +54,7 @@ bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
   });
 }
 
-// Among options that affect only memory and time, keeps those that save most memory.
+// Of options that affect only memory and time, keeps the options that save most memory.
 SearchSpace thriftiest(SearchSpace space) {
   if (std::find(space.recomputes.begin(), space.recomputes.end(), Recompute::full) != space.recomputes.end()) {
     space.recomputes = {Recompute::full};
