@@ -8,7 +8,7 @@
 
 namespace copus {
 
-// Writes a list of cells. Corrections are omitted, because they follow from the cells.
+// Writes a list of measured configurations. Corrections are omitted, because they follow from the measurements.
 nlohmann::ordered_json to_json(const Knowledge& knowledge);
 // Reads it back. Throws UserError that says what is wrong.
 Knowledge knowledge_from_json(const nlohmann::json& json);

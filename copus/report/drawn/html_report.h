@@ -13,7 +13,7 @@ namespace copus {
 // cannot be written.
 void write_html_report(const std::filesystem::path& run_dir);
 
-// The same, with the events of decisions.jsonl already read.
+// Does the same with the events of decisions.jsonl already read.
 void write_html_report(const std::filesystem::path& run_dir, std::vector<DecisionEvent> events);
 
 // Writes a page of several runs, in this order, into `file`. Throws UserError like the function above, if a run is

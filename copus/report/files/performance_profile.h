@@ -1,5 +1,5 @@
-// profile.json: measured step times of a model on a cluster, with the predictions that they correct. Training and
-// `copus profile` write and read it; `copus plan` reads it.
+// Reads and writes profile.json: measured step times of a model on a cluster, with the predictions that they correct.
+// Training and `copus profile` read and write profiles; `copus plan` only reads them.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ std::optional<std::string> difference(const ProfileSubject& there, const Profile
 // and if the profile has another subject.
 Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject);
 
-// Knowledge of a run's step times from earlier measurements.
+// Known step times of a run from earlier measurements.
 struct StepTimeKnowledge {
   PerformanceProfile profile;
   std::string grounds;  // its sources in words, for the user

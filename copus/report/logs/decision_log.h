@@ -18,8 +18,8 @@
 
 namespace copus {
 
-// The beginning of a controller that lacks the knowledge of earlier controllers. This happens at the start of a run, or
-// when the run is resumed with another configuration file.
+// The beginning of a controller that lacks the knowledge of earlier controllers. A controller begins at the start of a
+// run, and when the run is resumed with another configuration file.
 struct ControllerBegin {
   int64_t step = 0;  // the step after which it begins
   std::string policy;
@@ -37,7 +37,7 @@ struct ControllerBegin {
 // Reads adapt.file for a controller; empty if no file is named. Throws UserError if the file cannot be read.
 std::string policy_file_text(const JobConfig& config);
 
-// The resumption of a run by a new process, whose controller knows what the previous one knew.
+// The resumption of a run by a new process, whose controller continues with the state of the previous controller.
 struct ControllerResumed {
   int64_t step = 0;  // the step after which it continues
 };

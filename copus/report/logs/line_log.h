@@ -32,7 +32,7 @@ class StepOrder {
  public:
   enum class Lines { one_a_step, any_number_a_step };
 
-  // Expects the lines that follow those of step `after`.
+  // Expects the lines that follow the lines of step `after`.
   explicit StepOrder(Lines lines, int64_t after = 0) : lines_(lines), latest_(after) {}
 
   // Sets the step of the next line. Throws UserError if this step does not follow the previous line's step, because a
