@@ -70,9 +70,9 @@ bool joins_receive(const Schedule& schedule, const Action& send, const Action& n
 std::vector<Action> in_order_of_start(const Schedule& schedule, int64_t rank);
 
 // Returns the largest number of micro-batches whose activations a rank holds at once (F done, B not finished), summed
-// over its chunks: m for gpipe; p - rank for 1f1b and zb-h1, at most m; the warm-up count + 1 for interleaved, at most
-// v m. zb-h1 additionally holds the inputs and output gradients of the layers for the `rank` W's that wait. Counted
-// from F to W, no rank then holds more than p micro-batches, the number that rank 0 of 1f1b holds.
+// over its chunks. The number is m for gpipe; at most m, p - rank for 1f1b and zb-h1; at most v m, the warm-up count +
+// 1 for interleaved. zb-h1 additionally holds the inputs and output gradients of the layers for the `rank` W's that
+// wait. From F to W, a rank of zb-h1 therefore holds at most p micro-batches, as many as rank 0 of 1f1b.
 int64_t activation_bound(PipelineSchedule kind, const Schedule& schedule, int64_t rank);
 
 }  // namespace copus
