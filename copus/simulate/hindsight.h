@@ -33,7 +33,7 @@ StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const Sc
 // Returns the seconds from the beginning to `progress` in one configuration with steps of `step_seconds`.
 double static_seconds(const Truth& truth, const Configuration& configuration, double step_seconds, double progress);
 
-// The clairvoyant's run: its strategy in each piece of the truth that it passes through.
+// The clairvoyant's run: its strategy in each interval (TruthPiece) that it passes through.
 struct ClairvoyantRun {
   double seconds = 0;
   double progress = 0;

@@ -13,7 +13,7 @@
 
 namespace copus {
 
-// The question, and the assumed truth.
+// The question, and the assumed true values.
 struct LawQuestion {
   PublishedLaw law = PublishedLaw::kaplan;
   WorthShape worth = WorthShape::hyperbola;
@@ -30,7 +30,7 @@ struct LawTarget {
   double progress = 0;        // samples of a batch of B -> 0
   double critical_batch = 0;  // the true one there, in samples
   StraightRun best_static;    // the fastest to this target
-  // Of the fastest sequence. If pauses come from plans, this sequence counts none, so nothing is faster.
+  // Seconds of the fastest sequence. If pauses come from plans, this sequence has no pauses, so nothing is faster.
   double clairvoyant_seconds = 0;
 };
 

@@ -26,7 +26,7 @@ inline constexpr auto named_values<ScenarioGroup> =
                                               {ScenarioGroup::held_back, "held-back"},
                                               {ScenarioGroup::by_prior, "by-prior"}});
 
-// The law of a sample's worth.
+// The law of a sample's worth (worth.h).
 enum class WorthFamily {
   hyperbola,   // with a critical batch of 0.5 to 8 times the noise scale
   root,        // the same, in the root form

@@ -1,4 +1,4 @@
-// The truth of one simulated run, which does not depend on who decides in it, and the noise of its steps.
+// Defines the true values of one simulated run, which do not depend on who decides in it, and the noise of its steps.
 #pragma once
 
 #include <cstdint>
