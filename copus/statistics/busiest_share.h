@@ -1,4 +1,4 @@
-// How unevenly random amounts of work are shared out over ranks.
+// Computes how unevenly random amounts of work are distributed over ranks.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The worth of a batch: statistical efficiency and Goodput, from the critical batch size. Batches are in samples.
+// Computes statistical efficiency and Goodput of a batch from the critical batch size. Batches are in samples.
 #pragma once
 
 namespace copus {

@@ -28,7 +28,7 @@ struct EfficiencyLaw {
 
   // Returns B_c at a moment, whose tokens and noise scale are > 0.
   double critical_batch(const TrainingMoment& moment) const;
-  // Returns ln worth(B, r) for B_c = `critical_batch`. It is 0 for a vanishing batch at r = 1.
+  // Returns ln worth(B, r) for B_c = `critical_batch`. The result is 0 for a vanishing batch at r = 1.
   double log_worth(double batch, double critical_batch, double rate_factor) const;
 };
 

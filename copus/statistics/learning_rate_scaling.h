@@ -22,8 +22,7 @@ double rate_factor(const RateRule& rule, double batch, double cap);
 
 // The largest relative change of the rate at one decision, if the batch does not change. The noise scale is known to
 // some 10 %, and the square root halves this error. With a limit of about 5 %, no single estimate makes the rate jump.
-// A rate that has to change by a fifth still does so within the samples that the estimate averages over (four decisions
-// by default).
+// Yet the rate can change by a fifth within the samples that the estimate averages over (four decisions by default).
 constexpr double largest_rate_change = 0.05;
 
 // Returns the cap to use from a decision on, in a run with a batch of B. This is `wanted`, or the cap nearest to

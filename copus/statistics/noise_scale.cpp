@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// If a squared norm exceeds its expectation by more than this factor, the step gets a smaller weight, once the
+// If a squared norm exceeds its expectation by more than this factor, the step gets a smaller weight, provided that the
 // expectation rests on enough steps. The weight falls with the square of the excess, so larger spikes have less
 // influence. Training at a high learning rate has spikes whose squared norms are thousands of times the usual ones.
 constexpr double usual_excess = 10;

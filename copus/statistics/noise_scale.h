@@ -66,7 +66,7 @@ NoiseAverage observe(const NoiseAverage& average, const NormObservation& observa
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, double samples,
                      const NoiseWindow& window);
 
-// Adds one step with a constant weight: every step counts the same and for ever, however unexpected it is.
+// Adds one step with a constant weight: every step has the same weight for ever, however unexpected its norms are.
 NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation);
 
 // A mean with its standard error.
