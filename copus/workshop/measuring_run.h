@@ -1,4 +1,4 @@
-// Common parts of this room's short runs, in which it does not matter what is learned.
+// Common parts of this directory's short runs, in which it does not matter what is learned.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What measuring the gradient noise scale costs a training step: the measurement of `copus bench gns`.
+// Measures for `copus bench gns` what measuring the gradient noise scale costs a training step.
 #pragma once
 
 #include <cstdint>

@@ -165,8 +165,9 @@ double StepBench::run(int64_t steps) {
 void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   const ModelDescription& model = options.model;
   const double trained_tokens = static_cast<double>(tokens_per_step());
-  // The attention term of training_flops_per_token counts the whole score matrix. Only its causal half is needed, and
-  // the backward pass computes the scores again: (2 + 5) / 6 of the convention's operations per visible score.
+  // The attention term of training_flops_per_token counts the whole score matrix. Only the causal half of the matrix is
+  // needed, and the backward pass computes the scores again. Each visible score thus takes (2 + 5) / 6 of the
+  // convention's operations.
   const double attention_convention = 24.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
                                       attended_tokens(model, options.sequence_length);
   const double peak = result.matmul_peak_gflops * 1e9;

@@ -1,4 +1,4 @@
-// How fast one training step runs on this machine, and where its time goes: the measurement of `copus bench step`.
+// Measures for `copus bench step` how fast one training step runs on this machine, and where its time goes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which configurations a profile measures if the user names none: those that teach most.
+// Chooses which configurations a profile measures if the user names none: those whose step times teach most.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How well predictions agree with published measurements: ranking, the cost of choosing by them, and errors.
+// Computes how well predictions agree with published measurements: ranking, the cost of choosing by them, and errors.
 #pragma once
 
 #include <span>

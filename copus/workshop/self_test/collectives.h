@@ -1,4 +1,4 @@
-// Whether the members of groups communicate correctly: every operation, on values whose results are known exactly.
+// Checks that the members of groups communicate correctly: every operation, on values whose results are known exactly.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -20,7 +20,8 @@ class TimeLimit {
 
   double seconds() const { return seconds_; }
 
-  // Whether less than `share` of the time remains, by rank 0's clock. Every rank calls it, and all get the same result.
+  // Whether less than `share` of the time remains, by rank 0's clock. Every rank calls this, and all get the same
+  // result.
   bool is_over(double share = 0) {
     int64_t over = monotonic_seconds() - begin_ > (1 - share) * seconds_ ? 1 : 0;
     everyone_.broadcast(&over, 1, DataType::int64, 0);
