@@ -24,7 +24,7 @@ class Reading(NamedTuple):
 
 
 class Watch:
-    """What has been reduced since the previous step. `take` returns it and starts anew."""
+    """Records what has been reduced since the previous step. `take` returns the record and restarts it."""
 
     def __init__(self, layout: Layout, loss_scale: Callable[[], float] | None, micro_batches: int):
         self.layout, self.loss_scale, self.micro_batches = layout, loss_scale, micro_batches

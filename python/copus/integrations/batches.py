@@ -1,4 +1,5 @@
-"""How integrations measure a trainer's micro-batches, and how they keep their mistakes from ending its job."""
+"""Measures a trainer's micro-batches for the integrations, and keeps mistakes of the integrations from ending its
+job."""
 
 from __future__ import annotations
 
