@@ -136,7 +136,8 @@ class Rows:
 
 
 def points_of(rows: Rows, exponent: float = 0.5, seeds: list[int] | None = None) -> list[dict]:
-    """The means over seeds for the sets that have a phi; a seed that is repeated in `seeds` counts repeatedly."""
+    """Returns the means over seeds for the sets that have a phi. A seed that is repeated in `seeds` is counted
+    repeatedly."""
     points = []
     for name, (model, point, _, _) in SETS.items():
         if point == 0:

@@ -77,7 +77,7 @@ def cases_by_importance() -> list[Case]:
 class Budget:
     """Distributes seconds over cases in their order: a case begins only if its expected duration is left.
 
-    The duration of a case is guessed from its sides and size, and the guess is corrected by the previous cases.
+    The duration of a case is guessed from its sides and size, and corrected by the durations of the previous cases.
     """
 
     PREPARATION = {"ours": 7.0, "eager": 8.0, "layers": 30.0, "model": 75.0}  # guesses, of 1.5 billion parameters

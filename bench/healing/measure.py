@@ -141,7 +141,7 @@ class Job:
 
     def look(self) -> None:
         """Reads the steps that were logged since the last call. A process that takes over a run cuts the log to the
-        step from which it resumes."""
+        step from which the process resumes."""
         now = time.monotonic()
         try:
             with open(self.folder / "run" / "run.jsonl", "rb") as log:

@@ -125,7 +125,8 @@ def map_tables(outcomes):
 
 
 def summary_table(outcomes):
-    """For each value of each axis: the number of cells that copus loses, and its median, worst and best gain."""
+    """For each value of each axis: the number of simulated cases that copus loses, and its median, worst and best
+    gain."""
     cells = [o for o in outcomes if o["part"] == "map"]
     rows = []
     for axis in ("alpha", "calibration", "network", "pause", "job"):
