@@ -67,7 +67,7 @@ int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 // Settings of a job whose ranks come and go.
 struct Healing {
   bool replaces = true;  // a replacement is started for each lost process
-  // Limits two kinds of restarts without progress. Processes are started this many times on a machine whose ranks have
+  // Limits two kinds of restarts. Processes are started this many times without progress on a machine whose ranks have
   // all ended (Membership::leave_note). A job whose ranks were all killed before the first note is restarted this many
   // times.
   int64_t restarts = 3;
