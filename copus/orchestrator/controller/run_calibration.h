@@ -53,8 +53,8 @@ class RunCalibrations {
 
   // Returns the calibration that is due, if its forecast cost fits into adapt.explore_budget. The first is due at 1 %
   // of the run, and each later one when the completed fraction is four times as large. None is due in the second half,
-  // in warm-up or decay, or before the noise scale is known. `step_seconds` is expected in `batch`, the run's current
-  // batch.
+  // in warm-up or decay, or before the noise scale is known. `step_seconds` are the expected seconds of a step in
+  // `batch`, the run's current batch.
   std::optional<CalibrationRequest> due(const Observation& latest, int64_t batch, double step_seconds) const;
   void add(const RunCalibration& calibration);
   // The critical batches that the calibrations have shown.

@@ -91,7 +91,7 @@ std::optional<LossSentinel::Excess> LossSentinel::excess() const {
 }
 
 // Each bin is weighted by its number of steps, because the losses of single steps have equal variances. Places are
-// divided by the last one, to limit rounding errors.
+// divided by the last place, to limit rounding errors.
 LossSentinel::LineExcess LossSentinel::excess_over_line(const std::vector<Bin>& before, const std::vector<Bin>& since,
                                                         double exponent) {
   const double place_then = before.back().place;
