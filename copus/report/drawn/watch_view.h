@@ -30,8 +30,8 @@ inline constexpr uint64_t end_of_log_bytes = uint64_t{512} << 10;
 // that it reads is damaged.
 WatchedRun read_watched_run(const std::filesystem::path& directory);
 
-// Draws numbers as a line of blocks of eight heights, from the smallest to the largest value: one column per number or,
-// if there are more numbers than columns, per mean of neighbours. `values` must not be empty.
+// Draws numbers as a line of blocks of eight heights, from the smallest to the largest value. A column shows one number
+// or, if there are more numbers than columns, the mean of neighbouring numbers. `values` must not be empty.
 std::string sparkline(const std::vector<double>& values, size_t columns);
 
 // Makes the lines of a frame, each at most `width` columns.
