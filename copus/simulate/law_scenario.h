@@ -45,9 +45,9 @@ struct LawScenario {
 void check_is_modelled(const RunConfig& config);
 
 // Makes the simulated world of a run. Progress is counted as in truth.h: the law's tokens are the tokens that a
-// vanishing batch needs. With a gain from larger learning rates, the law's tokens are instead the tokens that the batch
-// needs for which the rate was tuned, as long as this batch is far below the critical batch. Throws UserError if the
-// run is not on the modelled clock, cannot begin, or never reaches one of the losses.
+// vanishing batch needs. With a gain from larger learning rates, they are instead the tokens needed by the batch for
+// which the rate was tuned, as long as this batch is far below the critical batch. Throws UserError if the run is not
+// on the modelled clock, cannot begin, or never reaches one of the losses.
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question);
 
 // Returns the configuration of a simulated run. Samples are those of the job. The only limit is a number of tokens:
