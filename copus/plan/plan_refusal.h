@@ -7,8 +7,8 @@
 
 namespace copus {
 
-// Explains why numbers cannot be divided. Names the nearest numbers of GPUs and batches that can be divided, and the
-// options that exclude solutions.
+// Explains why the GPUs and batches cannot be divided into any configuration. Names the nearest numbers of GPUs and the
+// nearest batches that can be divided, and the options that exclude solutions.
 std::string why_nothing_is_possible(const PlanQuestion& question);
 
 // Explains that every possible configuration needs more memory than there is. `table` has no cells. It holds the
