@@ -1,6 +1,6 @@
-// `copus bench relayout`: the pause of training for a change of layout, compared with the time of plain copies of the
-// same bytes, and with a checkpoint and a restart. Ranks are started twice for each change: once to train and switch,
-// and once to measure the restart.
+// `copus bench relayout`: measures how long training pauses for a change of layout. The pause is compared with the time
+// of plain copies of the same bytes, and with a checkpoint and a restart. Ranks are started twice for each change: once
+// to train and switch, and once to measure the restart.
 #include <unistd.h>
 
 #include <algorithm>
