@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Storms: ranks are struck again and again, faster than a job can heal. Does a storm cost a step, or end the run?
 
-Each run trains a small model on 4 or 6 ranks, on one machine or on two (two launchers on this one), in a layout and
-with a ZeRO stage that its seed draws. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL,
+Each run trains a small model on 4 or 6 ranks, on one machine or on two (simulated by two launchers on this machine).
+The run's seed draws the layout and the ZeRO stage. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL,
 SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. 30 steps after the last strike the launchers
 receive SIGTERM, which ends the job with a checkpoint and code 75. A run passes if it ends in this way or with code 0,
 has every step once, and consumes the same samples and has the same losses as the undisturbed run. At this learning rate
