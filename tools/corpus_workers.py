@@ -102,8 +102,9 @@ def worker_pool(work, processes):
 
 
 def tokenize_pieces(pieces, pool, parts, most_running, progress):
-    """Tokenizes all pieces that are not finished yet, and returns the number of all pieces. `pieces` are documents with
-    their bytes of input. Shuts the pool down, so that no worker writes a part afterwards."""
+    """Tokenizes all pieces that are not finished yet, and returns the number of all pieces. Each piece is a list of
+    documents and the number of input bytes that they took. Shuts the pool down, so that no worker writes a part
+    afterwards."""
     count, running = 0, {}
 
     def collect(most_left):
