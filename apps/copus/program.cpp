@@ -68,8 +68,8 @@ int tell(const std::exception_ptr& end) {
   }
 }
 
-// Returns the exit code of a command that has ended with `exit_code`. It is a failure if the disk did not accept the
-// output. A closed pipe, as with `| head`, is not a failure, because its reader needs no more output.
+// Returns the exit code of a command that has ended with `exit_code`. The command has failed if the disk did not accept
+// its output. A closed pipe, as with `| head`, is not a failure, because its reader needs no more output.
 int exit_code_with_output(int exit_code) {
   std::cout.flush();
   if (std::cout && std::ferror(stdout) == 0) return exit_code;
