@@ -1,5 +1,5 @@
-// Random numbers as pure functions of (key, position), without state. Weights and samples therefore do not depend on
-// the order, the rank or the chunks in which they are drawn.
+// Computes random numbers as pure functions of (key, position), without state. Weights and samples therefore do not
+// depend on the order, the rank or the chunks in which they are drawn.
 #pragma once
 
 #include <array>
