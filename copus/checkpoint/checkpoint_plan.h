@@ -1,5 +1,5 @@
-// Plans which rank writes which tensors of a checkpoint, and into which files. A pure function: every rank computes the
-// same plan by itself.
+// Plans which rank writes which tensors of a checkpoint, and into which files. The plan is a pure function of its
+// arguments: every rank computes the same plan by itself.
 #pragma once
 
 #include <cstdint>

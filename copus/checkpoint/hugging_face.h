@@ -57,7 +57,7 @@ std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescri
                                                                std::span<const TensorView> tensors,
                                                                const std::string& source);
 
-// Reads the tokenizer files of a folder; missing ones are skipped. Throws UserError for a file that is not regular, or
+// Reads the tokenizer files of a folder; missing files are skipped. Throws UserError for a file that is not regular, or
 // is too large for a text.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
 

@@ -1,4 +1,4 @@
-// The safetensors file format: reading by memory map, and durable writing.
+// Reads safetensors files by memory map, and writes them durably.
 //
 // A file is an 8-byte little-endian length N, N bytes of JSON, then the tensors' bytes. The JSON maps each name to
 // {"dtype", "shape", "data_offsets": [begin, end]}, offsets counted from the end of the JSON; "__metadata__" maps
