@@ -65,7 +65,7 @@ class DeviceRuntime {
   DeviceRuntime() = default;
 };
 
-// Device `index` of this process. `current_stream` returns the stream for the calling thread's kernels. Throws
+// Returns device `index` of this process. `current_stream` returns the stream for the calling thread's kernels. Throws
 // InternalError in a build without a GPU platform.
 std::shared_ptr<DeviceRuntime> make_gpu_runtime(int64_t index, std::function<void*()> current_stream);
 

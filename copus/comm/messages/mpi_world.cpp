@@ -27,7 +27,7 @@ namespace copus {
 namespace {
 
 // There are no heartbeats while ranks wait for one another in MPI_Finalize, so a stopped rank is noticed only after
-// this time. It is long, because on an overloaded machine a finished job must not fail.
+// this time. The time is long, because on an overloaded machine a finished job must not fail.
 constexpr double finalize_seconds = 10;
 
 // Ends the process if the returned object lives too long. The object guards MPI calls that wait for other ranks and

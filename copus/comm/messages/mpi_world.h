@@ -1,5 +1,5 @@
-// Ranks on several machines without GPUs, connected by an MPI library. This part of a build is optional;
-// without_mpi.cpp replaces it if there is no MPI.
+// Connects ranks on several machines without GPUs by an MPI library. This part of a build is optional; without_mpi.cpp
+// replaces it if there is no MPI.
 #pragma once
 
 #include <memory>

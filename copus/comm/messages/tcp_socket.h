@@ -39,8 +39,8 @@ class TcpSocket {
   Descriptor descriptor_;
 };
 
-// Begins to connect. Once the socket is writable, it is connected or has failed. Throws UserError for an address that
-// cannot be tried.
+// Begins to connect. Once the socket is writable, the attempt has succeeded or failed. Throws UserError for an address
+// to which a connection cannot be tried.
 TcpSocket start_connecting(const TcpAddress& address);
 // Waits for the connection and returns whether it succeeded. Regularly calls `is_useless`, which may end the wait.
 bool finish_connecting(const TcpSocket& socket, double seconds, const std::function<bool()>& is_useless = {});

@@ -1,5 +1,5 @@
-// The connection between the deciding launcher of a job and the launcher of another machine. Both send signs of life
-// and measure how long the other has been silent.
+// The connection between the deciding launcher of a job and the launcher of another machine. Both launchers send signs
+// of life and measure how long the other launcher has been silent.
 #pragma once
 
 #include <cstdint>
