@@ -89,8 +89,8 @@ class Controller {
   // Returns the state, from which a controller that was made with the same arguments can continue. In both controllers
   // the hash of inputs restarts here.
   std::vector<std::string> save_state();
-  // Restores a state that save_state returned. This controller must have been made with the same arguments as that one.
-  // Throws UserError if values are damaged, or the run's settings do not fit them.
+  // Restores a state that save_state returned. This controller must have been made with the same arguments as the saved
+  // controller. Throws UserError if values are damaged, or the run's settings do not fit them.
   void restore_state(const std::vector<std::string>& state);
 
   // Call when the run resumes in a new process. The process' first steps set up memory and caches, so they are not
