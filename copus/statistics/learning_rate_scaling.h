@@ -7,7 +7,7 @@ namespace copus {
 // How the learning rate of a run follows its batch.
 struct RateRule {
   // 1/2: the square-root rule of adaptive optimizers (Malladi et al. 2022, arXiv 2205.10287, the scaling rule for
-  // Adam). 1: the linear rule. 0: the rate does not follow.
+  // Adam). 1: the linear rule. 0: the rate does not follow the batch.
   double exponent = 0.5;
   double reference_batch = 1;  // B_ref, the batch for which the rate was tuned
   bool is_capped = true;       // whether the rule holds only up to a cap
@@ -39,7 +39,7 @@ double linear_factor(double batch, double reference_batch);
 // Returns beta2 for a batch of B: beta2^(B / B_ref). The second moment's half-life in samples is then the same as with
 // beta2 at B_ref (Marek et al. 2025, arXiv 2507.07101, propose this rule in tokens, for small batches). The result lies
 // in (0, 1) for every batch. The rule 1 - beta2 -> (B / B_ref) (1 - beta2) of Malladi et al. 2022 (arXiv 2205.10287)
-// agrees with it to first order, but leaves (0, 1) for large batches.
+// agrees with this rule to first order, but leaves (0, 1) for large batches.
 double scaled_beta2(double beta2, double batch, double reference_batch);
 
 // Returns the factor on weight decay in a batch of B whose rate has the factor r: (B / B_ref) / r. AdamW multiplies the

@@ -65,7 +65,7 @@ NoiseAverage add(const NoiseAverage& average, double decay, const StepWeight& st
 // Half of the probability outside the interval is on either side.
 constexpr double upper_probability = 0.975;
 
-// The set of phi for which S - phi |G|^2 is within t standard errors of 0. It solves
+// The set of phi for which S - phi |G|^2 is within t standard errors of 0. The set solves
 //   a phi^2 - 2 b phi + c <= 0,   a = |G|^4 - t^2 Var|G|^2,   b = S |G|^2 - t^2 Cov,   c = S^2 - t^2 Var S.
 struct FiellerSet {
   double a, b, c;

@@ -18,10 +18,10 @@ struct PairedDifference {
   std::optional<double> detectable;
 };
 
-// Compares ours[i] - reference[i], pair by pair. Both have the same length, at least 1. Let s be the standard deviation
-// of the n differences. For normally distributed differences the interval is mean +- t(0.975, n - 1) s / sqrt(n), by
-// Student's distribution. The detectable difference is (t(0.975, n - 1) + t(0.8, n - 1)) s / sqrt(n) (H. S. Bloom,
-// "Minimum Detectable Effects", Evaluation Review 19, 1995).
+// Compares ours[i] - reference[i], pair by pair. Both lists have the same length, at least 1. Let s be the standard
+// deviation of the n differences. For normally distributed differences the interval is mean +- t(0.975, n - 1) s /
+// sqrt(n), by Student's distribution. The detectable difference is (t(0.975, n - 1) + t(0.8, n - 1)) s / sqrt(n) (H. S.
+// Bloom, "Minimum Detectable Effects", Evaluation Review 19, 1995).
 PairedDifference paired_difference(std::span<const double> ours, std::span<const double> reference);
 
 }  // namespace copus
