@@ -15,8 +15,9 @@ class Trainer;
 // Random letters from a to z, the same at every call.
 std::string random_letters(int64_t count);
 
-// Returns the configuration of a run on the text at `corpus` that never ends. It trains in fp32, with one thread per
-// rank, a constant learning rate, and all of the text as training data. Batch and layout are the defaults of RunConfig.
+// Returns the configuration of a run that never ends, on the text at `corpus`. The run trains in fp32, with one thread
+// per rank, a constant learning rate, and all of the text as training data. Batch and layout are the defaults of
+// RunConfig.
 RunConfig endless_run(const ModelDescription& model, const std::string& corpus, int64_t sequence_length);
 
 // Trains until the change to `target` has been tried on all ranks, and returns the trainer's report. The report's
