@@ -64,8 +64,8 @@ def model_of_0_2(torch, ranks, recompute, compiled):
 
 
 def model_of_0_3(torch, ranks, recompute, compiled):
-    """The same for 0.3, with PyTorch's fused attention instead of FlexAttention, which needs a compiler for the device.
-    Both keep queries, keys, values, the output and a number for each row."""
+    """Makes the layer of torchtitan 0.3, with PyTorch's fused attention instead of FlexAttention, which needs a
+    compiler for the device. Both keep queries, keys, values, the output and a number for each row."""
     from torchtitan.distributed import ParallelDims, parallel_dims, spmd_types
     from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
     from torchtitan.distributed.utils import set_spmd_backend
