@@ -25,8 +25,8 @@ struct AdaptForecast {
   // the errors as independent, although they have common causes, so it is too wide. It does not correct for the fact
   // that the best of many predictions is too good on average.
   double layout_saving_low = 0, layout_saving = 0, layout_saving_high = 0;
-  // The further saving if the run always used the best batch in its fastest layout, at the same progress. Given as the
-  // 10, 50 and 90 % quantiles over the laws. No policy saves more.
+  // The further saving if the run always used the best batch in its fastest layout, at the same progress. No policy
+  // saves more. The three values are the 10, 50 and 90 % quantiles over the laws.
   double batch_saving_low = 0, batch_saving = 0, batch_saving_high = 0;
   int64_t relayouts = 0;  // at most, by adapt.most_relayouts and the number of layouts
   double cost = 0;        // of these re-layouts, if every second one undoes a failed trial
