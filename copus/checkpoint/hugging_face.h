@@ -21,8 +21,8 @@ class HuggingFaceModel {
  public:
   const ModelDescription& description() const { return description_; }
 
-  // One view per entry of list_parameters(description()), with its shape and of type f32, bf16, f16 or f64. Views are
-  // valid as long as this object lives.
+  // One view per entry of list_parameters(description()). A view has the entry's shape and the type f32, bf16, f16 or
+  // f64. Views are valid as long as this object lives.
   const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
 
   // The weight with this name. Throws InternalError if the model has no such parameter.
