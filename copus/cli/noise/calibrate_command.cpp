@@ -1,5 +1,5 @@
 // `copus calibrate`: measures the statistical efficiency of batches for a model, its data and its learning rate, by
-// training short branches from a run's checkpoint. The result is for noise_scale.calibration.
+// training short branches from a run's checkpoint. The result is a value for noise_scale.calibration.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
