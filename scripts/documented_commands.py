@@ -1,4 +1,4 @@
-"""The commands in README.md and docs/, and the output that the pages show.
+"""Collects the commands in README.md and docs/, and the output that the pages show.
 
 Commands are the lines of blocks of `sh`, and texts in backticks that begin with build/copus. A block of `text` that
 follows a block of `sh`, with only empty lines between them, is the output of that block's last command.
