@@ -50,11 +50,11 @@ void check_is_modelled(const RunConfig& config);
 // on the modelled clock, cannot begin, or never reaches one of the losses.
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question);
 
-// Returns the configuration of a simulated run. Samples are those of the job. The only limit is a number of tokens:
-// twice the number that the first batch needs to reach the end. A user who stops a run by its loss would set such a
-// limit. The objective is to save time unless adapt.objective says otherwise. Throws UserError for a policy that
-// depends on the completed fraction of the run (this limit does not define it), for a run that only advises, and if the
-// policy's first configuration does not fit into the true devices.
+// Returns the configuration of a simulated run, with the job's own samples. The only limit is a number of tokens: twice
+// the number that the first batch needs to reach the end. A user who stops a run by its loss would set such a limit.
+// The objective is to save time unless adapt.objective says otherwise. Throws UserError for a policy that depends on
+// the completed fraction of the run (this limit does not define it), for a run that only advises, and if the policy's
+// first configuration does not fit into the true devices.
 RunConfig as_simulated(const RunConfig& config, const LawScenario& scenario);
 
 }  // namespace copus
