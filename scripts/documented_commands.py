@@ -1,4 +1,4 @@
-"""The commands in README.md and docs/, and the output that the pages show.
+"""Collects the commands in README.md and docs/, and the output that the pages show.
 
 Commands are the lines of blocks of `sh`, and texts in backticks that begin with build/copus. A block of `text` that
 follows a block of `sh`, with only empty lines between them, is the output of that block's last command.
@@ -121,7 +121,7 @@ NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def is_near(one: str, other: str) -> bool:
-    """Whether two printed numbers have the same number of decimals and differ by at most one in the last digit, since
+    """Whether two printed numbers have the same number of decimals and differ by at most one in the last digit, because
     another processor may round differently. Counts below 100, such as degrees of parallelism, must be equal."""
     decimals = {len(number.partition(".")[2]) for number in (one, other)}
     values = [float(number.replace(",", "")) for number in (one, other)]

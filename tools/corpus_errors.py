@@ -12,5 +12,5 @@ class TransferError(CorpusError):
 
 
 def printable(text):
-    """The text with control characters as escapes, since a terminal would execute those of a file."""
+    """Returns the text with control characters as escapes, because a terminal would execute those of a file."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))

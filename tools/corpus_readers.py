@@ -29,8 +29,8 @@ class BadRecord(Exception):
 class BadRecords:
     """Stops at the first bad record, or skips bad records and lists them in a file, one line each: `where: reason`.
 
-    Skipping stops if more than `most_bad` of all records are bad. This is checked at the end, and after each bad record
-    for the records read so far, with the first 10,000 counted as read.
+    Skipping stops if more than the share `most_bad` of all records is bad. This share is checked at the end, and after
+    each bad record for the records read so far, but as if at least 10,000 records had been read.
     """
 
     FIRST = 10_000
@@ -108,8 +108,8 @@ def new_decompressor(path):
 
 
 def decompressed(decompressor, path, block):
-    """Yields the decompressed content of a block of a file, in small blocks with zlib, however large it is. zlib keeps
-    the unread rest of its input; zstandard decompresses all at once."""
+    """Yields the decompressed content of a block of a file. With zlib the content comes in small blocks, however large
+    it is, because zlib keeps the unread rest of its input; zstandard decompresses the whole block at once."""
     if suffix_of(path) == ".gz":
         while block and not decompressor.eof:
             yield decompressor.decompress(block, READ_BYTES)
@@ -154,8 +154,8 @@ def read_blocks(path, on_bytes):
 
 
 def read_parts(path, mark, on_bytes, most):
-    """Yields the parts of a file that end with `mark` (b"": the file is one part), and the offset of each. Yields None
-    instead of a part of more than `most` bytes, which is not kept."""
+    """Yields the parts of a file that end with `mark` (b"": the file is one part), and the offset of each part. Yields
+    None instead of a part of more than `most` bytes, which is not kept."""
     pending, offset = bytearray(), 0  # the current part so far, and where it starts
     dropped = searched = 0  # bytes of it that are not kept, and bytes in which no mark begins
     for block in read_blocks(path, on_bytes):
@@ -354,7 +354,7 @@ def files_of_dataset(folder):
 
 
 def counted(batches, size, on_bytes):
-    """Passes on the batches of a file and counts their bytes. They lie in the file unchanged, except for their
+    """Passes on the batches of a file and counts their bytes. The file holds the batches unchanged, except for their
     descriptions."""
     for batch in batches:
         now = min(batch.nbytes, size)
@@ -487,8 +487,8 @@ def is_utf8_so_far(head):
 
 
 def read_documents(path, key, separator, on_bytes, bad):
-    """Yields the documents of a file or folder. `key` is the field of a record's text, `separator` ends a document of a
-    text."""
+    """Yields the documents of a file or folder. `key` is the field with a record's text, and `separator` ends a
+    document within a text file."""
     if path.is_dir():
         return read_dataset(path, key, on_bytes, bad)
     kind = kind_of(path)

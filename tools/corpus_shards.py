@@ -18,8 +18,8 @@ class Shard(typing.NamedTuple):
 
 
 def shards_of(prefix, lengths, most_tokens):
-    """The pairs for documents of these lengths. A shard has as many whole documents as fit into `most_tokens`, and at
-    least one. Without `most_tokens`, all documents are one pair."""
+    """Returns the pairs for documents of these lengths. A shard has as many whole documents as fit into `most_tokens`,
+    and at least one. Without `most_tokens`, all documents are one pair."""
     if most_tokens is None:
         return [Shard(prefix, 0, len(lengths))]
     begins, tokens = [0], 0
@@ -34,8 +34,8 @@ def shards_of(prefix, lengths, most_tokens):
 
 
 def refuse_existing_shards(prefix, is_interrupted):
-    """Refuses shards that exist already. An interrupted call may have left shards, but not the last index, which comes
-    last."""
+    """Raises CorpusError if the shards exist already. An interrupted call may have left shards, but not the last index,
+    because that index is written last."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"-(\d{5,})-of-(\d{5,})\.(bin|idx|tokenizer)")
     for path in Path(folder).glob("*-of-*"):

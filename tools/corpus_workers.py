@@ -16,8 +16,8 @@ BATCH_CHARACTERS = 1 << 20
 
 
 def batched(documents, characters):
-    """Lists of documents with at least this many characters in total, except the last list. Empty documents are left
-    out."""
+    """Yields lists of documents with at least this many characters in total, except the last list. Empty documents are
+    left out."""
     batch, count = [], 0
     for document in documents:
         if not document:
@@ -90,8 +90,8 @@ def call_worker(number, documents):
 
 @contextlib.contextmanager
 def worker_pool(work, processes):
-    """A pool of processes for tokenize_pieces. All are forked at once. This program must not have started a thread
-    before, because a lock that a thread holds at the fork stays locked in the child."""
+    """Returns a pool of processes for tokenize_pieces. All are forked at once. This program must not have started a
+    thread before, because a lock that a thread holds at the fork stays locked in the child."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process works on one core
     pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin_worker, (work,))
     try:
@@ -102,8 +102,9 @@ def worker_pool(work, processes):
 
 
 def tokenize_pieces(pieces, pool, parts, most_running, progress):
-    """Tokenizes all pieces that are not finished yet, and returns the number of all pieces. `pieces` are documents with
-    their bytes of input. Shuts the pool down, so that no worker writes a part afterwards."""
+    """Tokenizes all pieces that are not finished yet, and returns the number of all pieces. Each piece is a list of
+    documents and the number of input bytes that they took. Shuts the pool down, so that no worker writes a part
+    afterwards."""
     count, running = 0, {}
 
     def collect(most_left):

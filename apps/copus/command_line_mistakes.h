@@ -1,5 +1,5 @@
-// Messages for a command line that cannot be parsed. A message names the wrong word, the expected words, and the help
-// that explains them.
+// Makes the message for a command line that cannot be parsed. A message names the wrong word, the expected words, and
+// the help that explains them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,8 +7,8 @@
 
 namespace copus {
 
-// Returns the message for a command line that cannot be parsed. Misspelt words come before missing ones, because a
-// misspelt word often causes the missing one.
+// Returns the message for a command line that cannot be parsed. Misspelt words are reported before missing words,
+// because a misspelt word is often the reason why another word seems to be missing.
 std::string explain(const CLI::ParseError& error, CLI::App& program);
 
 // Throws UserError if an option or an argument of the given command is empty, like the value of an unset shell

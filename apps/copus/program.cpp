@@ -68,8 +68,8 @@ int tell(const std::exception_ptr& end) {
   }
 }
 
-// Returns the exit code of a command that has ended with `exit_code`. It is a failure if the disk did not accept the
-// output. A closed pipe, as with `| head`, is not a failure, because its reader needs no more output.
+// Returns the exit code of a command that has ended with `exit_code`. The command has failed if the disk did not accept
+// its output. A closed pipe, as with `| head`, is not a failure, because its reader needs no more output.
 int exit_code_with_output(int exit_code) {
   std::cout.flush();
   if (std::cout && std::ferror(stdout) == 0) return exit_code;
@@ -85,8 +85,8 @@ int exit_code_with_output(int exit_code) {
   return exit_code == 0 ? users_mistake : exit_code;
 }
 
-// Ends the process when an exception leaves a thread other than the first. If the user can fix the cause, it prints
-// how, without a core dump.
+// Ends the process when an exception leaves a thread other than the first. If the user can fix the cause, prints how,
+// without a core dump.
 [[noreturn]] void end_of_a_thread() {
   const std::exception_ptr end = std::current_exception();
   const int exit_code = end ? tell(end) : our_bug;

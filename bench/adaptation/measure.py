@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Does a switch bring what was predicted? Trains the quickstart's model with adapt.policy = "copus" several times, each
 time from another layout, batch and seed, until enough switches have been made. Then it compares the predicted gain of
-Goodput and step seconds of each switch with those measured after it ("realised" in decisions.jsonl). Prints every
-switch, and for gains and step seconds the correlation, the bias (the mean of realised minus predicted) and the spread
-of the errors. The realised gain uses measured seconds and noise scale, and the same formula of Goodput as the
-prediction. Whether the loss really falls faster is another question: if both trends are significant, "progress" states
-how much faster it fell after the switch than before.
+Goodput and step seconds of each switch with the values measured after the switch ("realised" in decisions.jsonl).
+Prints every switch, and for gains and step seconds the correlation, the bias (the mean of realised minus predicted) and
+the spread of the errors. The realised gain uses measured seconds and noise scale, and the same formula of Goodput as
+the prediction. Whether the loss really falls faster is another question: if both trends are significant, "progress"
+states how much faster the loss fell after the switch than before.
 
-A switch counts once enough steps have run after it. A run takes about a minute; about 8 runs are needed. Use two cores
-that do nothing else. Runs that are in --output already are not repeated, so an interrupted measurement resumes.
+A switch is counted once enough steps have run after it. A run takes about a minute; about 8 runs are needed. Use two
+cores that do nothing else. Runs that are in --output already are not repeated, so an interrupted measurement resumes.
 """
 
 import argparse

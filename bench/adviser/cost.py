@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures what the adviser costs in a PyTorch training step: pairs of steps with and without it, in one process.
 
-See README.md in this folder. Prints a line for each shape of bench/pytorch and for two stacks of linear layers: median
-and quartiles of the ratios, in percent.
+See README.md in this folder. Prints a line for each shape of bench/pytorch and for two stacks of linear layers, with
+the median and quartiles of the ratios, in percent.
 """
 
 import argparse

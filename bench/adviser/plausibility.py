@@ -2,8 +2,9 @@
 """How often does the adviser's test of norms (python/copus/input_checks.py) raise a false alarm, and after how many
 steps does it notice which mistakes?
 
-See README.md in this folder. Simulates steps of jobs whose gradient and noise are known, in scenarios of two halves.
-The test's parameters were chosen on the first half alone. By default the second half is reported, with other seeds.
+See README.md in this folder. Simulates steps of jobs whose gradient and noise are known. The scenarios have two
+halves. The test's parameters were chosen on the first half alone. By default the second half is reported, with other
+seeds.
 """
 
 import argparse

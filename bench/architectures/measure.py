@@ -2,9 +2,9 @@
 """Compares the speed of each architecture with Llama's in an equal shape: its share of the matmul peak over Llama's.
 
 Each shipped configuration in configs/models is cut to the same layers, hidden size, heads and feed-forward work. Two
-processes take turns (`copus bench step --serve`), so that a busy machine disturbs both. Several pairs of processes
-follow each other, since the place of a process in memory changes its speed. Prints the median and the quartiles of the
-ratio over all turns, and writes a row for each pair.
+processes take turns (`copus bench step --serve`), so that a busy machine disturbs both. Several pairs of processes run
+one after another, because the place of a process in memory changes its speed. Prints the median and the quartiles of
+the ratio over all turns, and writes a row for each pair.
 
 Usage: measure.py --copus build/copus --out rows.jsonl [--pairs 4] [--turns 4] [--model NAME ...]
 """

@@ -5,8 +5,8 @@ Usage: measure.py [--rounds N] [--set SECTION.KEY=VALUE]... NAME=PATH_TO_COPUS..
 
 In each round each program in turn trains one step, with a checkpoint at the end, and then two steps with a checkpoint
 between them, in a temporary folder on the disk of --folder. The model has 0.27 billion parameters and the layout four
-ranks, unless --set says otherwise. The pause is between the two steps. A rank's memory is its own (RssAnon and RssShmem
-in /proc/<pid>/status), sampled every 5 ms. The result is the maximum between the end of the single step and the
+ranks, unless --set says otherwise. The pause is between the two steps. A rank's memory is the sum of RssAnon and
+RssShmem in /proc/<pid>/status, sampled every 5 ms. The result is the maximum between the end of the single step and the
 checkpoint's completion, minus the value at the end of the step.
 """
 
@@ -61,8 +61,8 @@ def memory_of(pid):
 
 
 def train(program, steps, settings, parent):
-    """Trains `steps` steps. Returns their records, when each ended, when the last checkpoint was complete, and the
-    memory of the ranks from the end of the first step on."""
+    """Trains `steps` steps. Returns the records of the steps, the time when each step ended, the time when the last
+    checkpoint was complete, and the memory of the ranks from the end of the first step on."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_checkpoint_", dir=parent))
     try:
         (folder / "run.toml").write_text(RUN.replace("{steps}", str(steps)))

@@ -3,13 +3,13 @@
 
     bench/documents/measure.py build/copus [--lengths 100 1000 10000] [--turns 5] [--machine here.toml]
 
-Makes a corpus of documents of about each length (exponentially distributed) and trains a small Llama on sequences of
-4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document length that the
-run measured, processor seconds of a step (of one thread; the median of the turns, with their range) and the ratio of
-tokens/s with and without the mask, measured and predicted. Processor time excludes the start: the time of a
-one-step run is subtracted. A busy machine changes it less than it changes tokens/s. Predictions come from a run's
-start, before it has learned from a step, on a machine that `copus profile --machine` has described; without --machine
-this is done first.
+For each length, makes a corpus of documents of about this length (exponentially distributed) and trains a small Llama
+on sequences of 4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document
+length that the run measured, processor seconds of a step (of one thread; the median of the turns, with their range) and
+the ratio of tokens/s with and without the mask, measured and predicted. Processor time excludes the start: the time of
+a one-step run is subtracted. A busy machine changes processor time less than tokens/s. Predictions come from a run's
+start, before it has learned from a step, on a machine that `copus profile --machine` has described. Without --machine,
+the machine is described first.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def command(program, masks, *more):
 
 
 def processor_seconds(program, folder, masks, steps):
-    """Those of a run of so many steps."""
+    """Returns the processor seconds of a run of so many steps."""
     shutil.rmtree(folder / "r", ignore_errors=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command(program, masks, "--set", f"train.max_steps={steps}"), cwd=folder, check=True,

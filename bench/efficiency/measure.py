@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs the branches of the experiment (README.md) and appends a line for each to data/rows.jsonl. It can be stopped at
-any time; the next call runs the missing ones.
+any time; the next call runs the missing branches.
 
 Usage: measure.py [--workers 2] [--copus build/copus] [--work DIR] [--sets SET,...] [--seeds 0,1,...]
 """
@@ -52,8 +52,8 @@ SEEDS = 8
 
 
 def arms(name: str, seed: int) -> list[dict]:
-    """The branches of a set with this seed. A branch has the number of samples that it reads, its batch and its
-    rate."""
+    """Returns the branches of a set with this seed: for each branch the number of samples that it reads, its batch and
+    its rate."""
     model, _, length, multiples = SETS[name]
     reference, lr = MODELS[model]["reference_batch"], MODELS[model]["lr"]
     if name == "gcide-0k" and seed >= SEEDS_OF_EVERY_RATE:

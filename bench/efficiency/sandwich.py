@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs the experiment of sandwich.md and appends a line for each run to data/sandwich.jsonl. It can be stopped at any
-time; the next call runs the missing ones.
+time; the next call makes the missing runs.
 
 Usage: sandwich.py [--workers 2] [--copus build/copus] [--work DIR] [--seeds 0,1]
 """
@@ -36,8 +36,8 @@ ENDS = ("constant", "decay")
 
 
 def sandwich_arms(point: int) -> list[dict]:
-    """The arms of one branch point. Rungs are arms in the reference batch that read a part of the samples before the
-    return."""
+    """Returns the arms of one branch point. Rungs are arms in the reference batch that read a part of the samples
+    before the return."""
     arms = []
     for length, after in LENGTHS[point]:
         shared = dict(length=length, after=after)
@@ -94,8 +94,8 @@ class Experiment:
         return result
 
     def best_power(self, batch: int, middle: int) -> int:
-        """The exponent e for which the whole run at rate LOWEST_RATE * 2**e has the lowest loss at its end. The grid
-        grows until its best point is inside."""
+        """Returns the exponent e for which the whole run at rate LOWEST_RATE * 2**e has the lowest loss at its end. The
+        grid of exponents grows until the best exponent is inside the grid."""
         losses: dict[int, float] = {}
         wanted = {middle - 1, middle, middle + 1}
         while wanted:

@@ -100,8 +100,9 @@ def whole_runs(rows: list[dict], model: str) -> Table:
 
 
 def whole_run_of(critical_batch) -> float:
-    """Returns B_c of a whole run, given B_c after n samples as critical_batch(n). Batch B reaches the same loss as the
-    reference with n* samples when the integral of dn / SE(B; n) up to n* equals the length of the run."""
+    """Returns B_c of a whole run, given B_c after n samples as critical_batch(n). A whole run in batch B reaches the
+    loss that the reference batch reaches with n* samples. The integral of dn / SE(B; n) from 0 to n* is the run's
+    length."""
     worth = {}
     for batch in BATCHES:
         step, needed, n = RUN / 20_000, 0.0, 0.0

@@ -4,8 +4,8 @@
     bench/evaluation/kill.py [--copus build/copus] [--times 20] [--seed 1]
 
 Call it from the root of the repository. Both comparisons run in temporary directories. A kill is a SIGKILL to the
-comparison, which also ends its runs, so that no process can clean up. Exit code 0: results.json is the same, bit for
-bit.
+comparison, which also ends its runs, so that no process can clean up. The exit code is 0 if results.json is the same,
+bit for bit.
 """
 
 import argparse

@@ -5,9 +5,9 @@
     bench/evaluation/table.py gains RESULTS...   what adapting saves over the fastest baseline and the fastest rule
     bench/evaluation/table.py steps DIRECTORY    loss at the end, and beside constant batches in as many steps
 
-Savings are 1 - time / time of the other, with geometric means over the seeds. An arm that misses a target with any seed
-has no time at it. Baselines of the paper are fixed batches and CBS in either layout (arXiv 2604.26687). Rivals with the
-wide space are compared only with wide arms.
+A saving is 1 - time / time of the other arm, with geometric means over the seeds. An arm that misses a target with any
+seed has no time at this target. Baselines of the paper are fixed batches and CBS in either layout (arXiv 2604.26687).
+Rivals with the wide space are compared only with wide arms.
 
 "As many steps": the losses of a seed's constant-... arms, interpolated linearly in the logarithm of their steps.
 """

@@ -3,7 +3,7 @@
 
 Rates are published ones, as listed with their sources in configs/clusters/: matrix products at the best measured rate,
 attention at FlashAttention-2's rate for the length, everything else at the bandwidth of a copy. Parts do not overlap,
-as in `copus bench step`, which computes the same floors from rates measured on the spot. Prints the table of
+as in `copus bench step`, which computes the same floors from rates that it measures itself. Prints the table of
 docs/gpu.md. Standard library only.
 """
 
@@ -18,8 +18,8 @@ TOKENS_PER_STEP = 32768
 # with heads of 128 (github.com/Dao-AILab/flash-attention, assets/flash2_h100_fwd_bwd_benchmark.png).
 HEADS_OF_64 = {1024: 192 / 221, 2048: 232 / 265, 4096: 257 / 294}
 BF16_BYTES = 2
-# AdamW reads weight, gradient and moments, and writes all but the gradient. Computing the norm and zeroing the gradient
-# need one more pass each. The bf16 weights are rounded from the fp32 ones.
+# AdamW reads weight, gradient and moments, and writes weight and moments. Computing the norm and zeroing the gradient
+# need one more pass each. The bf16 weights are rounded from the fp32 weights.
 OPTIMIZER_BYTES = 4 * (7 + 2) + 4 + 2
 
 
@@ -57,7 +57,7 @@ def floor_of(case: Case, device: dict, tokens: int) -> Floor:
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     convention = 12 * layers * hidden * case.sequence
     # Scores and their product with the values take 2 operations each, over the causal half. The backward pass takes 2.5
-    # times as many.
+    # times as many operations.
     causal_forward = tokens * layers * 2 * 2 * case.sequence * hidden / 2
     share = 1.0 if hidden // config["num_attention_heads"] != 64 else HEADS_OF_64[case.sequence]
     forward = dict(device["attention_forward"])[case.sequence] * share * matmul_rate

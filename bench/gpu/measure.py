@@ -5,8 +5,8 @@ All sides do the same work: the model of a config.json with random weights, comp
 gradients and AdamW moments, clipping, and the same number of micro-batches of the same size a step. They take turns,
 each in a process of its own; a waiting process releases the GPU's memory. The micro-batch is the largest power of two
 that fits both eager PyTorch and Copus, up to a limit. Cases are measured in order of importance; a case for which too
-little time is left is reported as not measured. PyTorch runs with its fast settings, Copus with those it trains with
-(deterministic). Prints tables last; --out writes everything as JSON.
+little time is left is reported as not measured. PyTorch runs with its fast settings, and Copus with the deterministic
+settings of training. Prints tables last; --out writes everything as JSON.
 """
 
 import argparse

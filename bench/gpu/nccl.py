@@ -244,9 +244,9 @@ def comm_tests(bench: Bench) -> dict:
 
 
 def selftest(ranks: int, limit: float, extra: dict | None = None):
-    """The self-test's result. With two ranks, also the GPU memory of one rank's communicator: both ranks open theirs at
-    the same time, so it is half of the increase. With more ranks several groups open at once, and their memory cannot
-    be separated."""
+    """Returns a case that gives the self-test's result. With two ranks, the result also has the GPU memory of one
+    rank's communicator: both ranks open their communicators at the same time, so each takes half of the increase. With
+    more ranks several groups open at once, and their memory cannot be separated."""
 
     def run(bench: Bench) -> dict:
         command = [bench.program, "selftest", "--ranks", str(ranks), "--device", bench.device, "--seconds",

@@ -52,8 +52,8 @@ class Case:
 
 
 def cases_by_importance() -> list[Case]:
-    """The whole model is compiled in one case, to see how much more that brings than compiling its layers, which takes
-    a third of the time. Parameters in bf16 are a note."""
+    """In one case the whole model is compiled, to compare with compiling its layers, which takes a third of the time.
+    A case with parameters in bf16 is only for information."""
     pure = {"precision": "bf16-parameters"}
     return [
         Case("qwen2.5-1.5b", 2048),
@@ -77,7 +77,7 @@ def cases_by_importance() -> list[Case]:
 class Budget:
     """Distributes seconds over cases in their order: a case begins only if its expected duration is left.
 
-    The duration of a case is guessed from its sides and size, and the guess is corrected by the previous cases.
+    The duration of a case is guessed from its sides and size, and corrected by the durations of the previous cases.
     """
 
     PREPARATION = {"ours": 7.0, "eager": 8.0, "layers": 30.0, "model": 75.0}  # guesses, of 1.5 billion parameters
@@ -212,8 +212,8 @@ def parts_table(results: dict) -> list[str]:
 
 
 def aims(results: dict) -> list[dict]:
-    """The result for each aim, by sequence length. If cases differ in how PyTorch is compiled, the smallest result
-    counts. An aim without any measurement has None for both."""
+    """Returns the result for each aim, by sequence length. If cases differ in how PyTorch is compiled, the smallest
+    result is used. An aim without any measurement has None for the value and the sequence length."""
     reached = []
     for model in AIMED_MODELS:
         cases = [case for case in results["cases"] if case["model"] == model and case["precision"] == "bf16"]

@@ -5,11 +5,11 @@ Each line on stdin is a JSON object with a request, and is answered with one lin
 
   {"do": "machine"}   {"name", "memory_bytes", "matmul_tflops", "copy_bytes_per_second"}: of the device, measured
   {"do": "load", "config": FILE, "sequence", "micro_batch", "tokens_per_step", "precision", "compile"}
-                      {"micro_batch", "seconds", "seconds_per_step"}: the first that fits of what was asked for, its
-                      half, its quarter, ...; what that took, and the second of two steps of it
+                      {"micro_batch", "seconds", "seconds_per_step"}: the first micro-batch that fits of the requested
+                      one, its half, its quarter, ...; the seconds of loading; the second of two steps with it
   {"do": "run", "steps": N}
-                      {"seconds_per_step", "peak_memory_bytes"}: mean of N steps after one that does not count
-  {"do": "park"}      {}: gives back what the GPU holds; "run" takes it again, with new random weights
+                      {"seconds_per_step", "peak_memory_bytes"}: mean of N steps after one warm-up step
+  {"do": "park"}      {}: releases the GPU's memory; "run" takes it again, with new random weights
   {"do": "unload"}    {}
 
 An error is answered with {"error": message}. The process exits at the end of its stdin.

@@ -8,8 +8,8 @@ once, drawn by a seed.
 
 A run survives if it exits with code 0, has every step once, consumes the same samples and has the same losses as the
 undisturbed run, and `copus replay` reproduces its decisions. A run that ends otherwise, with one message or with code
-75, is resumed; it counts as refused if all of that then holds. Anything else is reported. A second call continues from
-the file:
+75, is resumed. If it then meets all of these conditions, it is listed as refused. Anything else is reported. A second
+call continues from the file:
     python3 bench/healing/cells.py --output cells.jsonl --pairs 200
     python3 bench/healing/cells.py --output cells.jsonl --table
 """
@@ -114,7 +114,7 @@ class Bench:
         return [list(lines)[-1] for _, lines in itertools.groupby(records, key=lambda record: record["step"])]
 
     def places(self, story):
-        """The undisturbed run of a story, and the places at which its processes may be struck."""
+        """Returns the undisturbed run of a story, and the places at which faults may be injected into its processes."""
         _, own_faults, roles = STORIES[story]
         log = self.folder / f"{story}.log"
         unharmed = self.train(story, f"{story}-expected")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Jobs whose ranks and machines leave in order at random moments: does any of them lose a step?
 
-Each run trains the same small model on two machines (two launchers on this one) of two ranks each, in a layout that its
-seed draws. SIGTERM is sent to machines and ranks at random moments, together or in sequence. A job that exits with code
+Each run trains the same small model on two machines of two ranks each, simulated by two launchers on this machine. The
+run's seed draws the layout. SIGTERM is sent to machines and ranks at random moments, together or in sequence. A job that exits with code
 75 is resumed. A run passes if it exits with code 0, has every step once, and consumes the same samples and has the same
 losses as the undisturbed run.
 

@@ -87,8 +87,8 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 class Job:
-    """A run in a folder of its own, which is deleted at the end. It has the steps in the order in which they are
-    logged, and the lines of output in the order in which they arrive."""
+    """A run in a folder of its own, which is deleted at the end. Steps are in the order in which they are logged, and
+    lines of output in the order in which they arrive."""
 
     def __init__(self, options: argparse.Namespace, heals: bool, steps: int = ENDLESS, checkpoint_steps: int = 0):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="copus_healing_", dir=options.folder))
@@ -141,7 +141,7 @@ class Job:
 
     def look(self) -> None:
         """Reads the steps that were logged since the last call. A process that takes over a run cuts the log to the
-        step from which it resumes."""
+        step from which the process resumes."""
         now = time.monotonic()
         try:
             with open(self.folder / "run" / "run.jsonl", "rb") as log:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Storms: ranks are struck again and again, faster than a job can heal. Does a storm cost a step, or end the run?
 
-Each run trains a small model on 4 or 6 ranks, on one machine or on two (two launchers on this one), in a layout and
-with a ZeRO stage that its seed draws. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL,
+Each run trains a small model on 4 or 6 ranks, on one machine or on two (simulated by two launchers on this machine).
+The run's seed draws the layout and the ZeRO stage. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL,
 SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. 30 steps after the last strike the launchers
 receive SIGTERM, which ends the job with a checkpoint and code 75. A run passes if it ends in this way or with code 0,
 has every step once, and consumes the same samples and has the same losses as the undisturbed run. At this learning rate
-the losses of undisturbed runs in different layouts differ by at most 1e-7 after 1,000 steps; at 1e-3 the model
-memorises its text, and rounding alone changes them by 20 %. A run that ends before SIGTERM is resumed. Code 75 is then
-an orderly end, and code 1 counts as ended otherwise. Launchers are not struck.
+the losses of undisturbed runs in different layouts differ by at most 1e-7 after 1,000 steps. At a rate of 1e-3 the
+model memorises its text, and rounding alone changes the losses by 20 %. A run that ends before SIGTERM is resumed. Code
+75 is then an orderly end, and code 1 is listed as ended otherwise. Launchers are not struck.
 
 Results are appended to a file, a line per run, and a second call continues from there:
     python3 bench/healing/storms.py --runs 200 --output storms.jsonl

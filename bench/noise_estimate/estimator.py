@@ -1,5 +1,5 @@
-"""The averages and the interval of copus/statistics/noise_scale for many runs at once: every number of NoiseAverage is
-an array over runs."""
+"""Computes the averages and the interval of copus/statistics/noise_scale for many runs at once: every number of
+NoiseAverage is an array over runs."""
 
 import math
 

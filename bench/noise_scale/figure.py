@@ -1,6 +1,6 @@
-"""The noise scale of several runs over the samples that they have consumed, as a self-contained SVG: one panel for each
-learning rate, one colour for each global batch, the online curves as lines with bands. Points with error bars were
-measured at checkpoints: filled ones by the reference, hollow ones online with fixed weights.
+"""Draws the noise scale of several runs over the samples that they have consumed, as a self-contained SVG: one panel
+for each learning rate, one colour for each global batch, the online curves as lines with bands. Points with error bars
+were measured at checkpoints: filled points by the reference, hollow points online with fixed weights.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""The noise scale from the lines of run.jsonl in which the weights were fixed. Every step has the same weight, so the
-only difference from the reference is the source of the two norms. The formulas come from
+"""Computes the noise scale from the lines of run.jsonl in which the weights were fixed. Every step has the same weight
+in the mean, so the only difference from the reference is the source of the two norms. The formulas come from
 copus/statistics/gradient_noise.h (two batch sizes) and copus/statistics/noise_scale.h (Fieller's interval).
 """
 
@@ -8,8 +8,8 @@ import statistics
 
 
 def noise_scale(records: list[dict]) -> dict:
-    """|G|^2, tr(Sigma) and their ratio, named as in `copus gns --json`. Steps without a second batch size, or with
-    norms that are not finite, do not count. If fewer than two steps remain, all three are unknown."""
+    """Returns |G|^2, tr(Sigma) and their ratio, named as in `copus gns --json`. Steps without a second batch size, or
+    with norms that are not finite, are left out. If fewer than two steps remain, all three are unknown."""
     counted = [record for record in records
                if record["small_batch_squared_norm"] is not None and record["grad_norm"] is not None]
     if len(counted) < 2:

@@ -5,8 +5,8 @@ checkpoint it measures the noise scale with `copus gns`, and with training's own
 the folder --out:
 
   results.json      settings, curves, and what was measured at each checkpoint
-  results.md        a table: the three beside each other, with intervals
-  noise-scale.svg   the online curves with their bands, and the points of the other two
+  results.md        a table of the three estimates, side by side, with intervals
+  noise-scale.svg   the online curves with their bands, and the points of the other two estimates
 
 Takes about 25 minutes on two cores. Finished parts are kept: after an interruption the same command continues. Another
 experiment needs another --out. The corpus must exist: scripts/fetch-corpus data/gcide

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """How well are step times predicted? Draws random configurations of 1 to 8 ranks, predicts them from a description of
-the cluster alone, measures them by running the program, learns from the first 10, and compares the prediction of the
-others before and after learning. In three parts:
+the cluster alone, measures them by running the program, learns from the first 10, and compares the predictions of the
+other configurations before and after learning. There are three parts:
 
 wall      on this machine as it is, described by `copus profile --machine`: real seconds, no links
 virtual   on the virtual clock of two nodes, where ranks compute as long as their threads do here (the same description)
 modelled  on the virtual clock of two nodes with a modelled rate: the same in every run
 
 Takes about 10 minutes on two cores that do nothing else. Parts that are in --output already are not repeated, so an
-interrupted run can continue, and --parts chooses parts. Prints for each part the median error, Kendall's tau-b and what
-choosing by the prediction loses against the best measured configuration (top-1 regret, of samples per second).
+interrupted run can continue, and --parts chooses parts. Prints for each part the median error, Kendall's tau-b and the
+top-1 regret: the samples per second that choosing by the prediction loses against the best measured configuration.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains transformers' LlamaForCausalLM on request, for train_step.py. Each way of running PyTorch has a process.
 
-Prints {"ready": true} after warming up. Then it answers each line "run N" on stdin with one line, {"seconds_per_step":
-the median of N training steps}; "quit" ends it. `copus bench step --serve` has the same protocol. Between requests it
-blocks on stdin and uses no processor.
+Prints {"ready": true} after warming up. Then the process answers each line "run N" on stdin with one line,
+{"seconds_per_step": the median of N training steps}; "quit" ends the process. `copus bench step --serve` has the same
+protocol. Between requests the process blocks on stdin and uses no processor.
 """
 
 import argparse

@@ -90,9 +90,10 @@ def sum_of_losses(model: transformers.PreTrainedModel, tokens: torch.Tensor, tar
 
 
 def learning_rate(optimizer: dict, share: float) -> float:
-    """Linear warm-up, then half a cosine down to the floor (copus/train/learning_rate.cpp).
+    """Returns the rate's factor: a linear warm-up, then half a cosine down to the floor
+    (copus/train/learning_rate.cpp).
 
-    `share` of the run's time has passed when the weights are updated.
+    `share` is the fraction of the run's time that has passed when the weights are updated.
     """
     warm_up = optimizer["warmup_tokens"]
     if share < warm_up:

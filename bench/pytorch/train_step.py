@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Compares a training step of Copus with PyTorch's (transformers' LlamaForCausalLM, eager and torch.compile).
 
-Every side is a process of its own with the same shape, precision (fp32), threads and optimizer (AdamW, clipping). They
-take turns, ours, eager, compile, ours, ..., while the others block on their stdin, so other changes on the machine
-affect all alike. A ratio is ours over theirs in tokens/s: the median over the rounds of the ratio within a round, with
-its smallest and largest value. Run nothing else meanwhile.
+Every side is a process of its own with the same shape, precision (fp32), threads and optimizer (AdamW, clipping). The
+sides take turns: ours, eager, compile, ours, ... The waiting sides block on their stdin, so other changes on the
+machine affect all sides alike. A ratio is our tokens/s divided by theirs: the median over the rounds of the ratio
+within a round, with the smallest and the largest ratio. Run nothing else meanwhile.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Side:
         return self.read_answer()["seconds_per_step"]
 
     def forget_peak_memory(self) -> None:
-        """Resets the peak, since start-up and compilation are not part of a step (proc(5): 5 resets the peak resident
+        """Resets the peak, because start-up and compilation are not part of a step (proc(5): 5 resets the peak resident
         set size)."""
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", encoding="ascii")
 

@@ -1,5 +1,5 @@
-"""Training steps of a transformers model in PyTorch, as a PyTorch user would run them: for comparisons with Copus on
-the CPU (step_worker.py) and on a GPU (../gpu/worker.py)."""
+"""Runs training steps of a transformers model in PyTorch as a PyTorch user would, for comparisons with Copus on the CPU
+(step_worker.py) and on a GPU (../gpu/worker.py)."""
 
 import contextlib
 
@@ -13,9 +13,9 @@ SCOPES = ("none", "layers", "model")
 class Trainer:
     """One step: zero_grad, then forward and backward for each micro-batch, clip, AdamW; random weights and tokens.
 
-    precision: "bf16" computes under autocast, with parameters, gradients and moments in fp32; with "bf16-parameters"
-    these are bf16 too, which is not the same training. compile_scope: "layers" compiles each decoder layer and the
-    loss, "model" the whole model.
+    precision: "bf16" computes under autocast, with parameters, gradients and moments in fp32. With "bf16-parameters"
+    parameters, gradients and moments are bf16 too, which is a different training. compile_scope: "layers" compiles each
+    decoder layer and the loss, "model" the whole model.
     """
 
     def __init__(

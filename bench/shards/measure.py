@@ -3,11 +3,12 @@
 
     bench/shards/measure.py build/copus [--shards 2000] [--turns 5] [--kills 20]
 
-Makes a corpus of shards of 1 MB (uint16) and one pair with the same tokens, in a temporary folder: 2 GB of disk for
-2,000 shards. Three runs take turns: of the file, of the shards as one corpus (a pattern), and of the shards one after
-the other (data.shuffle_shards). Each turn prints seconds from the start of the process to the first step, tokens/s of
-all steps but the first two, tokens per second of processor time of the whole run (which a busy machine changes less),
-and resident memory after a quarter of the run and at its end, without pages of files.
+Makes a corpus of shards of 1 MB (uint16) and one pair with the same tokens, in a temporary folder, which takes 2 GB of
+disk for 2,000 shards. Three runs take turns: over the one file, over the shards as one corpus (a pattern), and over the
+shards one after the other (data.shuffle_shards). Each turn prints seconds from the start of the process to the first
+step, tokens/s of all steps except the first two (with the waits between steps), tokens per second of processor time of
+the whole run (which a busy machine changes less), and resident memory after a quarter of the run and at its end,
+without pages of files.
 Then a run over shards, one after the other, is killed by SIGKILL at random moments and resumed, and its losses are
 compared bitwise with the losses of an undisturbed run.
 """
@@ -124,7 +125,7 @@ def measure(program, folder, way, steps):
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise SystemExit(f"{way}: the run failed")
-    seconds = [record["step_seconds"] for record in records(run_dir)][2:]
+    seconds = [record["step_seconds"] + (record["switch_seconds"] or 0) for record in records(run_dir)][2:]
     return (first, 16 * 256 * len(seconds) / sum(seconds), 16 * 256 * steps / (usage.ru_utime + usage.ru_stime),
             memory[len(memory) // 4], memory[-1])
 

@@ -2,7 +2,7 @@
 """Measures how many bytes torchtitan's own Llama layer (0.2.2 or 0.3.0) keeps from its forward to its backward pass.
 
 The layer runs as one rank of a fake process group, sharded and compiled as in torchtitan. Every storage that autograd
-saves counts once; parameters and rotary tables do not count. `aot_eager_decomp_partition` decides what is kept with the
+saves is counted once, except parameters and rotary tables. `aot_eager_decomp_partition` decides what is kept with the
 default compiler's partitioner, and compiles nothing for a device.
 
     bench/trainers/kept.py --torchtitan FOLDER     # with torch 2.13, and torchtitan unpacked in FOLDER
@@ -64,8 +64,8 @@ def model_of_0_2(torch, ranks, recompute, compiled):
 
 
 def model_of_0_3(torch, ranks, recompute, compiled):
-    """The same for 0.3, with PyTorch's fused attention instead of FlexAttention, which needs a compiler for the device.
-    Both keep queries, keys, values, the output and a number for each row."""
+    """Makes the layer of torchtitan 0.3, with PyTorch's fused attention instead of FlexAttention, which needs a
+    compiler for the device. Both keep queries, keys, values, the output and a number for each row."""
     from torchtitan.distributed import ParallelDims, parallel_dims, spmd_types
     from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
     from torchtitan.distributed.utils import set_spmd_backend

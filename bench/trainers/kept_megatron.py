@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures how many bytes Megatron-Core's own layer (0.16.1) keeps from its forward to its backward pass.
 
-The layer runs as one rank of a fake process group on CPUs. Three kernels that need a GPU are replaced by ones that keep
-the same data: the norm (its input and a number for each row), attention (queries, keys, values, output and a number for
-each row), and the rotation, whose tables do not count.
+The layer runs as one rank of a fake process group on CPUs. Three kernels that need a GPU are replaced by kernels that
+keep the same data: the norm (its input and a number for each row), attention (queries, keys, values, output and a
+number for each row), and the rotation, whose tables are not counted.
 
     bench/trainers/kept_megatron.py --megatron FOLDER     # with torch 2.13, and megatron-core unpacked in FOLDER
 

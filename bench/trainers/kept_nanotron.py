@@ -2,8 +2,8 @@
 """Measures how many bytes nanotron's own Llama layer keeps from its forward to its backward pass.
 
 The layer runs as one rank of a fake process group on CPUs. Three kernels of flash-attn that need a GPU are replaced by
-ones that keep the same data: the norm (its input and a number for each row), attention (queries, keys, values, output
-and a number for each row), and the rotation, which works in place.
+kernels that keep the same data: the norm (its input and a number for each row), attention (queries, keys, values,
+output and a number for each row), and the rotation, which works in place.
 
     bench/trainers/kept_nanotron.py --nanotron FOLDER [--sequences 2]    # with torch 2.13, and a clone in FOLDER
 

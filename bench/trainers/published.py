@@ -9,12 +9,13 @@ The rows and the rules below were committed before the first row was evaluated.
   these, which is subtracted from the prediction. `reserved` readings include fragmentation, `allocated` ones do not.
 - A row's layout is fixed, as published. A row with an unpublished part is left out; no part is chosen by us.
 - Megatron-LM's own functional tests train GPT. Its feed-forwards of 4 x hidden without a gate have as many weights and
-  keep as many bytes as gated ones of 8/3 x hidden; 33.5 million parameters of positions are left out. Dropout keeps two
-  masks of one byte, which are added: for each layer and micro-batch under way they equal one tensor of the stream. The
-  readings are of the last rank.
+  keep as many bytes as gated feed-forwards of 8/3 x hidden; 33.5 million parameters of positions are left out. Dropout
+  keeps two masks of one byte, which are added: for each layer and micro-batch under way they equal one tensor of the
+  stream. The readings are of the last rank.
 - torchtitan with context parallelism c on sequences of s is planned as sequences of s / c, with c times as many ranks
   sharing the weights. fp8 keeps activations and weights as bf16 does, so only memory is compared.
-- Times are compared for bf16 only. Deterministic kernels, which Megatron-LM's tests use, are slower than a plan's.
+- Times are compared for bf16 only. Megatron-LM's tests use deterministic kernels, which are slower than the kernels of
+  a plan.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Shared by the measurements of trainers' layers: kernels that keep the same data as a GPU's kernels, and the count of
-what autograd keeps."""
+"""Code that the measurements of trainers' layers share: kernels that keep the same data as a GPU's kernels, and the
+count of the bytes that autograd keeps."""
 
 import gc
 import weakref
@@ -61,8 +61,8 @@ def local(tensor):
 
 
 def kept_storages(layer, run, is_table=lambda tensor: False):
-    """Returns the bytes of each storage that `run` keeps for its backward pass, the largest first. The layer's
-    parameters and buffers do not count. The tables of rotations do not count either, because all layers share them."""
+    """Returns the bytes of each storage that `run` keeps for its backward pass, the largest first. The
+    layer's parameters and buffers are not counted, nor are the tables of rotations, which all layers share."""
     own = {local(tensor).untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     kept, alive = {}, []
 

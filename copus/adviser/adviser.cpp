@@ -126,7 +126,7 @@ void Adviser::go_on_with(const Knowledge& known, std::optional<double> rate_fact
   first_event_ = begin_event(own, rate_factor);
 }
 
-// Opens the logs. The log of steps comes first, since its lock keeps other writers out.
+// Opens the logs. The log of steps comes first, because its lock keeps other writers out.
 void Adviser::open_logs(bool goes_on) {
   if (!directory_) return;
   const std::optional<int64_t> after_step = goes_on ? std::optional(state_.step) : std::nullopt;
@@ -255,8 +255,8 @@ StepRecord Adviser::record_of(const AdvisedStep& step) const {
   return record;
 }
 
-// Makes the first measurement of a step time in the same way as StepTimeLearner. The predictions for other batches are
-// based on it.
+// Measures the first step time in the same way as StepTimeLearner, then begins the controller. Predictions for other
+// batches are based on this measurement.
 void Adviser::begin_once_measured(const StepRecord& record) {
   if (record.skipped()) return;
   seconds_.push_back(record.step_seconds);

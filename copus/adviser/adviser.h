@@ -1,6 +1,6 @@
-// Advises a job that another program trains. It receives every step, measures the noise scale, learns step times, and
-// uses the controller of Copus' own runs to recommend another batch when that pays. It writes the logs of a run, so
-// that `copus replay` and `copus report` can read them.
+// Advises a job that another program trains. The adviser receives every step, measures the noise scale, and learns step
+// times. The controller of Copus' own runs then recommends another batch when that batch is expected to train faster.
+// The logs have the format of a run, so that `copus replay` and `copus report` can read them.
 #pragma once
 
 #include <cstdint>
@@ -52,13 +52,13 @@ class Adviser {
   };
 
   // Throws UserError for wrong settings, for a directory that has the logs of another job or another writer, and for
-  // logs or a state that cannot be read or do not reach the given step. If the settings leave only one batch, that is
-  // no error: the job is measured but never gets advice.
+  // logs or a state that cannot be read or do not reach the given step. Settings that leave only one batch are not an
+  // error: the job is measured but never gets advice.
   Adviser(const AdviserSettings& settings, const Start& start);
 
   // Processes a step, and returns advice whenever the controller decides for another batch, even if the previous advice
-  // was the same. If the ranks cannot divide the step's samples into whole micro-batches, as in the last step of an
-  // epoch, the step is ignored. If the number of samples differs from before, the job has changed its batch. Throws
+  // was the same. A step is ignored if the ranks cannot divide its samples into whole micro-batches, as in the last
+  // step of an epoch. If the number of samples differs from the previous step, the job has changed its batch. Throws
   // UserError for impossible numbers, and if the logs cannot be written.
   std::optional<Advice> step(const AdvisedStep& step);
 

@@ -19,8 +19,8 @@ void check_concerns_adviser(const std::string& setting) {
                          "train.clip_norm (docs/configuration.md)"));
 }
 
-// Removes from a message the option that the reader of overrides puts before it, because these settings do not come
-// from a command line.
+// Removes the option that the reader of overrides puts before a message, because these settings do not come from a
+// command line.
 std::string without_option(const std::string& message) {
   constexpr std::string_view option = "--set ";
   return message.starts_with(option) ? message.substr(option.size()) : message;

@@ -1,4 +1,4 @@
-// What an adviser must know about a job that another program trains, and the configuration made from it.
+// Defines what an adviser must be told about a job that another program trains, and the configuration made from it.
 #pragma once
 
 #include <cstdint>

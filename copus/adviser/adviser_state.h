@@ -22,8 +22,8 @@ struct AdviserState {
   Configuration configuration;
   NoiseAverage noise;
 
-  // Adds a step with its measurements, and sets the record's derived fields: the counters, the noise scale and, if the
-  // job's length is known, the remaining part.
+  // Adds a step with its measurements. Sets the record's derived fields: the counters, the noise scale and, if the
+  // job's length is known, the remaining time and the completed fraction.
   void complete(const JobConfig& config, StepRecord& record);
   // Adds a step from a log. If the averages were restarted before it, they are restarted here too.
   void repeat(const JobConfig& config, const StepRecord& record);
@@ -31,9 +31,8 @@ struct AdviserState {
   bool operator==(const AdviserState&) const = default;
 };
 
-// The contents of a checkpoint. `begin`, which is empty if the job has had no controller, makes a controller that
-// continues from there. This controller knows the step times. It does not know the earlier controller's state, which is
-// only in the logs.
+// The contents of a checkpoint. `begin` makes a controller that continues with the known step times; it is empty if the
+// job has had no controller. The rest of the earlier controller's state is only in the logs.
 struct KeptState {
   AdviserState state;
   std::optional<ControllerBegin> begin;

@@ -18,13 +18,13 @@
 // same time (checkpoint_part.h). When all of them are on the disk, rank 0 (checkpoint_folder.h) writes the other files
 // and then the manifest, each synced to the disk. Then the folder is synced and renamed, and its parent synced. So a
 // folder with its final name is complete, whenever the process or the machine dies. Older checkpoints are deleted only
-// afterwards, and are first renamed to `.partial` too. A process that starts writing into a `checkpoints` folder locks
+// after that, and are first renamed to `.partial`. A process that starts writing into a `checkpoints` folder locks
 // it (flock on `.lock`, which is released when the process dies) and deletes the leftovers `step-<step>.partial` of
 // dead writers. A manifest or an index contains only names of files in the same folder, never a path.
 //
-// Damage. Since a folder gets its final name only when it is complete, a folder with such a name but without a complete
-// checkpoint has been damaged later. It is reported, never ignored, and never deleted or overwritten: a new checkpoint
-// of the same step first renames it to `step-00000100.set-aside`.
+// Damage. A folder gets its final name only when it is complete. A folder that has a final name but no complete
+// checkpoint was therefore damaged later. Copus reports such a folder and never deletes or overwrites it: a new
+// checkpoint of the same step first renames it to `step-00000100.set-aside`.
 //
 // Reading checks the manifest, and size and checksum of every file, before any content is used.
 #pragma once
@@ -43,8 +43,8 @@
 namespace copus {
 
 // Returns the newest checkpoint under `root`; empty if there is no folder with a checkpoint's name. Throws
-// CheckpointDamage if the newest folder has no readable manifest, or the manifest of another step. Other damage is
-// reported when the checkpoint is opened.
+// CheckpointDamage if the newest folder has no readable manifest, or if its manifest has another step than its name.
+// Other damage is reported when the checkpoint is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
 
 // A checkpoint that is open for reading. Views stay valid as long as it lives.
@@ -60,8 +60,8 @@ class Checkpoint {
   explicit Checkpoint(const std::filesystem::path& directory, Check check = Check::everything);
 
   // Compares the files of tensors with their checksums, for ranks that read a checkpoint together. The files are
-  // divided into `num_parts` parts of about equal size, and this call verifies the part with number `part`. Throws
-  // UserError that names the first damaged file.
+  // divided into `num_parts` parts of about equal size, and this call verifies part number `part`. Throws UserError
+  // that names the first damaged file.
   void verify_tensors(int64_t part, int64_t num_parts) const;
 
   const std::filesystem::path& directory() const { return directory_; }

@@ -27,8 +27,8 @@ void delete_directory(const std::filesystem::path& directory) {
   if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
 }
 
-// Deletes only leftovers of checkpoints, since other files in the folder are not ours. Deleting a leftover may fail
-// while a rank still writes into it; then it is deleted the next time.
+// Deletes only leftovers of checkpoints, because other files in the folder are not ours. Deleting a leftover may fail
+// while a rank still writes into it; then the leftover is deleted the next time.
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -51,8 +51,8 @@ void check_texts_and_sizes(const std::filesystem::path& directory) {
   verify_files(directory, manifest, texts);
 }
 
-// Renames a folder that is not the complete checkpoint of its name, so that nothing overwrites it: somebody may still
-// want to repair it.
+// Sets aside a folder that does not hold the complete checkpoint that its name promises. The folder is renamed so that
+// nothing overwrites it, because somebody may still want to repair it.
 void set_aside_if_damaged(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(directory)) return;
   try {
@@ -66,8 +66,8 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
   }
 }
 
-// Returns whether a folder is the complete checkpoint of its name. Other folders do not count among the kept
-// checkpoints: a damaged one may be repaired, and a copy under another name must not be deleted.
+// Returns whether a folder holds the complete checkpoint that its name promises. Other folders are not counted among
+// the kept checkpoints: a damaged one may be repaired, and a copy under another name must not be deleted.
 bool is_whole(const std::filesystem::path& directory) {
   try {
     check_texts_and_sizes(directory);

@@ -1,5 +1,5 @@
-// A run's `checkpoints` folder, on the rank that manages it: begins checkpoints, completes what all ranks have written,
-// and deletes old ones. checkpoint.h describes the contents of the folder, and why nothing half-written is ever read.
+// Manages a run's `checkpoints` folder on one rank: begins checkpoints, completes what all ranks have written, and
+// deletes old ones. checkpoint.h describes the contents of the folder, and why nothing half-written is ever read.
 #pragma once
 
 #include <cstdint>
@@ -31,27 +31,28 @@ class CheckpointFolder {
   // and has not ended after `wait_seconds`.
   CheckpointFolder(std::filesystem::path root, int64_t keep_last, double wait_seconds = 0);
 
-  // Deletes an uncommitted checkpoint. Does not wait for the commit in progress, so call finish() first. Otherwise the
-  // commit continues while the process lives and keeps the folder locked until then, and its error is lost.
+  // Deletes an uncommitted checkpoint. Does not wait for the commit in progress, so call finish() first. Without
+  // finish(), the commit continues while the process lives, the folder stays locked until then, and the commit's error
+  // is lost.
   ~CheckpointFolder();
 
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Returns whether the folder still exists in its place: somebody may have deleted, moved or replaced it. If it does
-  // not, then until put_back() no file is written or deleted, no checkpoint is completed, and failures are not errors.
+  // Returns whether the folder still exists in its place: somebody may have deleted, moved or replaced it. While the
+  // folder is not in place, no file is written or deleted, no checkpoint is completed, and failures are not errors.
   bool is_in_place() const;
   // Makes and locks the folder again if it is not in place. An uncommitted checkpoint is lost. Throws UserError as the
   // constructor does.
   void put_back();
 
   // Begins the checkpoint of a step, which will have `bytes` bytes of tensors. Returns the new, empty folder for its
-  // files. Its name is new, so late writes to an abandoned checkpoint cannot collide with it. First waits for the
-  // commit in progress and throws its error.
+  // files. The folder's name is new, so late writes to an abandoned checkpoint cannot collide with this one. First
+  // waits for the commit in progress and throws its error.
   std::filesystem::path begin(int64_t step, int64_t bytes);
 
-  // Completes the checkpoint that was begun, in the background. `files`: all files of tensors, which must be durable.
-  // It replaces a checkpoint of the same step.
+  // Completes the checkpoint that was begun, in the background. `files` lists all files of tensors, which must be
+  // durable. The new checkpoint replaces a checkpoint of the same step.
   void commit(CheckpointTexts texts, std::map<std::string, FileDigest> files);
 
   // Whether a checkpoint was begun and can still be committed.
@@ -67,12 +68,12 @@ class CheckpointFolder {
 
   // Whether no commit is in progress.
   bool is_idle() const;
-  // Waits for the commit in progress and throws its error. After a failed commit no file of it remains, and older
-  // checkpoints are unchanged.
+  // Waits for the commit in progress and throws its error. A failed commit leaves no files behind and does not change
+  // older checkpoints.
   void finish();
 
-  // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged ones: a run that
-  // continues from `step` would overwrite the work of another.
+  // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged checkpoints. A run
+  // that continues from `step` would overwrite the work of the run that wrote them.
   void check_none_is_later_than(int64_t step) const;
 
  private:

@@ -1,4 +1,4 @@
-// One rank's part of a checkpoint that all ranks write together: the files that the plan assigns to it.
+// Writes one rank's part of a checkpoint that all ranks write together: the files that the plan assigns to the rank.
 #pragma once
 
 #include <atomic>
@@ -17,9 +17,9 @@
 
 namespace copus {
 
-// The files of one rank. Bytes are hashed and written as they arrive, which leaves them in the system's page cache. A
-// separate thread syncs them to the disk. A failure of the disk is an outcome, not an exception, since the other ranks
-// rely on this rank to take its bytes.
+// Writes the checkpoint files of one rank. Bytes are hashed and written as they arrive, and stay in the system's page
+// cache until a separate thread syncs them to the disk. A failure of the disk is returned as an outcome and does not
+// throw, because the other ranks rely on this rank to accept their bytes.
 class CheckpointPart {
  public:
   struct Outcome {
@@ -27,8 +27,8 @@ class CheckpointPart {
     std::string error;  // empty: all files are durable
   };
 
-  // Takes over the files of `rank` in `plan`, in the folder of the unfinished checkpoint. They are created when their
-  // first bytes arrive.
+  // Takes over the files that `plan` assigns to `rank`, in the folder of the unfinished checkpoint. A file is created
+  // when its first bytes arrive.
   CheckpointPart(std::filesystem::path folder, const CheckpointPlan& plan, int64_t rank);
   // Does not wait for the disk: a thread continues to make files durable.
   ~CheckpointPart() = default;

@@ -1,5 +1,5 @@
-// Plans which rank writes which tensors of a checkpoint, and into which files. A pure function: every rank computes the
-// same plan by itself.
+// Plans which rank writes which tensors of a checkpoint, and into which files. The plan is a pure function of its
+// arguments: every rank computes the same plan by itself.
 #pragma once
 
 #include <cstdint>
@@ -59,9 +59,9 @@ struct CheckpointLimits {
   int64_t bytes_per_writer = int64_t{16} << 20;
 };
 
-// Assigns the tensors to writers, the largest first. Each goes to a writer that holds it, unless the writer would get
-// more than an equal part of all bytes; then it goes to the writer with the fewest bytes. So no rank writes more than
-// an equal part plus one tensor.
+// Assigns the tensors to writers, the largest first. A tensor goes to a writer that holds it, unless this writer would
+// get more than an equal part of all bytes. Then the tensor goes to the writer with the fewest bytes. So no rank writes
+// more than an equal part plus one tensor.
 CheckpointPlan plan_checkpoint(std::vector<CheckpointTensor> tensors, int64_t num_ranks,
                                const CheckpointLimits& limits = {});
 

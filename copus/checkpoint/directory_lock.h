@@ -1,12 +1,11 @@
-// A lock on a folder, so that only one process at a time writes into it.
+// Locks a folder, so that only one process at a time writes into it.
 #pragma once
 
 #include <filesystem>
 
 namespace copus {
 
-// A lock that is held for the lifetime of the object, at most until the process ends: the kernel releases it when the
-// process dies.
+// Locks a directory for the lifetime of the object. The kernel also releases the lock when the process dies.
 class DirectoryLock {
  public:
   // Locks the file `.lock` in `directory`, which must exist. Throws UserError if another process holds the lock, and if
@@ -16,8 +15,8 @@ class DirectoryLock {
   DirectoryLock& operator=(const DirectoryLock&) = delete;
   ~DirectoryLock();
 
-  // Returns whether the folder still exists in its place. It may have been deleted, moved, or replaced by another one,
-  // which another process can lock.
+  // Returns whether the folder still exists in its place. The folder may have been deleted, moved, or replaced by
+  // another folder, which another process can lock.
   bool is_in_place() const;
 
  private:

@@ -93,8 +93,8 @@ Json id_in_tokenizer(const Json& tokenizer, const std::string& token) {
   return nullptr;
 }
 
-// Adds to the object of config.json the ids that it lacks and that the tokenizer's files contain. Returns the names of
-// the added fields.
+// Adds the token ids that config.json lacks and that the tokenizer's files contain. Returns the names of the added
+// fields.
 std::vector<std::string> add_ids_of_tokenizer(Json& config, const TokenizerFiles& files, int64_t vocab_size) {
   std::vector<std::string> added;
   const Json tokenizer_config = parse_file(files, "tokenizer_config.json");

@@ -1,5 +1,5 @@
-// The JSON files of an exported model. They describe the model. They also repeat entries of the original files that
-// Copus does not use, such as the ids of special tokens.
+// Makes the JSON files of an exported model. They describe the model. They also repeat entries of the original files
+// that Copus does not use, such as the ids of special tokens.
 #pragma once
 
 #include <map>
@@ -35,10 +35,11 @@ struct ExportedConfig {
 
 // Returns the JSON files of an export of `model` with weights of `torch_dtype` ("bfloat16").
 //
-// If the origin's config.json describes the same model, its fields are kept, except those that Copus writes itself and
-// auto_map, _name_or_path and no_rope_layer_interval. Unknown token ids come from the tokenizer: tokenizer_config.json
-// names the token, and tokenizer.json has its id. Ids outside the vocabulary remain null. If the origin has no
-// generation_config.json, a new one holds the known ids. Invalid contents of these files do not cause exceptions.
+// If the origin's config.json describes the same model, its fields are kept, except auto_map, _name_or_path,
+// no_rope_layer_interval and the fields that Copus writes itself. Unknown token ids come from the tokenizer:
+// tokenizer_config.json names the token, and tokenizer.json has the token's id. Ids outside the vocabulary remain null.
+// If the origin has no generation_config.json, a new one holds the known ids. Invalid contents of these files do not
+// cause exceptions.
 ExportedConfig exported_config(const ModelDescription& model, std::string_view torch_dtype, const ModelOrigin& origin);
 
 }  // namespace copus

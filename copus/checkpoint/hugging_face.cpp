@@ -21,7 +21,7 @@ constexpr std::array tokenizer_file_names = {"tokenizer.json",    "tokenizer_con
                                              "added_tokens.json", "tokenizer.model",       "vocab.json",
                                              "merges.txt",        "chat_template.jinja",   generation_config_file_name};
 
-// Whether there is an entry with this name. A dangling link counts, and is refused when it is read.
+// Whether there is an entry with this name. A dangling link is an entry too, and is refused when it is read.
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
@@ -87,8 +87,8 @@ std::filesystem::path without_trailing_slash(const std::filesystem::path& direct
   return directory.has_filename() ? directory : directory.parent_path();
 }
 
-// Checks the folder if it is a checkpoint. A checkpoint is a Hugging Face model too, but an unfinished or damaged one
-// must not be used as such.
+// Checks the folder if it is a checkpoint. A complete checkpoint is also a Hugging Face model, but an unfinished or
+// damaged checkpoint must not be loaded.
 void check_if_checkpoint(const std::filesystem::path& directory) {
   if (std::filesystem::exists(directory / manifest_file_name)) {
     verify_files(directory, read_manifest(directory));
@@ -145,8 +145,8 @@ std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<E
   return matched;
 }
 
-// Adds the prefix of a model with a head to the names in a file that was saved without one, such as published GPT-2
-// files.
+// Adds the name prefix that is missing in the files of a model that was saved without its head, such as the published
+// GPT-2 files.
 std::vector<TensorView> with_prefix(const std::vector<StoredTensor>& stored, const std::string& head_name,
                                     std::span<const TensorView> tensors) {
   std::vector<TensorView> all(tensors.begin(), tensors.end());

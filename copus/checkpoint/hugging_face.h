@@ -21,8 +21,8 @@ class HuggingFaceModel {
  public:
   const ModelDescription& description() const { return description_; }
 
-  // One view per entry of list_parameters(description()), with its shape and of type f32, bf16, f16 or f64. Views are
-  // valid as long as this object lives.
+  // One view per entry of list_parameters(description()). A view has the entry's shape and the type f32, bf16, f16 or
+  // f64. Views are valid as long as this object lives.
   const std::map<std::string, TensorView, std::less<>>& weights() const { return weights_; }
 
   // The weight with this name. Throws InternalError if the model has no such parameter.
@@ -37,40 +37,41 @@ class HuggingFaceModel {
   std::map<std::string, TensorView, std::less<>> weights_;
 };
 
-// Opens a folder. Throws UserError for a half-written folder, a damaged checkpoint (if there is a manifest, size and
-// checksum of every file are checked), missing files, an unsupported config.json, a damaged safetensors file or index,
-// missing or surplus tensors, wrong shapes, types that weights cannot have, and an `lm_head.weight` of a tied model
-// whose values differ from the embedding's. Ignores rotary embeddings' `inv_freq`, and an `lm_head.weight` with the
-// values of tied embeddings, in any type.
+// Opens a folder. If the folder has a manifest, checks the size and checksum of every file. Throws UserError for a
+// half-written folder, a damaged checkpoint, missing files, an unsupported config.json, a damaged safetensors file or
+// index, missing or surplus tensors, wrong shapes, types that weights cannot have, and an `lm_head.weight` of a tied
+// model whose values differ from the embedding's. Ignores rotary embeddings' `inv_freq`, and an `lm_head.weight` with
+// the values of tied embeddings, in any type.
 HuggingFaceModel open_hugging_face(const std::filesystem::path& directory);
 
-// Checks that `weights` are exactly the parameters of `model`, as above. `source` names their origin in messages.
-// Returns them by name.
+// Checks that `weights` are exactly the parameters of `model`, as open_hugging_face does. Returns them by name.
+// `source` names the origin of the weights in messages.
 std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescription& model,
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
-// Like the function above, for the tensors of the model's files: checks that `tensors` are exactly these, and returns
-// the parameters by name. If the file stores a parameter transposed, the result is a copy, whose memory its view keeps
+// Like match_parameters, for the tensors of the model's files: checks that `tensors` are exactly these, and returns the
+// parameters by name. If the file stores a parameter transposed, the result is a copy, and its view keeps the memory
 // alive.
 std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
                                                                std::span<const TensorView> tensors,
                                                                const std::string& source);
 
-// Reads the tokenizer files of a folder; missing ones are skipped. Throws UserError for a file that is not regular, or
+// Reads the tokenizer files of a folder; missing files are skipped. Throws UserError for a file that is not regular, or
 // is too large for a text.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
 
-// Reads the files that an export copies. They come from the Hugging Face folder `model`, which is the model or the one
-// from which it was trained, and from the folder `tokenizer`. Either may be empty: none. Throws as above.
+// Reads the files that an export copies from two folders: the Hugging Face folder `model`, which holds the model or the
+// model from which it was trained, and the folder `tokenizer`. Either path may be empty. Throws as
+// read_tokenizer_files().
 ModelOrigin read_model_origin(const std::filesystem::path& model, const std::filesystem::path& tokenizer);
 
 // Whether the folder has a file with a vocabulary.
 bool holds_tokenizer(const std::filesystem::path& directory);
 
-// Returns the folder of a run's tokenizer files; empty if there is none. It is the Hugging Face folder `init_from` from
-// which the run started (empty: none), if that has a tokenizer. Otherwise it is the folder that
-// tools/tokenize_corpus.py has left next to the training data `data`.
+// Returns the folder of a run's tokenizer files; empty if there is none. If the Hugging Face folder `init_from`, from
+// which the run started (empty: none), has a tokenizer, returns this folder. Otherwise returns the folder that
+// tools/tokenize_corpus.py wrote next to the training data `data`.
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data);
 
 // Whether there is a tokenizer.json, which `copus generate` needs to turn text into tokens.
@@ -82,9 +83,9 @@ std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::
 
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
-// Writes a folder that transformers loads, and returns the result of exported_config. Weights are rounded to `dtype`
-// (f32, bf16 or f16). The folder also gets the files of exported_config and of the tokenizer. It appears completely or
-// not at all; `directory` must not exist, or be empty. Needs memory for one shard if weights are converted, and for all
+// Writes a folder that transformers loads, and returns the result of exported_config. The folder appears completely or
+// not at all; `directory` must not exist, or be empty. It holds the weights, rounded to `dtype` (f32, bf16 or f16), and
+// the files of exported_config and of the tokenizer. Needs memory for one shard if weights are converted, and for all
 // weights that the model's files fuse or transpose. Throws UserError if the folder is not empty, the weights are not
 // the model's, or the disk fails.
 ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,

@@ -43,15 +43,15 @@ std::string to_json(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& directory);
 
 // Reads the manifest of the checkpoint in `directory`, whose name must be the name of a checkpoint. Throws as
-// read_manifest(). Also throws CheckpointDamage if the manifest is of another step than the name.
+// read_manifest(). Also throws CheckpointDamage if the manifest has another step than the name.
 Manifest read_named_manifest(const std::filesystem::path& directory);
 
-// Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first file for
-// which this is not true.
+// Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first file that
+// fails the check.
 void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest);
 
 // Checks that these files of the manifest exist with their sizes and checksums. Throws CheckpointDamage that names the
-// first file for which this is not true.
+// first file that fails the check.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest, std::span<const std::string> names);
 // Checks all files of the manifest.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest);

@@ -1,4 +1,4 @@
-// The safetensors file format: reading by memory map, and durable writing.
+// Reads safetensors files by memory map, and writes them durably.
 //
 // A file is an 8-byte little-endian length N, N bytes of JSON, then the tensors' bytes. The JSON maps each name to
 // {"dtype", "shape", "data_offsets": [begin, end]}, offsets counted from the end of the JSON; "__metadata__" maps
@@ -70,9 +70,9 @@ class SafetensorsFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
-// Makes the beginning of a file, before the bytes of these tensors in this order: the JSON and its length, padded so
-// that the data begin at a multiple of 8. Reads only names, types and shapes. Names must be distinct (InternalError
-// otherwise).
+// Makes the beginning of a file, which precedes the bytes of `tensors`: the length of the JSON, then the JSON with
+// padding that makes the tensors begin at a multiple of 8. Reads only names, types and shapes. Names must be distinct
+// (InternalError otherwise).
 std::string safetensors_header(std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata);
 
 // Writes a file atomically and durably; tensors keep their order. Names must be distinct and sizes must match the

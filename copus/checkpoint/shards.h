@@ -1,4 +1,4 @@
-// Distribution of many tensors over several safetensors files, and the index that lists it.
+// Distributes many tensors over several safetensors files, and writes and reads the index that lists them.
 #pragma once
 
 #include <cstdint>
@@ -38,11 +38,11 @@ std::string make_model_index(const std::map<std::string, std::string>& file_of_t
 std::vector<Shard> plan_shards(std::span<const uint64_t> tensor_bytes, int64_t shard_bytes, std::string_view stem);
 
 // Writes weights into `directory` as Hugging Face does: model.safetensors, or the shards of "model" and
-// model.safetensors.index.json. `dtype` is f32, bf16 or f16; floats are rounded to it, shard by shard.
+// model.safetensors.index.json. `dtype` is f32, bf16 or f16; floats are rounded to this type, shard by shard.
 void write_model_files(const std::filesystem::path& directory, std::span<const TensorView> weights, DType dtype,
                        int64_t shard_bytes);
 
-// Opens the safetensors files of a model in `directory`: model.safetensors, or those that the index names. Throws
+// Opens the safetensors files of a model in `directory`: model.safetensors, or the files that the index names. Throws
 // UserError if neither exists, a file is missing or damaged, or index and files disagree.
 std::vector<SafetensorsFile> open_model_files(const std::filesystem::path& directory);
 

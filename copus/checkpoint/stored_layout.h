@@ -13,11 +13,11 @@
 namespace copus {
 
 // Extracts the parameters from a file's tensor, which has the shape of `stored`. Transposed and interleaved parameters
-// are copies; others are views of the same bytes.
+// are copies; all others are views of the tensor's bytes.
 std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& tensor);
 
-// Combines whole parameters of one dtype, in the order of stored.parameters, into a file's tensor: a copy, unless the
-// tensor is plain.
+// Combines whole parameters of one dtype, in the order of stored.parameters, into a file's tensor. The result is a
+// copy, unless the tensor is plain.
 TensorView pack(const StoredTensor& stored, std::span<const TensorView> parameters);
 
 // Finds parameters in a model's files, and keeps one tensor of the files at a time unpacked.

@@ -1,6 +1,6 @@
-// The commands of this room, one source file each. A command adds itself to the command line. If the user gives the
-// command, it sets `action` to a function that does the work and returns the exit code. `arguments` is the command line
-// after the program's name, for commands that start this program again.
+// Declares the commands of this directory, each of which has its own source file. A command adds itself to the command
+// line. If the user gives the command, it sets `action` to a function that does the work and returns the exit code.
+// `arguments` is the command line after the program's name, for commands that start this program again.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,5 @@
-// `copus convert`: writes a stored model as a Hugging Face directory. It adds the tokenizer and those entries of the
-// original config.json that are not part of the description.
+// `copus convert`: writes a stored model as a Hugging Face directory. The directory also has the tokenizer and the
+// entries of the original config.json that are not part of the description.
 #include <filesystem>
 #include <iostream>
 #include <memory>

@@ -49,7 +49,7 @@ inline CLI::Validator one_of(const std::vector<std::string>& names) {
   return {complaint, concat("{", join(names, ","), "}")};
 }
 
-// Adds --set, for settings that replace settings of a configuration. It takes one value at a time, so that the next
+// Adds --set, whose values replace settings of a configuration. The option takes one value at a time, so that the next
 // argument is not read as a setting.
 inline void add_settings_option(CLI::App& command, std::vector<std::string>& settings, const std::string& description) {
   command.add_option("--set", settings, description)->allow_extra_args(false)->type_name("KEY=VALUE");

@@ -36,7 +36,8 @@ Storage open_model(const fs::path& path) {
       "checkpoint.interval_seconds, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
 }
 
-// The path in a setting: a text or, for a list of data sources, that of the first source. Empty if there is none.
+// Returns the path in a setting: a text or, for a list of data sources, the first source's path. Empty if there is
+// none.
 std::string first_path(const Setting* setting) {
   while (setting && setting->kind != Setting::Kind::text) {
     const bool is_list = setting->kind == Setting::Kind::list && !setting->children.empty();

@@ -1,5 +1,5 @@
-// A model on disk, wherever a user may find one: a checkpoint, a run directory (its newest checkpoint), or a Hugging
-// Face directory.
+// Opens a model on disk. The model may be a checkpoint, a run directory (its newest checkpoint), or a Hugging Face
+// directory.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace copus {
 
 class StoredModel {
  public:
-  // Opens the model. Throws UserError if `path` is none of these, if a run has no checkpoint yet, and if files are
+  // Opens the model. Throws UserError if `path` is none of the three, if a run has no checkpoint yet, and if files are
   // damaged.
   explicit StoredModel(const std::filesystem::path& path);
 
@@ -36,7 +36,8 @@ class StoredModel {
   // The folder with the files of the model's tokenizer. This is the model's own folder or, for a checkpoint, the result
   // of find_tokenizer. Empty if it is unknown.
   std::optional<std::filesystem::path> tokenizer_directory() const;
-  // The folder of the tokenizer that turns text into tokens: its own or, for a checkpoint, that of find_text_tokenizer.
+  // The folder of the tokenizer that turns text into tokens. This is the model's own folder or, for a checkpoint, the
+  // result of find_text_tokenizer.
   std::optional<std::filesystem::path> text_tokenizer_directory() const;
 
  private:

@@ -58,8 +58,8 @@ std::string joined(const std::vector<std::string>& lines, std::string_view line_
   return text;
 }
 
-// Catches signals. They then do not end the process, so it can restore the terminal at the end, and it notices a change
-// of the terminal's size at once. The thread must be the process's only one.
+// Catches signals, so that they do not end the process. The process can then restore the terminal at the end, and
+// notices a change of the terminal's size at once. The process must have no other thread.
 class Signals {
  public:
   Signals() {
@@ -83,8 +83,8 @@ class Signals {
   sigset_t awaited_{}, before_{};
 };
 
-// Shows frames. On a terminal they replace each other on the alternate screen, without wrapped lines, and the last
-// frame stays visible at the end. Elsewhere an empty line separates each frame from the previous one.
+// Shows frames. On a terminal each frame replaces the previous one on the alternate screen, without wrapped lines, and
+// the last frame stays visible at the end. Elsewhere an empty line separates each frame from the previous one.
 class Screen {
  public:
   explicit Screen(bool once) {

@@ -1,4 +1,4 @@
-// Runs commands that need libtorch in the program `copus`, which does not contain it: the process becomes the program
+// Runs commands that need libtorch. The program `copus` does not contain libtorch, so its process becomes the program
 // copus-torch, which a build with libtorch places next to `copus`. Loading libtorch takes a hundred times as long as
 // the rest of a start, so only these commands load it.
 #pragma once
@@ -14,8 +14,8 @@ struct NeedsLibtorch {
   std::string command;  // its words: "copus bench step"
 };
 
-// Returns the version of the Python package `torch` in that folder ("2.13.0+cu130"). Empty if the package is missing,
-// as it is for a libtorch without Python.
+// Returns the version of the Python package `torch` in the folder `package` ("2.13.0+cu130"). Empty if the package is
+// missing, as with a libtorch without Python.
 std::string version_of_pytorch(const std::filesystem::path& package);
 
 // Returns the path of copus-torch: next to this program or, if a Python wheel installed this program into bin/, in the
@@ -31,10 +31,10 @@ struct PytorchMismatch {
   std::string remedy;
 };
 
-// Returns an error message if copus-torch cannot run in this Python environment. A Python wheel has a copus-torch
-// without libtorch. It loads the libtorch of the environment's PyTorch, whose binary interface changes with each
-// version. The environment may have another PyTorch or none. Empty if it has the right one, or if `program`, the path
-// of copus-torch, is not from a wheel.
+// Returns an error message if copus-torch cannot run in this Python environment. The copus-torch of a Python wheel
+// loads the libtorch of the environment's PyTorch, whose binary interface changes with each version. The environment
+// may have another PyTorch or none. Empty if it has the right version, or if `program`, the path of copus-torch, is not
+// from a wheel.
 std::optional<PytorchMismatch> pytorch_mismatch(const std::filesystem::path& program);
 
 // Becomes copus-torch, with the same arguments, environment and descriptors. Throws UserError if that fails.

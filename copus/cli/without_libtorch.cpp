@@ -1,4 +1,4 @@
-// The commands of this room that need libtorch, for the program without it.
+// The commands of this directory that need libtorch, for the program without it.
 #include "copus/cli/commands.h"
 #include "copus/cli/with_libtorch.h"
 #include "copus/comm/job/start/launcher.h"
@@ -33,7 +33,7 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
 }
 
 // For `copus train`: reports the user's mistakes without waiting for libtorch. Ranks that another launcher started
-// report theirs together, which needs libtorch.
+// report their mistakes together, which needs libtorch.
 int run_job(const RunRequest& request, double /*max_seconds*/, const std::vector<std::string>& /*arguments*/) {
   if (program_with_libtorch() && !read_rank_environment()) plan_run(request);
   throw NeedsLibtorch{"copus train"};

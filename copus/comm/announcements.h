@@ -1,4 +1,4 @@
-// Whether this process still reports failures to the user (rank_failure.h).
+// Controls whether this process still reports failures to the user (rank_failure.h).
 #pragma once
 
 namespace copus {

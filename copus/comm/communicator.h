@@ -4,8 +4,8 @@
 //
 // Buffers are in host memory or in memory of the rank's GPU (device_runtime.h). An operation on device memory runs
 // after the work that its caller's current stream held when the operation was started. Work that is put on that stream
-// after wait(), or after a blocking call, runs after the operation. Neither need block the host, and done() means done
-// on the device.
+// after wait(), or after a blocking call, runs after the operation. wait() and blocking calls need not block the host,
+// and done() means done on the device.
 //
 // Every member of a group must start the same collectives in the same order. No wait is endless: a wait throws
 // RankFailure, which names the missing rank, if a rank has failed or if the wait exceeds the world's deadline.
@@ -22,7 +22,7 @@
 namespace copus {
 
 // An operation under way. Its buffers must stay alive and untouched until wait() returns or done() is true. The
-// destructor does not wait, so the caller must.
+// destructor does not wait, so the caller must wait before it destroys the object.
 class Work {
  public:
   class State {
@@ -60,8 +60,8 @@ class Communicator {
   // Starts an operation: all_reduce, reduce_scatter, all_gather, broadcast, send or receive. `operation` may be
   // destroyed when this returns.
   Work start(const Operation& operation);
-  // Runs an operation of any kind and returns when it is done. Both functions throw InternalError if counts or members
-  // do not fit the group.
+  // Runs an operation of any kind and returns when the operation is done. start() and run() throw InternalError if
+  // counts or members do not fit the group.
   void run(const Operation& operation);
 
   Work start_all_reduce(void* data, int64_t count, DataType type, Reduction reduction) {
@@ -99,8 +99,8 @@ class Communicator {
   void barrier() { run({.kind = OperationKind::barrier}); }
 
   // Messages between two members arrive in the order in which they were sent. The receiver passes the same count and
-  // type as the sender, and both ends name the same link. A send makes progress without a receiver; over NCCL it delays
-  // later messages on its link until it is received.
+  // type as the sender, and both ends name the same link. A send makes progress without a receiver. Over NCCL a send
+  // that is not received yet delays later messages on its link.
   Work start_send(const void* data, int64_t count, DataType type, int64_t to, Route route = {}) {
     return start(Operation::send(data, count, type, to, route));
   }
@@ -113,8 +113,8 @@ class Communicator {
     run(Operation::receive(data, count, type, from, route));
   }
 
-  // Sends messages between any members at the same time, at most one from each member to each. Every member calls it,
-  // even if it has no messages.
+  // Sends messages between any members at the same time, at most one from each member to each other member. Every
+  // member calls this, even if it has no messages.
   void exchange(std::span<const Message> outgoing, std::span<const Message> incoming) {
     run({.kind = OperationKind::exchange,
          .outgoing = {outgoing.begin(), outgoing.end()},

@@ -9,8 +9,8 @@
 
 namespace copus {
 
-// Returns a world that consists of these ranks of `inner`. They are distinct and include this rank; their order in the
-// list gives them their new ranks. Health, clock and the ranks in failure reports stay those of `inner`. The caller
+// Returns a world that consists of these ranks of `inner`. The ranks are distinct and include this rank; their order in
+// the list gives them their new ranks. Health, clock and the ranks in failure reports stay those of `inner`. The caller
 // owns `inner`, which must outlive the new world. Throws InternalError if this rank is not in the list.
 std::unique_ptr<World> chosen_ranks(World& inner, std::vector<int64_t> ranks);
 

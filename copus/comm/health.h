@@ -1,6 +1,7 @@
-// How the ranks of a job monitor each other. Every rank says in words where it is (set_place). A watchdog thread sends
-// heartbeats and checks the heartbeats of the other ranks. The first rank that sees a failure reports it for all. From
-// then on every wait throws RankFailure, and the watchdog of a rank that does not notice in time ends the rank.
+// Declares how the ranks of a job monitor each other. Every rank states where it is, in words (set_place). A watchdog
+// thread sends heartbeats and checks the heartbeats of the other ranks. The first rank that sees a failure reports it
+// for all. From then on every wait throws RankFailure. If a rank does not notice the failure in time, its watchdog ends
+// it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace copus {
 
-// Sizes in memory of fixed size, including the terminating 0: of a place, and of a failure's cause. Longer texts are
+// The fixed sizes in memory of a place and of a failure's cause, including the terminating 0. Longer texts are
 // truncated.
 inline constexpr size_t place_bytes = 96, cause_bytes = 256;
 
@@ -24,9 +25,9 @@ class Health {
   // Sets where this rank is, in words for a message. Every change counts as progress.
   virtual void set_place(std::string_view place) = 0;
 
-  // Sets the expected length of a step. A rank that makes no progress for ten steps, and for at least ten seconds,
-  // counts as stalled. The initial value 0 means unknown: then no rank counts as stalled (set-up, evaluation,
-  // checkpoints).
+  // Sets the expected length of a step. A rank that makes no progress for ten steps, and for at least ten seconds, is
+  // reported as stalled. The initial value 0 means unknown: during set-up, evaluation and checkpoints no rank is
+  // reported as stalled.
   virtual void set_expected_step_seconds(double seconds) = 0;
 
   // Between these two calls this rank waits for others, so it does not count as stalled.

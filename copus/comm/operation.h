@@ -1,5 +1,5 @@
-// One operation of a group of ranks as a value. Communicators pass it on to queue it, to time it or to copy its buffers
-// to and from a device, mostly without regard to its kind.
+// Represents one operation of a group of ranks as a value. Communicators pass the value on to queue the operation, to
+// time it or to copy its buffers to and from a device, mostly without regard to its kind.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct Message {
 
 // How a message travels if messages wait for their receivers on the device (NCCL). Otherwise it has no effect.
 struct Route {
-  // The link that carries the message in the ring of n members. Link i connects member i and the next one. Link n - 1
-  // connects the last member and the first. Link n + i is a second link parallel to link i. -1: the first link between
-  // the two members. Messages on different links do not wait for each other.
+  // The link that carries the message in the ring of n members. Link i connects member i and the next member. Link n -
+  // 1 connects the last member and the first. Link n + i is a second link parallel to link i. -1 means the first link
+  // between the two members. Messages on different links do not wait for each other.
   int64_t link = -1;
   // Whether the sender's next operation in this group is a receive that may be joined with this send into one
   // operation. Otherwise two neighbours in a pipeline that both send before they receive would deadlock.
@@ -40,8 +40,8 @@ struct VectorPart {
   bool operator==(const VectorPart&) const = default;
 };
 
-// The part of one member in an operation. Every operation except a barrier and an exchange works on one vector of
-// `count` elements of `type`. The functions of Communicator describe each kind.
+// One member's part in an operation. Every operation except a barrier and an exchange works on one vector of `count`
+// elements of `type`. The functions of Communicator describe each kind.
 struct Operation {
   OperationKind kind;
   const void* input = nullptr;  // what this member contributes

@@ -1,5 +1,5 @@
-// The clock of a rank's step times, timeline and log. It is the real clock, the real clock with delayed messages, or a
-// virtual clock on which 16 ranks on 2 cores have the step times of 16 devices.
+// The clock of a rank's step times, timeline and log: the real clock, the real clock with delayed messages, or a
+// virtual clock. On a virtual clock 16 ranks on 2 cores have the step times of 16 devices.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ class RankClock {
   // since the last call: the thread's measured time, or the time added by charge().
   virtual double now() = 0;
 
-  // Waits until the clock shows this time, at which an event that this rank waited for ended. A virtual clock moves to
-  // this time unless it is later already; a real one sleeps until then.
+  // Waits until the clock shows this time, when an event that this rank waited for ended. A virtual clock moves to this
+  // time unless it is later already; a real clock sleeps until then.
   virtual void advance_to(double seconds) = 0;
 
   // Adds `flops` of computing since the last call. Only virtual clocks with modelled computing count them.

@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// What is known about a failure: the rank, what it was doing, and why it counts as failed.
+// Describes a failure: the rank, what it was doing, and why it is treated as failed.
 struct FailureReport {
   int64_t rank = -1;  // -1: the job as a whole, not one rank
   std::string place;  // "step 12, backward of micro-batch 3"; may be empty

@@ -25,8 +25,8 @@ float widen(Bfloat16 value) { return std::bit_cast<float>(static_cast<uint32_t>(
 
 void narrow(Bfloat16& to, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  // Rounds to nearest even by adding half of the last kept bit, or one unit less if that bit is even. This could turn a
-  // NaN into an infinity, so a NaN keeps its upper bits and becomes quiet.
+  // Rounds to nearest even by adding half of the last kept bit, or one unit less if that bit is even. The addition
+  // could turn a NaN into an infinity, so a NaN keeps its upper bits and becomes quiet.
   const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const uint32_t quiet = bits | 0x400000;
   const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
@@ -52,8 +52,8 @@ struct Maximum {
   }
 };
 
-// Values stay in a block that fits the first-level cache from one input to the next. The block aliases neither inputs
-// nor outputs, which may alias each other, so the compiler can vectorise.
+// Partial results stay in a block that fits the first-level cache from one input to the next. The block aliases neither
+// inputs nor outputs, which may alias each other, so the compiler can vectorise.
 template <class Element, class Operation>
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs, int64_t count,
             Operation operation) {
@@ -103,7 +103,7 @@ void reduce_elements(std::span<const std::byte* const> inputs, std::span<std::by
                      DataType type, Reduction reduction) {
   COPUS_CHECK(!inputs.empty());
   if (reduction == Reduction::maximum) return reduce_as(inputs, outputs, count, type, Maximum());
-  // Unsigned integers wrap, whereas overflow of signed ones is undefined.
+  // Unsigned integers wrap, whereas overflow of signed integers is undefined.
   if (type == DataType::int64) return reduce<uint64_t>(inputs, outputs, count, Sum());
   reduce_as(inputs, outputs, count, type, Sum());
 }

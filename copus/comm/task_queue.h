@@ -17,7 +17,7 @@ namespace copus {
 class TaskQueue;
 
 // The queues of all groups of a rank. After a failure, an exception interrupts this rank. Its other operations, which
-// soon end too, still use their buffers, so the queues keep the buffers until then.
+// soon end too, still use their buffers, so the queues keep these buffers until the operations have ended.
 class OpenQueues {
  public:
   void add(TaskQueue* queue);

@@ -1,5 +1,5 @@
-// The operations that each kind of connection provides for one group of at least two ranks: blocking, on host memory.
-// Queues, asynchrony and modelled times are added around them, once for all kinds (queued_communicator.h,
+// Declares the operations that each kind of connection provides for one group of at least two ranks: blocking, on host
+// memory. Queues, asynchrony and modelled times are added around them, once for all kinds (queued_communicator.h,
 // timed_world.h).
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace copus {
 
 // The operations fit the group and behave as Communicator describes, including RankFailure. One thread at a time calls
-// collectives, one per receiver calls sends, and one per sender calls receives. Collectives, sends and receives may run
-// at the same time.
+// collectives, one thread per receiver calls sends, and one thread per sender calls receives. Collectives, sends and
+// receives may run at the same time.
 class Transport {
  public:
   virtual ~Transport() = default;

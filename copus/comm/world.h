@@ -1,4 +1,4 @@
-// All ranks of a job from the view of one of them: its own rank, its groups, health and clock.
+// Represents all ranks of a job from the view of one rank: its number, its groups, health and clock.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace copus {
 // A group of ranks that a layout uses for communication.
 struct GroupUse {
   // Which neighbours exchange messages. none: no members. line: each member and the next one. ring: as in a line, and
-  // also the last and the first member. one_way_ring: as in a ring, with a link per direction (Route).
+  // also the last and the first member. one_way_ring: as in a ring, with separate links for the two directions (Route).
   enum class Messages { none, line, ring, one_way_ring };
 
   std::vector<int64_t> ranks;  // in the group's order
@@ -39,16 +39,17 @@ class World {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  // Returns the communicator of an ordered list of distinct world ranks, which must include this rank. It is made at
-  // the first call and kept. This does not wait for other ranks, so ranks may make their groups in different orders.
-  // Throws InternalError if the list is not a group of this rank.
+  // Returns the communicator of an ordered list of distinct world ranks, which must include this rank. The communicator
+  // is made at the first call and kept. This does not wait for other ranks, so ranks may make their groups in different
+  // orders. Throws InternalError if the list is not a group of this rank.
   Communicator& group(const std::vector<int64_t>& ranks);
   Communicator& everyone();
 
   // Opens the groups of a layout. Every rank calls this between two steps, with no operation under way, with the same
-  // list of all ranks' groups, before it uses its own groups. If ranks have to cooperate to connect (NCCL), they do so
-  // here, and groups that are not in the list may be closed; in other worlds this does nothing. Groups in the list that
-  // were open before stay open. Returns, on all ranks, the reason why groups cannot be opened; empty if all are open.
+  // list of all ranks' groups, before it uses its own groups. If ranks have to cooperate to connect (NCCL), they
+  // connect here, and groups that are not in the list may be closed; in other worlds this does nothing. Groups in the
+  // list that were open before stay open. Returns, on all ranks, the reason why groups cannot be opened; empty if all
+  // are open.
   [[nodiscard]] virtual std::optional<std::string> prepare(const std::vector<GroupUse>& /*groups*/) { return {}; }
   // The same, if the job cannot continue without the groups. Throws UserError.
   void require(const std::vector<GroupUse>& groups);
@@ -66,9 +67,9 @@ class World {
   virtual RankClock& clock() = 0;
 
  protected:
-  // `used_by_groups` holds the objects of a derived class that its groups use, or null. It is destroyed after the
-  // groups. This matters because the threads of a group end only when the group is destroyed, and by then the members
-  // of a derived class are gone.
+  // `used_by_groups` holds the objects of a derived class that its groups use, or null. These objects are destroyed
+  // after the groups. This matters because the threads of a group end only when the group is destroyed, and by then the
+  // members of a derived class are gone.
   World(int64_t rank, int64_t size, std::shared_ptr<const void> used_by_groups)
       : rank_(rank), size_(size), used_by_groups_(std::move(used_by_groups)) {}
 
@@ -82,9 +83,9 @@ class World {
   std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
 };
 
-// The base of worlds that add something to another one. It forwards everything that a derived class does not override.
-// The inner world is destroyed before the groups of the outer one, because its threads may still use buffers of these
-// groups.
+// The base of worlds that add something to another world. It forwards everything that a derived class does not
+// override. The inner world is destroyed before the groups of the outer one, because the inner world's threads may
+// still use buffers of these groups.
 class WrappedWorld : public World {
  public:
   std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override { return inner_->prepare(groups); }

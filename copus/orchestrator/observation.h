@@ -1,6 +1,6 @@
-// Inputs of a controller: the record of each step, and events between steps. A run's decisions depend on the sequence
-// of inputs alone, so a replay of the sequence gives the same decisions. Seconds are on the run's clock, batches in
-// samples.
+// Defines the inputs of a controller: the record of each step, and events between steps. A run's decisions depend on
+// the sequence of inputs alone, so a replay of the sequence gives the same decisions. Seconds are on the run's clock,
+// batches in samples.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace copus {
 
 // One finished step: the fields of run.jsonl (record/step_record.h) on which decisions may depend. The configuration is
-// missing, because it follows from the earlier switches.
+// left out, because it follows from the earlier switches.
 struct Observation {
   int64_t step = 0;              // steps so far, this one included
   int64_t consumed_samples = 0;  // samples so far, those of this step included
@@ -33,8 +33,8 @@ struct Observation {
   // Seconds of training left at the pace so far; infinite if no limit is known.
   double seconds_left = std::numeric_limits<double>::infinity();
   // The completed fraction of the run, as the learning rate's schedule counts it (LearningRate::share). Empty if
-  // unknown, for example if another program trains and does not report the length of its run. The intervals between
-  // decisions and between changes of the batch are then not shortened for short runs.
+  // unknown, for example if another program trains and does not report the length of its run. Then a short run has the
+  // same intervals between decisions, and between changes of the batch, as a long run.
   std::optional<double> share_done;
 };
 
@@ -71,7 +71,7 @@ struct SwitchReport {
 };
 
 // A change of the job's ranks: some were lost, or others joined. The job continues in `to`, which has the global batch
-// of `from` and needs at most as many ranks as the job has. Further ranks are spare.
+// of `from` and needs at most as many ranks as the job has. Ranks that `to` does not need are spare.
 struct RanksChanged {
   int64_t after_step = 0;  // the step boundary
   int64_t ranks = 0;       // that the job now has, spare ones included

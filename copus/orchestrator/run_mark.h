@@ -15,7 +15,7 @@ class RunMark {
   explicit RunMark(std::optional<double> share_done) : share_(share_done) {}
 
   // Updates the mark with the completed fraction. If the run was made longer, the completed fraction may be smaller
-  // than the mark; the mark then falls to it.
+  // than the mark. The mark then falls to this fraction.
   void see(std::optional<double> share_done) {
     if (share_done) share_ = std::min(share_.value_or(*share_done), *share_done);
   }

@@ -1,5 +1,5 @@
-// The state of a controller as a list of values, so that a resumed run need not repeat all of its steps. Each class
-// lists its members once, in a function visit_state(StateValues&), which both writes and reads them.
+// Represents the state of a controller as a list of values, so that a resumed run need not repeat all of its steps.
+// Each class lists its members once, in a function visit_state(StateValues&), which both writes and reads them.
 #pragma once
 
 #include <charconv>

@@ -6,18 +6,18 @@ namespace copus {
 
 namespace {
 
-// Megatron-Core and similar programs, with fused norms, rotary embedding and attention. In addition to bf16 logits, or
-// their gradient, one fp32 tensor covers a part of the vocabulary: logits, softmax and gradient overwrite each other
-// (tensor_parallel/cross_entropy.py).
+// Describes Megatron-Core and similar programs, which fuse norms, rotary embedding and attention. In addition to bf16
+// logits, or their gradient, one fp32 tensor covers a part of the vocabulary: logits, softmax and gradient overwrite
+// each other (tensor_parallel/cross_entropy.py).
 //
 // A layer's tensors follow Korthikanti et al. 2022, section 4.1, without dropout:
 // - both streams and the results of both norms;
 // - rotated queries and keys, and attention's output;
-// - the joint product of queries, keys and values, of which the values are a view;
+// - the joint tensor of queries, keys and values; the values are a view of it;
 // - the feed-forward's inner tensors.
 //
 // The layer of Megatron-Core 0.16.1 keeps the same tensors under a fake process group (bench/trainers). Recomputing
-// only attention saves nothing, since fused attention keeps no scores.
+// only attention saves nothing, because fused attention keeps no scores.
 MemoryUse megatron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 3, .key_value = 3, .feed_forward = 3};
@@ -29,14 +29,14 @@ MemoryUse megatron_memory() {
   return use;
 }
 
-// nanotron, from its code. It keeps fp32 sums of gradients in addition to a micro-batch's bf16 gradients. It has
-// FlashAttention-2, an eager feed-forward block (gate, up, silu(gate), product), and an fp32 softmax that overwrites
-// its input, over the rank's part of the vocabulary.
+// Describes nanotron, according to its code. nanotron keeps fp32 sums of gradients in addition to a micro-batch's bf16
+// gradients. It has FlashAttention-2, an eager feed-forward block (gate, up, silu(gate), product), and an fp32 softmax
+// over the rank's part of the vocabulary, which overwrites its input.
 //
-// Under a fake process group (bench/trainers) its layer keeps 4 tensors as wide as the stream (both streams, both
-// norms' results) and queries, keys, values and output; with several sequences the output is copied once more. Two more
-// tensors of the queries' width and one of the keys' or values' are counted. They were fitted to the memory of
-// published runs, and cover fragmentation and the backward pass' working memory.
+// Under a fake process group (bench/trainers) a layer keeps 4 tensors as wide as the stream (both streams, both norms'
+// results) and queries, keys, values and output. With several sequences the output is copied once more. We add two
+// tensors of the queries' width and one of the keys' or values' width. This addition was fitted to the memory of
+// published runs, and covers fragmentation and the backward pass' working memory.
 MemoryUse nanotron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 4, .key_value = 3, .feed_forward = 4};
@@ -52,8 +52,8 @@ MemoryUse nanotron_memory() {
 // The kernels of PyTorch for a layer of Llama's form, with FlashAttention and a fused RMSNorm. The forward pass of a
 // layer has two norms, each of which reads and writes once, and two additions, each of which reads twice and writes
 // once. Queries, keys and values are split, rotated and concatenated. Then come the activation function and a product.
-// The backward pass reads and writes each of these tensors again, and once more for each second operand. The numbers of
-// launches are estimates.
+// The backward pass reads and writes each of these tensors again, and once more for each operation's second operand.
+// The numbers of launches are estimates.
 TrainingSystem eager_pytorch() {
   TrainingSystem system;
   system.forward = {.stream = 10, .attention = 6, .feed_forward = 5, .launches = 120};
@@ -66,7 +66,7 @@ TrainingSystem eager_pytorch() {
   return system;
 }
 
-// Numbers of passes and launches are estimates: with fused kernels about half as many remain as in eager PyTorch. No
+// The numbers of passes and launches are estimates: fused kernels leave about half as many as eager PyTorch has. No
 // table or profile confirms them.
 TrainingSystem megatron() {
   TrainingSystem system = eager_pytorch();
@@ -79,22 +79,22 @@ TrainingSystem megatron() {
   return system;
 }
 
-// nanotron, from its code. Gradients are computed in bf16 and added to fp32 gradients, which moves 12 bytes per
-// parameter. Without ZeRO, PyTorch's DDP reduces them in pieces during the backward pass. With ZeRO-1 one all-reduce of
-// all gradients follows the backward pass (trainer.py), and one all-gather follows the update. From its result each of
-// a layer's six tensors is copied separately for each rank (distributed.py, all_gather_coalesced). On 256 ranks these
-// copies keep the host busy for longer than the gather keeps the network.
+// Describes nanotron, according to its code. Gradients are computed in bf16 and added to fp32 gradients, which moves 12
+// bytes per parameter. Without ZeRO, PyTorch's DDP reduces the gradients in pieces during the backward pass. With
+// ZeRO-1 one all-reduce of all gradients follows the backward pass (trainer.py), and one all-gather follows the update.
+// Each of a layer's six tensors is then copied from the gathered result, separately for each rank (distributed.py,
+// all_gather_coalesced). On 256 ranks these copies keep the host busy for longer than the gather keeps the network.
 //
-// Four numbers are fitted. gather_launches counts 1.4 launches for each of these copies, 8.4 per layer and rank. It was
-// fitted to half of the sets of 64 and 256 GPUs (bench/predictions/README.md). Three numbers were fitted by hand to the
-// sets of up to 32 GPUs, without proof that held-out sets were excluded: read the reported agreement for those sets
-// with this in mind. Their sources are these two effects:
+// Four numbers are fitted. gather_launches counts 1.4 launches for each of these copies, 8.4 per layer and rank. This
+// number was fitted to half of the sets of 64 and 256 GPUs (bench/predictions/README.md). The other three numbers were
+// fitted by hand to the sets of up to 32 GPUs, without proof that held-out sets were excluded: read the reported
+// agreement for those sets with this in mind. They describe two effects:
 // - With tensor parallelism nanotron's layers keep the host busy for 3.7 ms, and in pipelines across nodes for 1.85 ms
-//   more per tensor-parallel rank. The time is the same for a layer of models with 1.3, 3.6 and 8.9 billion parameters.
-//   It holds for every micro-batch that is too small to take longer.
+//   more per tensor-parallel rank. The time is the same for a layer of models with 1.3, 3.6 and 8.9 billion parameters,
+//   and for every micro-batch that is too small to take longer.
 // - Some pipeline runs lose 0.5 s in every micro-batch with two pipeline ranks, and 1.0 to 1.3 s with four and more,
-//   whatever the model. On up to 64 GPUs these are mostly runs that nearly fill the memory, on 256 almost every second
-//   run.
+//   whatever the model. On up to 64 GPUs these are mostly runs that nearly fill the memory. On 256 GPUs they are almost
+//   half of the runs.
 TrainingSystem nanotron() {
   TrainingSystem system = eager_pytorch();
   system.name = "nanotron";
@@ -114,11 +114,11 @@ TrainingSystem nanotron() {
   return system;
 }
 
-// torchtitan. The tensors that a layer keeps were measured on torchtitan 0.2.2's own layer, under a fake process group
-// of 1, 2, 4 and 8 ranks (bench/trainers):
+// Describes torchtitan. The tensors that a layer keeps were measured on torchtitan 0.2.2's own layer, under a fake
+// process group of 1, 2, 4 and 8 ranks (bench/trainers):
 // - a rank's rows of both streams;
-// - with t > 1 the whole results of both norms, since it gathers them (PrepareModuleInput) and no compiler recomputes a
-//   collective;
+// - with t > 1 the whole results of both norms, because the layer gathers them (PrepareModuleInput) and no compiler
+//   recomputes a collective;
 // - queries, keys, values and output;
 // - the feed-forward's inner tensors.
 //
@@ -128,8 +128,8 @@ TrainingSystem nanotron() {
 // values (in 0.3 queries, keys and values together) and the gate. With t > 1 it keeps one more reduced stream, which is
 // not counted here.
 //
-// The head keeps its gathered input, and computes its gradient. 0.3 processes eighths of a micro-batch's rows
-// (ChunkedLossWrapper), with a copy of its input in pieces and the gradient in fp32.
+// The head holds its gathered input and the gradient of this input. Version 0.3 processes eighths of a micro-batch's
+// rows (ChunkedLossWrapper), with a copy of the input in pieces and the gradient in fp32.
 TrainingSystem torchtitan(TorchtitanVersion version) {
   TrainingSystem system;
   system.name = "torchtitan";

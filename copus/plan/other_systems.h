@@ -1,5 +1,5 @@
-// Training programs other than Copus for which a plan can be made: the properties that determine a step's time and
-// memory, and the parts from which their descriptions are built.
+// Describes training programs other than Copus for which a plan can be made: the properties that determine a step's
+// time and memory, and the parts from which these descriptions are built.
 #pragma once
 
 #include "copus/base/text/units.h"
@@ -25,8 +25,8 @@ TrainingSystem megatron();
 // nanotron 0.5.
 TrainingSystem nanotron();
 
-// torchtitan 0.2.2 and 0.3.0 with FSDP2 and compiled layers. Its time has not been compared with predictions: passes,
-// launches and communication are assumed to be as in Copus.
+// torchtitan 0.2.2 and 0.3.0 with FSDP2 and compiled layers. Predictions have not been compared with torchtitan's
+// times: passes, launches and communication are assumed to be as in Copus.
 enum class TorchtitanVersion { v0_2, v0_3 };
 TrainingSystem torchtitan(TorchtitanVersion version);
 

@@ -61,8 +61,8 @@ std::string one_connection(const ParallelStrategy& strategy) {
 
 std::string number(double value) { return format_number("%.10g", value); }
 
-// Writes an interval if it divides the layers, as Megatron-LM requires. Otherwise writes the list of layers, in which 1
-// means no rotary embeddings.
+// Writes the interval if it divides the number of layers, as Megatron-LM requires. Otherwise writes the list of layers,
+// in which 1 means no rotary embeddings.
 std::string layers_without_rope(const ModelDescription& model) {
   const int64_t interval = model.no_rope_interval, rest = model.num_layers % interval;
   if (rest == 0) return concat(interval);
@@ -140,8 +140,8 @@ constexpr std::string_view nanotron_optimizer =
     "  learning_rate_scheduler:\n    learning_rate: 0.0001\n    lr_warmup_steps: 2\n    lr_warmup_style: linear\n"
     "    lr_decay_style: cosine\n    lr_decay_steps: 98\n    min_decay_lr: 1.0e-05\n";
 
-// In some of nanotron's models every row-parallel product refuses asynchronous communication with all-reduces. nanotron
-// treats models of Mistral's form as Llama.
+// In some of nanotron's models every row-parallel linear layer raises an error if communication is asynchronous and
+// uses all-reduces. nanotron treats models of Mistral's form as Llama.
 std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   const ModelDescription& model = question.model;
@@ -217,8 +217,8 @@ std::string torchtitan_scaling(const RopeScaling& scaling) {
                 ", original_max_position_embeddings=", scaling.original_max_position_embeddings);
 }
 
-// Defines a model with its own size for 0.2. The feed-forward width is rounded up to multiple_of, so multiple_of alone
-// determines it. Positions are scaled by default.
+// Defines a model with its own size for torchtitan 0.2. The feed-forward width is rounded up to a multiple of
+// multiple_of, so multiple_of alone determines the width. Positions are scaled by default.
 std::string torchtitan_arguments(const ModelDescription& model) {
   return concat("TransformerModelArgs(dim=", model.hidden_size, ", n_layers=", model.num_layers,
                 ", n_heads=", model.num_heads, ", n_kv_heads=", model.num_kv_heads, ", vocab_size=", model.vocab_size,
@@ -271,8 +271,8 @@ std::string_view torchtitan_schedule(PipelineSchedule schedule) {
   fail_check("a schedule that torchtitan knows", __FILE__, __LINE__, std::string(to_string(schedule)));
 }
 
-// With a pipeline the local batch is a rank's whole batch, which is split into micro-batches. Without one it is a
-// micro-batch, repeated as often as the global batch requires.
+// With a pipeline the local batch is a rank's whole batch, which is split into micro-batches. Without a pipeline the
+// local batch is a micro-batch, repeated as often as the global batch requires.
 std::vector<PasteText> for_torchtitan(const PlanQuestion& question, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   using Settings = std::vector<std::pair<std::string, std::string>>;

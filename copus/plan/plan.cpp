@@ -74,7 +74,7 @@ Plan make_plan(const PlanQuestion& question) {
     throw UserError(table.too_large == 0 ? why_nothing_is_possible(question) : why_nothing_fits(question, table));
   }
   Plan plan{.configurations = static_cast<int64_t>(table.cells.size()), .too_large = table.too_large, .batches = {}};
-  // The index of the fastest cell, by batch and layout.
+  // The index of the fastest configuration, by batch and layout.
   std::map<int64_t, std::map<ParallelStrategy, size_t>> fastest_cells;
   for (const int64_t batch : question.space.global_batches) fastest_cells[batch];
   for (size_t i = 0; i < table.cells.size(); ++i) {

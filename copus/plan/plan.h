@@ -1,5 +1,5 @@
-// The result of `copus plan`: the fastest configurations of a model on a cluster, layout by layout, for each of several
-// global batches, and the batches between which the fastest layout changes.
+// Holds the result of `copus plan`: the fastest configurations of a model on a cluster, layout by layout, for each of
+// several global batches, and the batches between which the fastest layout changes.
 #pragma once
 
 #include <cstdint>

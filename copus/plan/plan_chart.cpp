@@ -100,8 +100,8 @@ std::vector<Line> lines_of(const Plan& plan) {
   return lines;
 }
 
-// Returns the logarithm of the batch at which two layouts' lines cross between two batches. If one of them has no line
-// there, it is halfway between the two.
+// Returns the logarithm of the batch at which two layouts' lines cross between two batches. If one of the layouts has
+// no line there, the result is halfway between the two batches.
 double place_of(const Crossover& change, const std::vector<Line>& lines) {
   const double low = std::log2(change.last_batch);
   const double high = std::log2(change.first_batch);
@@ -238,7 +238,7 @@ class Chart {
     draw_markers(true);  // last, so that they cover the others
   }
 
-  // Draws the markers of the layouts that are the fastest at their batch, or those of the others.
+  // Draws the markers of the layouts that are the fastest at their batch, or of all other layouts.
   void draw_markers(bool of_best) {
     for (size_t i = 0; i < lines_.size(); ++i) {
       for (const BatchPlan& batch : plan_.batches) {

@@ -7,8 +7,8 @@
 
 namespace copus {
 
-// Makes a self-contained SVG image, for a separate file or within a page. Its colours are light or dark according to
-// the viewer's preference.
+// Makes a self-contained SVG image, for a separate file or within a page. The image's colours are light or dark
+// according to the viewer's preference.
 std::string to_svg(const PlanQuestion& question, const Plan& plan);
 
 // Makes a self-contained HTML page: the chart, then the tables of the `top` fastest layouts of every batch.

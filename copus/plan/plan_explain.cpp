@@ -43,14 +43,14 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   std::erase_if(found, [&](const Configuration& candidate) {
     return layout_of(candidate.strategy) != layout_of(plain.strategy) || !matches(asked, candidate);
   });
-  // Options without an effect, such as ZeRO with d = 1, are enumerated in one form, which may differ from the named
-  // one.
+  // Options without an effect, such as ZeRO with d = 1, are enumerated in one form only. The form that the user named
+  // may differ.
   if (found.empty() && !why_impossible(question, plain)) found.push_back(plain);
   return found;
 }
 
-// Returns the parts of a step that take longer, the largest difference first, without insignificant ones: "bubble +120
-// ms, data communication +35 ms".
+// Lists the parts of a step that take longer than in `best`, the largest difference first, and leaves out insignificant
+// ones: "bubble +120 ms, data communication +35 ms".
 std::string why_slower(const PlannedConfiguration& here, const PlannedConfiguration& best) {
   const StepTimeParts& a = here.parts;
   const StepTimeParts& b = best.parts;

@@ -29,8 +29,8 @@ inline constexpr auto named_values<Explanation::Verdict> =
                                                      {Explanation::Verdict::impossible, "impossible"}});
 
 // Explains the configuration that `asked` names, at one of the plan's batches. d, t and p default to 1. Other unnamed
-// parts take their fastest values among those that the plan considers. If none of these fits, other values are
-// considered too.
+// parts take their fastest values among the values that the plan considers. If no such configuration fits, other values
+// are considered too.
 Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const ConfigurationChange& asked);
 
 }  // namespace copus

@@ -54,7 +54,7 @@ bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
   });
 }
 
-// Among options that affect only memory and time, keeps those that save most memory.
+// Of options that affect only memory and time, keeps the options that save most memory.
 SearchSpace thriftiest(SearchSpace space) {
   if (std::find(space.recomputes.begin(), space.recomputes.end(), Recompute::full) != space.recomputes.end()) {
     space.recomputes = {Recompute::full};
@@ -64,8 +64,8 @@ SearchSpace thriftiest(SearchSpace space) {
   return space;
 }
 
-// Returns the smallest number of GPUs on which any possible configuration fits, in whole nodes beyond the first. 0 if
-// more than most_nodes nodes would be needed.
+// Returns the smallest number of GPUs on which any possible configuration fits. Beyond the first node only whole nodes
+// are tried. Returns 0 if more than most_nodes nodes would be needed.
 int64_t enough_gpus(const PlanQuestion& question) {
   constexpr int64_t most_nodes = 1024;
   const int64_t node = question.cluster.ranks_per_node;

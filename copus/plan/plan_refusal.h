@@ -1,4 +1,4 @@
-// Why there is no plan: the obstacle at every batch, and the smallest changes that would help.
+// Explains why there is no plan: the obstacle at every batch, and the smallest changes that would help.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace copus {
 
-// Explains why numbers cannot be divided: names the nearest numbers of GPUs and batches that can, and the options that
-// exclude solutions.
+// Explains why the GPUs and batches cannot be divided into any configuration. Names the nearest numbers of GPUs and the
+// nearest batches that can be divided, and the options that exclude solutions.
 std::string why_nothing_is_possible(const PlanQuestion& question);
 
-// Explains that every possible configuration needs more memory than there is. `table` has no cells, and holds the
+// Explains that every possible configuration needs more memory than there is. `table` has no cells. It holds the
 // smallest configuration that was too large.
 std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTable& table);
 

@@ -11,8 +11,8 @@
 namespace copus {
 
 // With one batch, shows the `top` fastest layouts with their time and memory by part, and the fastest one in the
-// notation of the program that will train. With several batches, shows the fastest layout of each, and where it
-// changes.
+// notation of the program that will train. With several batches, shows the fastest layout of each batch, and where the
+// fastest layout changes.
 std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top);
 
 // Writes a paragraph for each batch, with the program's notation for configurations that fit.

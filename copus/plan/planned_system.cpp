@@ -1,4 +1,4 @@
-// Which configurations each program accepts, according to its code: Megatron-LM of August 2026
+// Decides which configurations each program accepts, according to its code: Megatron-LM of August 2026
 // (megatron/training/arguments.py and megatron/core/transformer/transformer_config.py at d98e8a64), nanotron of April
 // 2026 (config/, models/ and parallel/pipeline_parallel/engine.py at 2411b022) and torchtitan 0.2.2
 // (models/llama3/infra/parallelize.py and distributed/), whose pipelines come from torch.distributed.pipelining.

@@ -36,8 +36,8 @@ std::string what_it_rests_on(PlannedSystem system);
 // Lists the values that the program supports for each part of a configuration, as far as its description goes.
 SearchSpace abilities(PlannedSystem system);
 
-// Explains why the program cannot run a configuration that the model allows: it does not support a value, or refuses
-// these numbers for this model. Empty if it can run the configuration.
+// Explains why the program cannot run a configuration that the model allows: the program does not support a value, or
+// raises an error for these numbers with this model. Empty if the program can run the configuration.
 std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescription& model,
                                          const Configuration& configuration, int64_t sequence_length);
 

@@ -1,4 +1,4 @@
-// How published runs compare with the predictions of plans.
+// Records how published runs compare with the predictions of plans.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ std::optional<EfficiencyLaw> law_of(const NoiseScaleConfig& config) {
   return expected_law(evidence_of(config));
 }
 
-// c: the geometric mean of those measured, weighted by their precision, or else the one that is given.
+// Returns c: the geometric mean of the measured values, weighted by their precision, or else the given value.
 double calibration_of(const NoiseScaleConfig& config) {
   if (config.critical_batches.empty()) return config.calibration;
   double sum = 0, weights = 0;

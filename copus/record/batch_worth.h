@@ -1,4 +1,4 @@
-// What a batch is worth in a run: critical batch and Goodput, according to the run's configuration.
+// Computes the critical batch and the Goodput of a batch, according to the run's configuration.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ class BatchWorth {
   explicit BatchWorth(const JobConfig& config);
 
   // Returns the critical batch, in samples, at this noise scale (in samples) after this number of samples. With three
-  // or more measured critical batches it follows the law through them (expected_law). With one or two it is a multiple
-  // of the noise scale that they give. With none it is noise_scale.calibration times the noise scale.
-  // noise_scale.critical_updates bounds the result in all cases.
+  // or more measured critical batches, the result follows the law fitted to them (expected_law). With one or two, the
+  // result is the noise scale times the factor that they give. With none, it is the noise scale times
+  // noise_scale.calibration. noise_scale.critical_updates bounds the result in all cases.
   double critical_batch(double noise_scale, double consumed_samples) const;
 
-  // Returns the Goodput at the run's adapt.alpha, in samples/s, where a sample in the run's reference batch counts as
-  // one.
+  // Returns the Goodput at the run's adapt.alpha, in samples/s. The unit is a sample that is trained in the run's
+  // reference batch.
   double goodput(int64_t batch, double step_seconds, double critical_batch, double rate_factor) const;
   // The same for a throughput of one sample/s.
   double goodput_of_a_sample(int64_t batch, double critical_batch, double rate_factor) const;

@@ -67,9 +67,9 @@ struct StepRecord {
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   std::vector<SourceLoss> held_out_losses;       // one per source of held_out_loss, if there are several
   double elapsed_seconds = 0;                    // training time so far, without evaluation and checkpoints
-  // The remaining training time until the nearest limit, at the pace so far, and the completed fraction of the run, as
-  // the learning rate's schedule counts it. Both follow from the limits that the run had at this step. Empty if another
-  // program trains and does not report its length.
+  // `seconds_left` is the remaining training time until the nearest limit, at the pace so far. `share_done` is the
+  // completed fraction of the run, as the learning rate's schedule counts it. Both follow from the limits that the run
+  // had at this step. Empty if another program trains and does not report its length.
   std::optional<double> seconds_left, share_done;
 
   // Tells whether the step had nothing to learn from: none of its tokens has a loss.
@@ -86,8 +86,8 @@ void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepR
 // Adds the noise scales in dual norms to the record of a step that measured them.
 void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectral, StepRecord& record);
 
-// Returns whether the held-out loss is evaluated after the step. It is every evaluate.interval steps, and whenever the
-// consumed tokens pass a multiple of evaluate.interval_tokens.
+// Returns whether the held-out loss is evaluated after the step. It is evaluated every evaluate.interval steps, and
+// whenever the consumed tokens pass a multiple of evaluate.interval_tokens.
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config);
 
 // Seconds of training left until the first of a run's limits, at the pace so far; infinite without a known limit.

@@ -1,7 +1,7 @@
 // Writes and reads the members of a record as the fields of a JSON object. Each record lists its fields once, in a
 // function fields(record, visitor) that calls visitor(name, member) for each field. Writing and reading both use this
-// list. Only .cpp files of this room and of the room adviser include this header: nlohmann/json stays out of every
-// header that others include.
+// list. Only .cpp files of this directory and of copus/adviser include this header, because nlohmann/json stays out of
+// every header that others include.
 #pragma once
 
 #include <cmath>
@@ -89,8 +89,8 @@ class JsonFieldWriter {
   nlohmann::ordered_json object_ = nlohmann::ordered_json::object();
 };
 
-// Reads the fields and ignores others of the object. Throws UserError that names a field that is missing or of another
-// type. A null means NaN or an empty optional. An optional field may be missing.
+// Reads the listed fields and ignores all other fields of the object. Throws UserError that names a field that is
+// missing or of another type. A null means NaN or an empty optional. An optional field may be missing.
 class JsonFieldReader {
  public:
   explicit JsonFieldReader(const nlohmann::json& object) : object_(object) {

@@ -38,9 +38,9 @@ struct GaussianError {
 
 // Draws the norms with Sigma = S / D in each of D dimensions. The errors e_i of the gradients of n small batches are
 // normal, with variance S / (b D) in each dimension. Three parts are independent: the mean e of the errors, the scatter
-// of the e_i around e, and the error r of the rest of the batch. The error of the whole batch is w e + (1 - w) r, with
-// w = n b / B. The norms therefore depend only on the components of e and r along G, the lengths of their other parts,
-// and the component of r along e:
+// of the e_i around e, and the error r of the remaining samples of the batch. The error of the whole batch is w e + (1
+// - w) r, with w = n b / B. The norms therefore depend only on the components of e and r along G, the lengths of their
+// other parts, and the component of r along e:
 //   A = |G|^2 + 2 G e + |e|^2 + scatter      C = |G|^2 + 2 G (w e + (1 - w) r) + |w e + (1 - w) r|^2
 std::optional<NormObservation> draw_norms(const RunConfig& config, const Configuration& configuration, int64_t step,
                                           const GradientNoise& truth, const NormSpread& spread, Draws& draws) {

@@ -1,5 +1,5 @@
-// Squared norms of gradients as a run would measure them, without any gradient: drawn from the distribution of the
-// norms for noise with an effective number of dimensions.
+// Draws the squared norms of gradients that a run would measure, without computing a gradient. The norms are
+// distributed as for noise with an effective number of dimensions.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ struct NormSpread {
   double spike_factor = 1;
 };
 
-// Draws the norms of a step in `configuration`, given the noise scale and |G|^2. The small batches are those that a run
-// measures (plan_probe in train): each data-parallel rank's part of the batch, or on one rank the first micro-batch. A
-// step of one micro-batch is measured only every noise_scale.split_interval-th time; its small batch is then an eighth
-// of the step. Empty if the step measures nothing.
+// Draws the norms of a step in `configuration`, given the noise scale and |G|^2. The small batches are the same as in a
+// run (plan_probe in train): each data-parallel rank's part of the batch, or on one rank the first micro-batch. A step
+// of one micro-batch is measured only every noise_scale.split_interval-th time; its small batch is then an eighth of
+// the step. Empty if the step measures nothing.
 std::optional<NormObservation> draw_norms(const RunConfig& config, const Configuration& configuration, int64_t step,
                                           const GradientNoise& truth, const NormSpread& spread, Draws& draws);
 

@@ -34,13 +34,13 @@ std::vector<StrategyOption> options_of(const TrueSeconds& seconds) {
   return options;
 }
 
-// How a strategy passes through one piece.
+// How a strategy passes through one interval.
 struct PieceOption {
   double seconds_per_progress = never;
   const Configuration* configuration = nullptr;
 };
 
-// Finds each strategy's batch with the most progress per second within the piece.
+// Finds each strategy's batch with the most progress per second within the interval.
 std::vector<PieceOption> best_in_piece(const Truth& truth, size_t piece, const std::vector<StrategyOption>& options) {
   std::map<int64_t, double> worths;
   std::vector<PieceOption> best(options.size());
@@ -55,7 +55,7 @@ std::vector<PieceOption> best_in_piece(const Truth& truth, size_t piece, const s
   return best;
 }
 
-// The least seconds to the beginning of a piece, by the strategy used in the piece.
+// The least seconds to the beginning of an interval, by the strategy used in the interval.
 class ClairvoyantSearch {
  public:
   ClairvoyantSearch(const Truth& truth, const TrueSeconds& seconds, double pause)
@@ -73,7 +73,7 @@ class ClairvoyantSearch {
  private:
   size_t piece() const { return ways_.size() - 1; }
 
-  // Continues to the end of the run if it is within this piece; `last` is then the strategy at the end.
+  // Continues to the end of the run if the end is within this interval; `last` is then the strategy at the end.
   bool ends_here(const ScenarioEnd& end, ClairvoyantRun& run, size_t& last) {
     ways_.push_back(best_in_piece(truth_, ways_.size(), options_));
     const double begin = truth_.pieces()[piece()].begin, border = truth_.end_of(piece());

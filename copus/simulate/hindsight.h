@@ -1,5 +1,5 @@
-// The best possible results in hindsight, knowing the truth: the fastest single configuration, and the fastest sequence
-// of configurations including the pauses between them.
+// Computes the best possible results in hindsight, from the simulated values that no policy knows: the fastest single
+// configuration, and the fastest sequence of configurations including the pauses between them.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const Sc
 // Returns the seconds from the beginning to `progress` in one configuration with steps of `step_seconds`.
 double static_seconds(const Truth& truth, const Configuration& configuration, double step_seconds, double progress);
 
-// The clairvoyant's run: its strategy in each piece of the truth that it passes through.
+// The clairvoyant's run: its strategy in each interval (TruthPiece) that it passes through.
 struct ClairvoyantRun {
   double seconds = 0;
   double progress = 0;
@@ -42,9 +42,10 @@ struct ClairvoyantRun {
 };
 
 // Returns the fastest run over all sequences of configurations: the run that ends first or, if time is limited, gets
-// furthest. A change of strategy takes `pause_seconds`; a change of batch or micro-batch takes nothing. Within a piece
-// of the truth a run's seconds are linear in the point of change, so nothing is lost by changing only between pieces.
-// Dynamic programming over the pieces therefore finds the optimum: no run over the same truth is faster.
+// furthest. A change of strategy takes `pause_seconds`; a change of batch or micro-batch takes no time. Within an
+// interval of progress (TruthPiece) a run's seconds are linear in the point of change, so nothing is lost by changing
+// only between intervals. Dynamic programming over the intervals therefore finds the optimum: no run over the same
+// truth is faster.
 ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds,
                            const ScenarioEnd& end);
 

@@ -11,8 +11,9 @@ namespace copus {
 
 namespace {
 
-// Fractions of the residual's variance, fitted to published runs. They belong to factors that configurations share: the
-// degrees, the micro-batch, and the other options. The rest belongs to each strategy with its micro-batch.
+// Fractions of the variance of the residual (draw_true_seconds), fitted to published runs. Each belongs to a factor
+// that configurations share: a degree, the micro-batch, or the other options. share_of_its_own is the rest, the
+// fraction of the factor that each strategy with its micro-batch has for itself.
 constexpr double share_of_data = 0.20, share_of_tensor = 0.04, share_of_pipeline = 0.05, share_of_micro_batch = 0.20,
                  share_of_options = 0.04, share_of_its_own = 0.47;
 

@@ -1,5 +1,5 @@
-// The job of a simulated run, with its step times: the times predicted from the described cluster, and the true times.
-// The true times differ from the predicted ones by a factor for the cluster and one for each configuration.
+// Makes the job of a simulated run, with predicted and true step times. The predicted times follow from the described
+// cluster. The true times differ by a factor for the cluster and another factor for each configuration.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +40,10 @@ struct StepTimeError {
   double stalled = 0.1;    // share of pipelines that stall for reasons the prediction ignores
 };
 
-// Draws the true seconds of every cell. The residual is a product of factors: one for each degree d, t and p, one for
-// each size of micro-batch, one for the strategy's other options, and one for the strategy with its micro-batch. It is
-// the same for all global batches. The shares of these factors, and the tail of stalled pipelines (p > 1), are fitted
-// to published runs (docs/decisions/simulate.md).
+// Draws the true step time, in seconds, of every configuration in `believed`. The residual is a product of factors: one
+// for each degree d, t and p, one for each size of micro-batch, one for the strategy's other options, and one for the
+// strategy with its micro-batch. The residual is the same for all global batches. The shares of these factors, and the
+// tail of stalled pipelines (p > 1), are fitted to published runs (docs/decisions/simulate.md).
 std::map<Configuration, double> draw_true_seconds(const PerformanceTable& believed, const StepTimeError& error,
                                                   uint64_t seed);
 

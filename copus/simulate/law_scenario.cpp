@@ -21,11 +21,11 @@ namespace copus {
 namespace {
 
 constexpr double tokens_per_parameter = 20;  // about the ratio that Hoffmann et al. 2022 recommend for any size
-// Pieces of the truth, whose lengths grow by a constant factor. No law says anything about the first piece.
+// Number of intervals (TruthPiece), whose lengths grow by a constant factor. No law describes the first interval.
 constexpr int64_t pieces_to_the_end = 512;
 constexpr double first_tokens = 1e6;
 
-// The noise of steps: medium values of those that scenarios draw.
+// The noise of steps, with medium values among those that scenarios draw.
 constexpr NormSpread middling_norms{
     .dimensions = 1000, .step_deviation = 0.1, .spike_probability = 0.002, .spike_factor = 17};
 constexpr double middling_step_deviation = 0.025;
@@ -99,7 +99,7 @@ void check_decides(const AdaptConfig& adapt) {
   }
 }
 
-// Some policies begin in a layout of their own, chosen by predictions. The true devices may not have room for it.
+// Some policies begin in a layout of their own, chosen by predictions. The layout may not fit into the true devices.
 void check_can_begin(const RunConfig& config, const SimulatedWorld& world) {
   const Configuration first = starting_configuration(config);
   if (world.seconds.contains(first)) return;

@@ -1,4 +1,4 @@
-// Simulates, at its own size, the job that a run on the modelled clock represents. Cluster, candidates and policy come
+// Simulates, at full size, the job that a run on the modelled clock represents. Cluster, candidates and policy come
 // from the run's configuration, and losses from a published law. Nothing is measured.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace copus {
 
-// The question, and the assumed truth.
+// The question, and the assumed true values.
 struct LawQuestion {
   PublishedLaw law = PublishedLaw::kaplan;
   WorthShape worth = WorthShape::hyperbola;
@@ -30,7 +30,7 @@ struct LawTarget {
   double progress = 0;        // samples of a batch of B -> 0
   double critical_batch = 0;  // the true one there, in samples
   StraightRun best_static;    // the fastest to this target
-  // Of the fastest sequence. If pauses come from plans, this sequence counts none, so nothing is faster.
+  // Seconds of the fastest sequence. If pauses come from plans, this sequence has no pauses, so nothing is faster.
   double clairvoyant_seconds = 0;
 };
 
@@ -45,12 +45,12 @@ struct LawScenario {
 void check_is_modelled(const RunConfig& config);
 
 // Makes the simulated world of a run. Progress is counted as in truth.h: the law's tokens are the tokens that a
-// vanishing batch needs. With a gain from larger learning rates they are the tokens of the batch for which the rate was
-// tuned, as long as that batch is far below the critical batch. Throws UserError if the run is not on the modelled
-// clock, cannot begin, or never reaches one of the losses.
+// vanishing batch needs. With a gain from larger learning rates, they are instead the tokens needed by the batch for
+// which the rate was tuned, as long as this batch is far below the critical batch. Throws UserError if the run is not
+// on the modelled clock, cannot begin, or never reaches one of the losses.
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question);
 
-// Returns the configuration of a simulated run. Samples are the job's own. The only limit is a number of tokens: twice
+// Returns the configuration of a simulated run, with the job's own samples. The only limit is a number of tokens: twice
 // the number that the first batch needs to reach the end. A user who stops a run by its loss would set such a limit.
 // The objective is to save time unless adapt.objective says otherwise. Throws UserError for a policy that depends on
 // the completed fraction of the run (this limit does not define it), for a run that only advises, and if the policy's

@@ -1,5 +1,5 @@
-// Published laws in absolute units: how a model's loss falls with the tokens that it has read, and how the critical
-// batch grows with them. The authors fitted them to their own runs. No policy assumes any of these laws.
+// Computes published laws in absolute units: how a model's loss falls with the tokens that it has read, and how the
+// critical batch grows with these tokens. The authors fitted the laws to their own runs. No policy assumes any of them.
 #pragma once
 
 #include "copus/base/named_values.h"
@@ -29,7 +29,7 @@ struct PublishedLoss {
   double at(double tokens) const;
   // The loss after infinitely many tokens.
   double least() const;
-  // Returns the tokens to a loss above the least one and below that of guessing.
+  // Returns the tokens to a loss above the least loss and below the loss of guessing.
   double tokens_to(double loss) const;
 };
 

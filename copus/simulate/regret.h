@@ -1,5 +1,5 @@
-// The losses and gains of a decision rule over many scenarios. They are compared with two results in hindsight: the
-// best single configuration, and the best sequence of configurations (hindsight.h), which the results call the
+// Measures the losses and gains of a decision rule over many scenarios. Each result is compared with two results in
+// hindsight: the best single configuration, and the best sequence of configurations (hindsight.h), which is called the
 // clairvoyant.
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace copus {
 
-// The result of one rule in one scenario. Times are relative to the best static run. If the scenario ends after a given
-// time, the relative time is the run's seconds divided by the seconds in which the best static run makes the same
-// progress. So in every scenario it compares the times to the same progress.
+// The result of one rule in one scenario. Times are relative to the best static run, for the same progress. If the
+// scenario ends after a given time, the relative time is the run's seconds divided by the seconds in which the best
+// static run makes the same progress.
 struct RegretOutcome {
   int64_t scenario = 0;
   std::string job, worth, growth;  // names of its families

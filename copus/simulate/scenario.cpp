@@ -17,14 +17,15 @@ namespace {
 // The number of the first scenario by the prior.
 constexpr int64_t first_by_prior = 1'000'000;
 
-// Pieces of the truth up to the share 1 of a run. They are short at the beginning, where most changes.
+// Number of intervals (TruthPiece) up to the share 1 of a run. They are short at the beginning, where most changes.
 constexpr int64_t pieces_of_a_run = 256;
 // Share of the run below which a critical batch by progress is constant; otherwise it would begin at 0.
 constexpr double earliest_share = 1e-4;
-// Share of the run up to which the truth extends. A run that ends by seconds may get further than the best static run.
+// Share of the run up to which the true values extend. A run that ends by seconds may get further than the best static
+// run.
 constexpr double furthest_share = 2.5;
 
-// The numbers of a truth, before its scale in samples is known.
+// The drawn numbers from which the true values follow, before their scale in samples is known.
 struct TruthDraw {
   WorthFamily worth;
   Growth growth;
@@ -74,8 +75,8 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
   return draw;
 }
 
-// Returns the truth at a fraction of the run. There are two measured curves. The second was measured at three times the
-// progress of the first, and is used at the end of the run.
+// Returns the true values at a fraction of the run. There are two measured curves, and the second was measured at three
+// times the progress of the first. The second applies at the end of the run, and the first up to a third of the run.
 TruthPiece piece_at(const TruthDraw& draw, double share) {
   TruthPiece piece;
   const double end_noise = draw.critical_batch / draw.calibration;
@@ -97,7 +98,7 @@ TruthPiece piece_at(const TruthDraw& draw, double share) {
   return piece;
 }
 
-// Makes the truth of a run whose end is at `length` samples of progress.
+// Makes the true values of a run whose end is at `length` samples of progress.
 Truth truth_of(const TruthDraw& draw, double length) {
   const auto border = [](int64_t i) { return std::pow(static_cast<double>(i) / pieces_of_a_run, 2); };
   std::vector<TruthPiece> pieces;
@@ -125,8 +126,8 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   config.train.max_steps = config.train.max_tokens = 0;
   config.train.max_seconds = 0;
   config.adapt.objective = Objective::time;
-  // The controller would add options of its first configuration to the listed ones, but the truth covers only the job's
-  // options.
+  // The controller would add options of its first configuration to the listed options, but the true step times cover
+  // only the job's options.
   const SearchSpace space = search_space_of(config);
   const AdaptConfig& listed = config.adapt;
   COPUS_CHECK(space.recomputes.size() == listed.recomputes.size() &&
@@ -138,9 +139,9 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   return config;
 }
 
-// Sets the limit that the run itself knows. If the run ends at a given progress, it does not know when it will reach
-// that progress. Its limit is then twice the number of samples that it needs in its first batch, as a user who stops
-// the run by its loss would set it.
+// Sets the limit in the run's configuration. A run that ends at a given progress does not know when it will reach that
+// progress. Its limit is therefore twice the number of samples that it needs in its first batch. A user who stops the
+// run by its loss would set such a limit.
 void set_limit(RunConfig& config, const Truth& truth, const ScenarioEnd& end) {
   if (end.kind == ScenarioEnd::Kind::seconds) {
     config.train.max_seconds = end.value;

@@ -1,5 +1,5 @@
-// Scenarios: the truth of one simulated run, drawn from the scenario's number alone. Rules are chosen by one group of
-// scenarios and judged by the other groups.
+// Makes scenarios: the true values of one simulated run, drawn from the scenario's number alone. Rules are chosen by
+// one group of scenarios and judged by the other groups.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ inline constexpr auto named_values<ScenarioGroup> =
                                               {ScenarioGroup::held_back, "held-back"},
                                               {ScenarioGroup::by_prior, "by-prior"}});
 
-// The law of a sample's worth.
+// The law of a sample's worth (worth.h).
 enum class WorthFamily {
   hyperbola,   // with a critical batch of 0.5 to 8 times the noise scale
   root,        // the same, in the root form
@@ -54,8 +54,8 @@ int64_t number_in(ScenarioGroup group, int64_t index);
 // Returns the families from which a group draws; a family listed k times is k times as likely. The chosen group lacks
 // the root form, OLMo's growth and the jump at a decay. A rule that is fitted to the chosen group's families, instead
 // of adapting, therefore loses in the other groups. The root form and OLMo's growth resemble families of the chosen
-// group (the measured curves, Kaplan's growth), as the truth of a user's run will. The chosen and the held-back group
-// lack the law by progress.
+// group (the measured curves, Kaplan's growth), and so will the true values of a user's run. The chosen and the
+// held-back group lack the law by progress.
 std::vector<WorthFamily> worth_families(ScenarioGroup group);
 std::vector<GrowthFamily> growth_families(ScenarioGroup group);
 
@@ -80,8 +80,8 @@ struct ScenarioLength {
 // Makes a scenario; the same number, jobs and length give the same.
 Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, const ScenarioLength& length = {});
 
-// Returns what branches of an earlier run of the same job, in the scenario's first batch, would have measured at 1, 4
-// and 16 % of its progress: the true critical batches, with a standard error of 0.3 in their logarithms.
+// Returns the critical batches that branches of an earlier run of the same job, in the scenario's first batch, would
+// have measured at 1, 4 and 16 % of its progress. Their logarithms have a standard error of 0.3.
 std::vector<MeasuredCriticalBatch> measured_critical_batches(const Scenario& scenario);
 
 // Describes a scenario in one line: "12: 8b-64 kaplan power c=2.3 ...".

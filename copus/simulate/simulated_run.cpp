@@ -139,7 +139,8 @@ class SimulatedTraining {
     return std::max(0.0, (static_cast<double>(limit_in_tokens(limits)) - tokens) * observed_seconds_ / tokens);
   }
 
-  // Measures the critical batch as branches would, and pays their time; tells whether the run has ended meanwhile.
+  // Measures the critical batch as branches would, and adds their time to the run. Returns whether the run has ended by
+  // then.
   bool calibrate(const CalibrationRequest& request) {
     const auto batch = static_cast<double>(request.batch);
     const auto larger = static_cast<double>(branch_batch_of(request.batch));

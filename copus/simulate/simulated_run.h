@@ -1,5 +1,5 @@
-// A whole run in a simulated world, in which a real controller decides. The controller gets noisy step times and norms.
-// The world determines the pauses of its switches.
+// Simulates a whole run in a simulated world, in which a real controller decides. The controller gets noisy step times
+// and norms. The world determines how long the run pauses for a switch.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct Arrival {
   double samples = 0;  // read so far
 };
 
-// The result of a run. Seconds are the world's true ones, without the noise of single steps, which depends on no rule.
+// The result of a run. Seconds are the true values of the world, without the noise of single steps, which no rule
+// affects.
 struct SimulatedRun {
   double seconds = 0;   // to the end; of the last step only the needed fraction counts
   double progress = 0;  // at the end

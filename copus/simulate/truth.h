@@ -1,6 +1,6 @@
-// The truth about one simulated training: the noise scale and the statistical efficiency of batches along its progress.
-// Both are constant within pieces. So the seconds of a run and of the best run in hindsight are exact over the same
-// truth.
+// Holds the true values of one simulated training along its progress: the noise scale and the statistical efficiency of
+// batches. Both are constant within intervals of progress. The seconds of a run and of the best run in hindsight are
+// therefore exact for the same values.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace copus {
 
-// One piece of a training's progress.
+// The true values in one interval of a training's progress.
 struct TruthPiece {
   double begin = 0;             // progress, in samples of a batch of B -> 0
   double noise_scale = 1;       // phi in samples, at the learning rate of the reference batch
@@ -20,7 +20,7 @@ struct TruthPiece {
   double squared_gradient = 1;  // |G|^2
 };
 
-// The true gain from the larger learning rate of a larger batch. It multiplies the statistical efficiency by the rate's
+// The true gain from the larger learning rate of a larger batch. The statistical efficiency is multiplied by the rate's
 // factor to the power 2 alpha, as in Goodput (statistics/efficiency.h). The factor follows `rule`, capped at the true
 // critical batch, even if a policy chooses a larger rate.
 struct RateGain {
@@ -30,13 +30,13 @@ struct RateGain {
 
 class Truth {
  public:
-  // Takes consecutive pieces, the first at 0; the last one has no end.
+  // Takes consecutive intervals, the first beginning at 0; the last one has no end.
   Truth(WorthShape shape, std::vector<TruthPiece> pieces, const RateGain& gain = {});
 
   const std::vector<TruthPiece>& pieces() const { return pieces_; }
-  // Returns the end of a piece; infinite for the last one.
+  // Returns the end of an interval; infinite for the last one.
   double end_of(size_t piece) const;
-  // Returns the worth of a sample in this batch within a piece, including the gain from the learning rate.
+  // Returns the worth of a sample in this batch within an interval, including the gain from the learning rate.
   double worth(int64_t batch, size_t piece) const;
 
   // Returns the samples that a batch needs from the beginning to reach this progress.
@@ -48,17 +48,17 @@ class Truth {
   RateGain gain_;
 };
 
-// The path of a training through the truth.
+// The path of a training through the intervals.
 class TruthWalk {
  public:
   explicit TruthWalk(const Truth& truth) : truth_(&truth) {}
 
   double progress() const { return progress_; }
-  // Returns the current piece.
+  // Returns the current interval.
   const TruthPiece& piece() const { return truth_->pieces()[piece_]; }
 
-  // Advances by these samples in this batch. Returns the number of samples needed to reach `target`, or the number of
-  // all these samples if they do not reach it.
+  // Advances by `samples` samples in this batch. Returns the number of samples after which `target` is reached, or
+  // `samples` if the target is not reached.
   double advance(double samples, int64_t batch, double target);
 
  private:

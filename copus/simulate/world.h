@@ -1,4 +1,4 @@
-// The truth of one simulated run, which does not depend on who decides in it, and the noise of its steps.
+// Defines the true values of one simulated run, which do not depend on who decides in it, and the noise of its steps.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct SimulatedWorld {
   TrueSeconds seconds;       // per step, of every candidate that fits into the true devices; others are vetoed
   double pause_seconds = 0;  // of a re-layout
   // Seconds of a re-layout from one strategy to another, used instead of pause_seconds if not empty. Called on one
-  // thread, since the function may cache its results without a lock.
+  // thread, because the function may cache its results without a lock.
   std::function<double(const ParallelStrategy&, const ParallelStrategy&)> pause_between = {};
   double step_deviation = 0;            // standard deviation of the logarithm of a step's seconds
   double rate_feedback = 0;             // the noise scale is divided by the learning rate to this power (0: unchanged)
   bool noise_follows_schedule = false;  // whether that is the schedule's rate or only the batch's factor
-  // Standard deviation of the logarithm of a random factor on the noise scale. It is correlated over a thousand steps
-  // and has no influence on the critical batch.
+  // Standard deviation of the logarithm of a random factor on the noise scale. The factor is correlated over a thousand
+  // steps and has no influence on the critical batch.
   double noise_drift = 0;
   double stalled_steps = 0;  // steps' worth of progress that a change of the batch costs
   double branch_error = 0;   // standard deviation of what a branch shows of ln SE, half of its variance common to all

@@ -1,7 +1,7 @@
-// The true statistical efficiency ("worth") of a batch in a simulated training, and how it and the noise scale change
-// over the run. The worth is the progress that a sample makes in a batch of B, relative to a sample in a batch of B ->
-// 0. Batches, noise scales and progress are in samples. Progress is the number of samples with which a batch of B -> 0
-// would have reached the same point.
+// Defines the true statistical efficiency ("worth") of a batch in a simulated training, and how the worth and the noise
+// scale change over the run. The worth is the progress that a sample makes in a batch of B, relative to a sample in a
+// vanishing batch (B -> 0). Batches, noise scales and progress are in samples. Progress is the number of samples with
+// which a vanishing batch would have reached the same point.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// How the worth falls with the batch.
+// How the worth of a sample falls with the batch.
 enum class WorthShape {
   hyperbola,  // 1 / (1 + B / critical) (McCandlish et al. 2018, arXiv 1812.06162)
   root,       // the square root of the hyperbola
@@ -22,7 +22,7 @@ inline constexpr auto named_values<WorthShape> = std::to_array<NamedValue<WorthS
     {{WorthShape::hyperbola, "hyperbola"}, {WorthShape::root, "root"}, {WorthShape::measured, "measured"}});
 
 // Returns the worth, in (0, 1], of a sample in a batch of `batch` samples, for the critical batch `critical`; both > 0.
-// For the measured shape, `maturity` interpolates between its two stages: 0 is the first stage, 1 the second.
+// For the measured shape, `maturity` interpolates between the shape's two stages: 0 is the first stage, 1 the second.
 double worth_of(WorthShape shape, double batch, double critical, double maturity);
 
 // The critical batch / the noise scale in the runs from which the measured shape comes.
@@ -62,13 +62,13 @@ inline constexpr double data_exponent = 0.28;
 // The critical batch is proportional to the loss to minus this power (Kaplan et al. 2020, arXiv 2001.08361).
 inline constexpr double critical_batch_exponent = 1 / 0.21;
 
-// Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at its end, by the
-// loss without the model's term. The loss is at most the loss of a uniform guess over 32000 tokens.
+// Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at the run's end.
+// Both follow from the loss without the model's term, which is at most the loss of a uniform guess over 32000 tokens.
 double kaplan_critical_batch(double share, double tokens);
 
 // Returns the critical batch at this fraction of a run of `tokens`, relative to its plateau, as branches of OLMo runs
 // measured it: 2048 sequences at 168 B tokens, and the plateau of 4096 at 503 B (Merrill et al. 2025, arXiv
-// 2505.23971). Before the plateau it is the power law through both points.
+// 2505.23971). Before the plateau the critical batch follows the power law through both points.
 double olmo_critical_batch(double share, double tokens);
 
 }  // namespace copus

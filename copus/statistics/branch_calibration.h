@@ -1,7 +1,7 @@
 // Measures the efficiency of batches from short branches of a run. Branches start from one checkpoint with different
 // batches and learning rates and end at different losses. The branches of the reference batch, over several lengths,
-// form a ladder. It converts the loss of any other branch into the number of samples with which the reference batch
-// reaches that loss. This number, divided by the samples that the branch read, is the measured efficiency. The
+// form a ladder. The ladder converts the loss of any other branch into the number of samples with which the reference
+// batch reaches that loss. This number, divided by the samples that the branch read, is the measured efficiency. The
 // calibration c in B_c = c phi and the exponent of the rate's factor are fitted to the efficiencies. Batches and
 // lengths are in samples.
 #pragma once
@@ -73,9 +73,9 @@ struct BranchPoint {
 std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& efficiencies, double reference_batch,
                                                  const BranchPoint& point, double alpha);
 
-// Finds the exponent of the rate's factor with the most efficient branches. The mean is over the batches and
-// repetitions that all exponents have. The interval holds the tried exponents that are not significantly worse (paired
-// t-test, 95 %). Empty with fewer than two pairs to compare.
+// Finds the exponent of the rate's factor whose branches are most efficient. An exponent's efficiency is the mean over
+// the batches and repetitions that all exponents have. The interval holds the tried exponents that are not
+// significantly worse (paired t-test, 95 %). Empty with fewer than two pairs to compare.
 std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencies);
 
 // A critical batch as the branches of one larger batch show it.
@@ -84,15 +84,15 @@ struct BranchCriticalBatch {
   double deviation = 0;  // standard deviation of its logarithm
 };
 
-// Standard deviation of what the branches of one repetition show of ln SE, around what whole runs show. Root mean
-// squares were 0.12 and 0.20 on the two models of bench/efficiency/sandwich.md. Half of the variance is assumed to be
-// common to all repetitions.
+// Standard deviation of the difference between ln SE from the branches of one repetition and ln SE from whole runs. Its
+// root mean squares were 0.12 and 0.20 on the two models of bench/efficiency/sandwich.md. Half of the variance is
+// assumed to be common to all repetitions.
 inline constexpr double branch_error = 0.15;
 
 // Solves SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162) for B_c. SE is the efficiency of
 // the branches of batch B at their best rate: the geometric mean over `repetitions`, less the expected gain of taking
-// the largest of several means with errors (Clark 1961). A rate with a branch beyond its ladder does not count. Empty
-// if no rate counts, and if the branches only bound B_c: SE is not between B_ref / B and 1, or ln B_c has a standard
+// the largest of several means with errors (Clark 1961). A rate with a branch beyond its ladder is left out. Empty if
+// no rate is left, and if the branches only bound B_c: SE is not between B_ref / B and 1, or ln B_c has a standard
 // deviation above 1.
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
                                                      double reference_batch, int64_t repetitions);

@@ -1,4 +1,4 @@
-// The worth of a batch: statistical efficiency and Goodput, from the critical batch size. Batches are in samples.
+// Computes statistical efficiency and Goodput of a batch from the critical batch size. Batches are in samples.
 #pragma once
 
 namespace copus {
@@ -13,8 +13,8 @@ struct CriticalBatchRule {
 // updates limits progress at the beginning, gradient noise limits it later (docs/efficiency.md). phi may be infinite.
 double critical_batch(const CriticalBatchRule& rule, double noise_scale, double consumed_samples);
 
-// Returns SE(B) = (B_c + B_ref) / (B_c + B): the progress that a sample makes in a batch of B, relative to one in a
-// batch of B_ref (Pollux, Qiao et al. 2021, arXiv 2008.12260, equation 7).
+// Returns SE(B) = (B_c + B_ref) / (B_c + B): the progress that a sample makes in a batch of B, relative to a sample in
+// a batch of B_ref (Pollux, Qiao et al. 2021, arXiv 2008.12260, equation 7).
 double statistical_efficiency(double batch, double critical_batch, double reference_batch);
 
 // Returns Goodput_alpha = T * SE(B) * r^(2 alpha), in samples/s of the reference batch. T is the throughput in

@@ -26,9 +26,9 @@ struct PriorComponent {
   Vector mean, deviation;
 };
 
-// The prior. In one half of it the critical batch depends on the tokens read, in the other half on the noise scale.
-// Publications disagree: Merrill et al. 2025 (arXiv 2505.23971) find the noise scale orders of magnitude too small.
-// docs/decisions/statistics.md derives the numbers:
+// The prior has two halves. The critical batch depends on the tokens read in one half, and on the noise scale in the
+// other. Publications disagree: Merrill et al. 2025 (arXiv 2505.23971) find the noise scale orders of magnitude too
+// small. docs/decisions/statistics.md derives the numbers:
 // - By tokens: 1.0e6 tokens after 1e9 tokens, growing with n^0.50. Four laws agree on this: Kaplan et al. 2020 (arXiv
 //   2001.08361), Zhang et al. 2024 (arXiv 2410.21676), Bergsma et al. 2025 (arXiv 2505.13738) and Merrill et al. 2025.
 // - By noise: 1.42 times the noise scale, with a standard deviation of the logarithm of 2.1 (McCandlish et al. 2018,
@@ -206,8 +206,8 @@ struct Peak {
   Matrix lower{};
 };
 
-// Finds the mode by damped Gauss-Newton steps from the prior's mean. Only the proposals depend on it. If it stops
-// early, fewer draws are effective, but their weights still make them draws from the posterior.
+// Finds the mode by damped Gauss-Newton steps from the prior's mean. Only the proposals depend on the mode. If the
+// search stops early, fewer draws are effective, but the weights still make them draws from the posterior.
 Peak peak_of(const PriorComponent& component, const EfficiencyEvidence& evidence) {
   constexpr int most_steps = 50;
   constexpr double least_improvement = 1e-9;
@@ -304,7 +304,7 @@ std::vector<WeightedVector> weighted_draws(const EfficiencyEvidence& evidence, u
   return draws;
 }
 
-// Sets the noise scale to that of the centre, where the evidence has no influence on by_noise.
+// Sets the noise scale to that of the prior's centre, where the evidence has no influence on by_noise.
 EfficiencyEvidence without_noise_scale(std::vector<CriticalBatchEvidence> critical_batches) {
   for (CriticalBatchEvidence& evidence : critical_batches) evidence.moment.noise_scale = noise_at_center;
   return {.branch_points = {}, .critical_batches = std::move(critical_batches)};

@@ -1,6 +1,6 @@
-// The posterior over laws of the statistical efficiency of a batch, as draws. Published laws are the prior, and
-// measured branches are the evidence (docs/decisions/statistics.md). Batches, noise scales and lengths are in tokens,
-// because published laws are in tokens and sequences differ in length.
+// Draws laws of the statistical efficiency of a batch from their posterior. Published laws are the prior, and measured
+// branches are the evidence (docs/decisions/statistics.md). Batches, noise scales and lengths are in tokens, because
+// published laws are in tokens and sequences differ in length.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct TrainingMoment {
 // One law of the efficiency curve:
 //   efficiency(B, r) = (1 + B / B_c)^(-p) r^s,   ln B_c = a + q ln(n / n_0) + w ln(phi / phi_0)
 // where n is the number of tokens read, r is the factor on the learning rate, n_0 = 1e9 tokens and phi_0 = 3e5 tokens.
-// With p = 1 and s = 0 it is the hyperbola of McCandlish et al. 2018 (arXiv 1812.06162). If also w = 1 and q = 0, it is
-// Copus' B_c = c phi.
+// With p = 1 and s = 0 the law is the hyperbola of McCandlish et al. 2018 (arXiv 1812.06162). If also w = 1 and q = 0,
+// the law is Copus' B_c = c phi.
 struct EfficiencyLaw {
   double level = 0;       // a, the logarithm of a batch in tokens
   double by_tokens = 0;   // q
@@ -28,7 +28,7 @@ struct EfficiencyLaw {
 
   // Returns B_c at a moment, whose tokens and noise scale are > 0.
   double critical_batch(const TrainingMoment& moment) const;
-  // Returns ln worth(B, r) for B_c = `critical_batch`. It is 0 for a vanishing batch at r = 1.
+  // Returns ln worth(B, r) for B_c = `critical_batch`. The result is 0 for a vanishing batch at r = 1.
   double log_worth(double batch, double critical_batch, double rate_factor) const;
 };
 
@@ -72,10 +72,10 @@ struct EfficiencyBelief {
 EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed);
 
 // Returns the law that has the posterior means of level, by_tokens and by_noise, with power 1 and rate slope 0. At any
-// moment it gives the expectation of ln B_c. A negative mean of by_noise becomes 0, and the law then depends on the
-// tokens alone. Critical batches are linear in the law's parameters, so each half of the prior has a normal posterior,
-// and no draws are needed: three critical batches take 27 microseconds on one core of an AMD EPYC. Throws InternalError
-// as believe() does.
+// moment this law gives the expectation of ln B_c. A negative mean of by_noise becomes 0, and the law then depends on
+// the tokens alone. ln B_c is linear in the law's parameters, so each half of the prior has a normal posterior, and no
+// draws are needed: three critical batches take 27 microseconds on one core of an AMD EPYC. Throws InternalError as
+// believe() does.
 EfficiencyLaw expected_law(const std::vector<CriticalBatchEvidence>& critical_batches);
 
 // Draws 512 equally likely laws, given these critical batches (possibly none), from the half of the prior in which the

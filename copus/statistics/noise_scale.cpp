@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// If a squared norm exceeds its expectation by more than this factor, the step gets a smaller weight, once the
+// If a squared norm exceeds its expectation by more than this factor, the step gets a smaller weight, provided that the
 // expectation rests on enough steps. The weight falls with the square of the excess, so larger spikes have less
 // influence. Training at a high learning rate has spikes whose squared norms are thousands of times the usual ones.
 constexpr double usual_excess = 10;
@@ -65,7 +65,7 @@ NoiseAverage add(const NoiseAverage& average, double decay, const StepWeight& st
 // Half of the probability outside the interval is on either side.
 constexpr double upper_probability = 0.975;
 
-// The set of phi for which S - phi |G|^2 is within t standard errors of 0. It solves
+// The set of phi for which S - phi |G|^2 is within t standard errors of 0. The set solves
 //   a phi^2 - 2 b phi + c <= 0,   a = |G|^4 - t^2 Var|G|^2,   b = S |G|^2 - t^2 Cov,   c = S^2 - t^2 Var S.
 struct FiellerSet {
   double a, b, c;
@@ -127,7 +127,7 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   NoiseScale scale;
   scale.squared_gradient = {x, std::sqrt(variance_x)};
   scale.trace = {y, std::sqrt(variance_y)};
-  // |G|^2 is never negative, so a negative estimate counts as 0. Otherwise the lower bound would grow without limit as
+  // |G|^2 is never negative, so a negative estimate is set to 0. Otherwise the lower bound would grow without limit as
   // the estimate approaches -t standard errors.
   const double possible = std::max(x, 0.0);
   const FiellerSet set{possible * possible - t * t * variance_x, possible * y - t * t * covariance_xy,

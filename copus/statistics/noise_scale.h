@@ -1,5 +1,6 @@
-// The gradient noise scale phi = tr(Sigma)/|G|^2 of a run: averages of its numerator and denominator over the latest
-// samples, and an interval for their ratio. Values are per sample, so they stay valid when batch or layout change.
+// Estimates the gradient noise scale phi = tr(Sigma)/|G|^2 of a run, from averages of numerator and denominator over
+// the latest samples, with an interval for the ratio. Values are per sample, so they stay valid when batch or layout
+// change.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace copus {
 
-// The window of the averages. It is in samples, so a change of the batch does not change it, but it spans at least
-// `least_steps` observed steps. It grows with the run, because the first gradients are much longer than later ones:
-// averages that began with a whole window would need several windows to forget them.
+// The window of the averages is in samples, so a change of the batch does not change it, but it spans at least
+// `least_steps` observed steps. The window grows with the run, because the first gradients are much longer than later
+// ones: averages that began with a whole window would need several windows to forget them.
 struct NoiseWindow {
   double samples = 2048;  // a step's weight falls to 1/e after this many
   double least_steps = 32;
@@ -57,15 +58,15 @@ void visit_noise_average(Average& average, Visitor&& visit) {
 
 // Adds one step to the averages. If a norm is far above the average's expectation for its batch, the step gets a
 // smaller weight, the same for both estimates. The weight is never 0, so that the average follows a lasting change. A
-// step that is not finite is ignored, also in `steps`.
+// step that is not finite is ignored and not counted in `steps`.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, const NoiseWindow& window);
 
-// Adds one step of a run that does not observe every step. The step represents the `samples` consumed since the
-// previously observed step, its own included, so that the window covers the same part of the run.
+// Adds one step of a run that does not observe every step. The step represents all `samples` consumed since the
+// previously observed step, including its own samples, so that the window covers the same part of the run.
 NoiseAverage observe(const NoiseAverage& average, const NormObservation& observation, double samples,
                      const NoiseWindow& window);
 
-// Adds one step with a constant weight: every step counts the same and for ever, however unexpected it is.
+// Adds one step with a constant weight: every step has the same weight for ever, however unexpected its norms are.
 NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& observation);
 
 // A mean with its standard error.
@@ -77,8 +78,8 @@ struct MeanEstimate {
 struct NoiseScale {
   MeanEstimate squared_gradient, trace;
   // The noise scale and its interval, in samples, never negative. If |G|^2 is not significantly positive, there is only
-  // a lower bound, and value and high are empty. The bound never assumes |G|^2 < 0, so it then covers the truth more
-  // often than 95 %.
+  // a lower bound, and value and high are empty. The bound never assumes |G|^2 < 0, so in this case it holds with a
+  // probability above 95 %.
   std::optional<double> value;
   double low = 0;  // ends of the 95 % interval (Fieller 1954, for a ratio of two correlated means)
   std::optional<double> high;

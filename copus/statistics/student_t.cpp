@@ -41,7 +41,7 @@ double student_t_quantile(double probability, double degrees_of_freedom) {
   COPUS_CHECK(0.5 < probability && probability < 1 && degrees_of_freedom >= 1, probability, ", ", degrees_of_freedom);
   const double nu = std::min(degrees_of_freedom, almost_normal);
   const auto density = [&](double x) { return std::pow(std::cos(x), nu - 1); };
-  // Integrates the density from 0 to x by Simpson's rule. The density is smooth there, since x stays below pi/2.
+  // Integrates the density from 0 to x by Simpson's rule. The density is smooth there, because x stays below pi/2.
   const auto integral = [&](double x) {
     constexpr int panels = 64;
     const double width = x / panels;

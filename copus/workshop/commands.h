@@ -1,5 +1,5 @@
-// The commands of this room (see also cli/commands.h): they measure and test Copus and its machine. A command that
-// measures with several ranks adds their work to `jobs`.
+// Declares the commands of this directory (see also cli/commands.h), which measure and test Copus and its machine. A
+// command that measures with several ranks adds their work to `jobs`.
 #pragma once
 
 #include "copus/cli/commands.h"

@@ -1,4 +1,4 @@
-// Common parts of this room's short runs, in which it does not matter what is learned.
+// Common parts of this directory's short runs, in which it does not matter what is learned.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,14 @@ class Trainer;
 // Random letters from a to z, the same at every call.
 std::string random_letters(int64_t count);
 
-// Returns the configuration of a run on the text at `corpus` that never ends. It trains in fp32, with one thread per
-// rank, a constant learning rate, and all of the text as training data. Batch and layout are the defaults of RunConfig.
+// Returns the configuration of a run that never ends, on the text at `corpus`. The run trains in fp32, with one thread
+// per rank, a constant learning rate, and all of the text as training data. Batch and layout are the defaults of
+// RunConfig.
 RunConfig endless_run(const ModelDescription& model, const std::string& corpus, int64_t sequence_length);
 
-// Trains until the change to `target` has been tried on all ranks, and returns the trainer's report, whose `outcome`
-// says whether the ranks have changed to it. Every rank calls this function. It announces the change some steps ahead,
-// so that all preparation is complete when the change is due.
+// Trains until the change to `target` has been tried on all ranks, and returns the trainer's report. The report's
+// `outcome` says whether the ranks have changed to `target`. Every rank calls this function. It announces the change
+// some steps ahead, so that all preparation is complete when the change is due.
 SwitchReport change_configuration(Trainer& trainer, const World& world, const Configuration& target);
 
 }  // namespace copus

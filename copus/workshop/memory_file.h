@@ -1,5 +1,5 @@
-// A text that one process of this program makes readable to other processes without a file on disk. It disappears with
-// the process that made it, however that process ends.
+// A text that one process of this program makes readable to other processes without a file on disk. The text disappears
+// with the process that made it, however that process ends.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Request and result are JSON in memory files, whose paths are arguments of the hidden command `copus run-rank`.
+// Request and result are JSON in memory files. The paths of these files are arguments of the hidden command `copus
+// run-rank`.
 #include "copus/workshop/run_ranks.h"
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// The way in which a command of this room measures with several ranks. The command starts them as processes of this
+// Lets a command of this directory measure with several ranks. The command starts the ranks as processes of this
 // program, each rank does the job that the command names, and the command gets rank 0's result. README.md explains how
 // to add a job.
 #pragma once

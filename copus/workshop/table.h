@@ -1,4 +1,4 @@
-// How the commands of this room print tables, and medians with their quartiles.
+// Prints tables for the commands of this directory, and medians with their quartiles.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

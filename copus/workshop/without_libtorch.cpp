@@ -1,4 +1,4 @@
-// The commands of this room that need libtorch, in the program without it.
+// The commands of this directory that need libtorch, in the program without it.
 #include "copus/workshop/commands.h"
 
 namespace copus {

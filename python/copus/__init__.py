@@ -1,4 +1,4 @@
-"""Copus for other trainers: how large a batch still pays, measured in a job that another program trains.
+"""Copus for other trainers: measures in a job that another program trains how large a batch still saves time.
 
 The adviser needs PyTorch, which is imported at its first use. The rest of the package does not.
 """

@@ -1,4 +1,4 @@
-"""The adviser: two calls in a PyTorch training loop, which report how large a batch still pays.
+"""The adviser: two calls in a PyTorch training loop, which report how large a batch still saves time.
 
     adviser = copus.Adviser(batch=512, sequence_length=2048)
     # after the first micro-batch's backward:
@@ -8,10 +8,11 @@
 
 Every rank of the job makes both calls. A step's norms reach the other ranks while the next step trains, and rank 0's
 conclusions reach them during the step after that. So advice comes two steps after the measured step, or three if the
-gradients are on an accelerator. In a single process it comes at once on the CPU, and one step later on an accelerator.
+gradients are on an accelerator. In a single process advice comes at once on the CPU, and one step later on an
+accelerator.
 
-Mistakes in the constructor, and in the first of each call, raise UserError. Later mistakes, and failures of the adviser
-itself, end the measuring but never the job (health.py).
+Mistakes in the constructor, and in the first call of each method, raise UserError. Later mistakes, and failures of the
+adviser itself, end the measuring but never the job (health.py).
 """
 
 from __future__ import annotations
@@ -97,21 +98,22 @@ class Adviser:
         sequence_length: tokens of a sequence.
         reference_batch: the batch for which your learning rate was tuned; by default `batch`.
         batches: the batches to choose from; by default doublings and halvings that the micro-batch divides.
-        max_steps, max_tokens: how long the job trains, if known. The adviser then advises no change that can no longer
-            pay, and decides at the latest after a sixteenth of the job.
+        max_steps, max_tokens: how long the job trains, if known. The adviser then advises no change that comes too late
+            to save time, and decides at the latest after a sixteenth of the job.
         data_parallel: ranks that read different samples; by default found from the parameters' meshes.
         pipeline_parallel: number of pipeline stages; each rank passes its own stage's parameters.
         weighted_by_samples: the loss weights every sample (or token) of a step equally, as a sum over the step divided
             by their number does. Micro-batches and ranks of different sizes can then be measured.
         directory: for run.jsonl and decisions.jsonl, which `copus report` and `copus replay` read; only rank 0 writes.
-            By default a new folder, which is printed. If the folder has another job's log, a new one next to it. None
-            writes nothing.
+            By default a new folder, which is printed. If the folder has another job's log, a new folder next to it is
+            used. None writes nothing.
         settings: any of Copus' [noise_scale], [adapt] and [optimizer], such as {"adapt.interval_samples": 512}.
         timeout_seconds: how long to wait for another rank's numbers before the missing ranks are reported.
         strict: raises an exception instead of a warning that ends the measuring.
 
-    Raises copus.UserError for invalid arguments, here and in the first of each call. Later mistakes end the measuring
-    and not the job: an AdviserWarning reports them once, `unmeasured` keeps the reason, and noise_scale() is None.
+    Raises copus.UserError for invalid arguments, here and in the first call of each method. Later mistakes end the
+    measuring and not the job: an AdviserWarning reports them once, `unmeasured` keeps the reason, and noise_scale() is
+    None.
     """
 
     def __init__(
@@ -177,10 +179,10 @@ class Adviser:
     def first_micro_batch(
         self, parameters: Iterable[Tensor], samples: int, loss_scale: Tensor | float = 1.0
     ) -> None:
-        """Reads the gradient that the first micro-batch of a step has left in p.grad. Call it after its backward.
+        """Reads the gradient that a step's first micro-batch has left in p.grad. Call this after its backward.
 
         Args:
-            parameters: model.parameters(), also of a DDP or FSDP2 model; parameters without a gradient count as zero.
+            parameters: model.parameters(), also of a DDP or FSDP2 model; parameters without a gradient are taken as zero.
             samples: sequences of this rank's micro-batch.
             loss_scale: factor on the loss apart from the accumulation, such as GradScaler's get_scale().
 
@@ -219,10 +221,10 @@ class Adviser:
     ) -> None:
         """Reads each rank's own gradient when it is reduced, for steps of a single micro-batch.
 
-        Call it once, before the first backward. It supports DDP, whose communication hook stays yours, and FSDP2, whose
-        reduce-scatter it replaces. first_micro_batch may be called too; the smaller batch of the two counts.
-        `loss_scale`: with a gradient scaler, its get_scale. `micro_batches`: per rank and step, if the gradients of
-        each are reduced separately; under no_sync it is 1.
+        Call this once, before the first backward. It supports DDP, whose communication hook stays free for you, and
+        FSDP2, whose reduce-scatter it replaces. You may also call first_micro_batch; the smaller of the two batches is
+        then used. `loss_scale`: with a gradient scaler, its get_scale. `micro_batches`: the number per rank and step,
+        if the gradients of each micro-batch are reduced separately; under no_sync it is 1.
         """
         if self._ranks() == 1:
             raise UserError(
@@ -269,16 +271,16 @@ class Adviser:
         loss: Tensor | float | None = None,
         loss_tokens: Tensor | int | None = None,
     ) -> Advice | None:
-        """Reports a finished step. Returns advice if another batch pays, otherwise None. The same on all ranks.
+        """Reports a finished step. Returns advice if another batch saves time, otherwise None. The same on all ranks.
 
         Args:
             norm: 2-norm of the whole gradient before clipping, as clip_grad_norm_ returns it (for FSDP2 a DTensor,
-                unchanged); with a gradient scaler after unscale_. If not finite, the step counts as skipped.
+                unchanged); with a gradient scaler after unscale_. If not finite, the step is treated as skipped.
             samples: sequences of the step, over all ranks and micro-batches. Ranks with different numbers may each pass
-                their own, times the number of data-parallel ranks: the step counts their mean.
+                their own number times the number of data-parallel ranks: the step then has the mean of these values.
             seconds: the duration of the step.
-            lr, loss, loss_tokens: for the log; the loss as the loop has it, in nats per token. A tensor is read a step
-                later, so that nothing waits for the device.
+            lr, loss, loss_tokens: for the log; the loss as the loop computes it, in nats per token. A tensor is read
+                one step later, so that nothing waits for the device.
 
         Advice that is not followed is repeated at the adviser's next decision.
         """
@@ -309,9 +311,9 @@ class Adviser:
         return self._take_advice()
 
     def noise_scale(self) -> tuple[float | None, float, float | None] | None:
-        """The noise scale in sequences and the ends of its 95 % interval, on rank 0.
+        """Returns the noise scale in sequences and the ends of its 95 % interval, on rank 0.
 
-        None while too little is known, and while `unmeasured` gives a reason not to trust it.
+        Returns None while too little is known, and while `unmeasured` gives a reason not to trust it.
         """
         if self._core is None or self._health.reason is not None:
             return None

@@ -39,7 +39,7 @@ def whole(name: str, value: Any, call: str = "Adviser") -> int:
 
 
 def above_zero(name: str, value: Any, call: str, what: str) -> float:
-    """A finite number above 0, which is on the CPU or worth waiting for."""
+    """Returns a finite number above 0. Reading a number on a device waits for the device."""
     found = _float(value)
     if found is None or not (math.isfinite(found) and found > 0):
         raise UserError(f"{call}({name}={shown(value)}): expected {what}, above 0")

@@ -8,7 +8,8 @@ _PARAMETERS = 2  # that are listened to: a part of a model may have no gradient 
 
 
 class BackwardPasses:
-    """Counts passes by hooks after the accumulation of single parameters' gradients, which PyTorch does not save."""
+    """Counts passes by hooks that run after the gradients of single parameters are accumulated. PyTorch does not save
+    hooks."""
 
     def __init__(self, parameters: list[Tensor]):
         with_gradient = [parameter for parameter in parameters if parameter.grad is not None]

@@ -1,4 +1,4 @@
-"""One small message of every rank to every rank per step. Nobody waits for it before the next step."""
+"""Sends one small message from every rank to every rank per step. No rank waits for a message before the next step."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RanksMissing(UserError):
 class Exchange:
     """Gathers a row of numbers from every rank, on the CPU, over separate Gloo connections.
 
-    So neither the device's streams nor the trainer's collectives wait for it. `send` returns at once. `receive` returns
-    the rows that were sent before, oldest first, and waits at most `seconds` for the other ranks. Every rank must send
-    the same number of rows, all of the same length.
+    Neither the device's streams nor the trainer's collectives wait for this exchange. `send` returns at once. `receive`
+    returns the rows that were sent before, oldest first, and waits at most `seconds` for the other ranks. Every rank
+    must send the same number of rows, all of the same length.
     """
 
     def __init__(self, seconds: float):
@@ -67,9 +67,9 @@ class Exchange:
         self._sent.append((work, rows, mine))
 
     def receive(self, seconds: float | None = None) -> list[list[list[float]]]:
-        """The rows of every rank, for each step that was sent. Raises RanksMissing.
+        """Returns the rows of every rank, for each step that was sent. Raises RanksMissing.
 
-        With `seconds` it returns the rows that have arrived by then and does not wait for late ranks.
+        With `seconds`, returns the rows that have arrived by then and does not wait for late ranks.
         """
         received = []
         deadline = time.monotonic() + (self.seconds if seconds is None else seconds)

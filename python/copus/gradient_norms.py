@@ -1,8 +1,9 @@
-"""This rank's part of the squared norm of a gradient, for any parallelism of the parameters.
+"""Computes this rank's part of the squared norm of a gradient, for any parallelism of the parameters.
 
-A copy is a whole gradient. Data parallelism has one copy on each rank, FSDP2 one over all ranks, tensor parallelism one
-over the ranks of each replica. The parts of all ranks add up to the mean squared norm of the copies; every number of
-the model counts once. If the copies are already reduced and so equal, the mean is the squared norm itself.
+A copy is a whole gradient. Data parallelism has one copy on each rank, FSDP2 has one copy over all ranks, and tensor
+parallelism has one copy over the ranks of each replica. The parts of all ranks add up to the mean squared norm of the
+copies; every number of the model is counted once. If the copies are already reduced, they are equal, and the mean is
+the squared norm itself.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ except ImportError:  # PyTorch without its distributed package
 
 from copus._core import UserError
 
-# Names of mesh dimensions along which ranks read different samples. Other dimensions count as model parallelism,
-# provided that all dimensions have names.
+# Names of mesh dimensions along which ranks read different samples. All other dimensions are taken as model
+# parallelism, provided that all dimensions have names.
 DATA_PARALLEL_NAMES = frozenset(
     "dp data data_parallel ddp fsdp dp_shard dp_replicate dp_shard_cp shard replicate hsdp batch replica".split()
 )
@@ -82,7 +83,7 @@ def find_layout(
 
 
 def _data_parallelism_of_fsdp() -> dict[int, tuple[int, int]]:
-    """For each parameter that fully_shard manages, by id: its data-parallel ranks, and how many shards they hold.
+    """Returns, by id of each parameter that fully_shard manages, its data-parallel ranks and how many shards they hold.
 
     PyTorch marks neither the parameters nor their meshes. Its register of the modules is private and may disappear.
     """
@@ -129,9 +130,9 @@ def squared_norm_share(parameters: list[Tensor], layout: Layout) -> Tensor | Non
     """Returns this rank's part of the squared norm, a float64 scalar on the gradients' device; None if no parameter has
     a gradient.
 
-    A parameter without a gradient counts as zero. Norms of single tensors are accumulated in float32, their squares in
-    float64. It does not wait for the device. Gradients that are partial sums over a mesh (as for sequence-parallel
-    weights) are first summed by a collective of the mesh's ranks, so call it on all of them.
+    A parameter without a gradient is taken as zero. Norms of single tensors are accumulated in float32, their squares
+    in float64. The function does not wait for the device. Gradients that are partial sums over a mesh (as for
+    sequence-parallel weights) are first summed by a collective of the mesh's ranks, so all of these ranks must call it.
     """
     gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
     if not gradients:
@@ -172,7 +173,7 @@ def _local_part(gradient: Tensor, layout: Layout) -> tuple[Tensor, float]:
 
 
 def weight_of_part(parts: int, layout: Layout) -> float:
-    """The weight of a rank's squares if a copy of the tensor is split into `parts`: one over the number of copies.
+    """Returns the weight of a rank's squares if a copy of the tensor is split into `parts`: 1 / the number of copies.
 
     With a pipeline, a tensor is only on the ranks of one stage.
     """
@@ -180,10 +181,11 @@ def weight_of_part(parts: int, layout: Layout) -> float:
 
 
 def squared_norm(tensors: list[Tensor]) -> Tensor:
-    """The sum of all squares: a float64 scalar on the device of the first tensor, without waiting for it.
+    """Returns the sum of all squares, a float64 scalar on the device of the first tensor, without waiting for the
+    device.
 
-    Each tensor's norm is computed as in clip_grad_norm_. On CPUs float32 loses up to 0.2 % of it in tensors of tens of
-    millions of numbers. Both norms lose the same, so their ratio is hardly affected.
+    Each tensor's norm is computed as in clip_grad_norm_. On CPUs float32 loses up to 0.2 % of the norm of a tensor with
+    tens of millions of numbers. Both norms of a step lose the same, so their ratio is hardly affected.
     """
     kinds = {(tensor.dtype, tensor.device) for tensor in tensors}
     if len(kinds) == 1:
@@ -201,7 +203,7 @@ def norm_and_share(norm: Tensor | float, layout: Layout) -> tuple[Tensor | float
     """Returns the norm if it is the norm of the whole gradient; otherwise None and this rank's part of the squared
     norm.
 
-    FSDP2's clip_grad_norm_ returns a DTensor of partial norms. Its parts are used directly, without a collective.
+    FSDP2's clip_grad_norm_ returns a DTensor of partial norms, which are used directly, without a collective.
     """
     if DTensor is None or not isinstance(norm, DTensor):
         return norm, None

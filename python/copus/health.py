@@ -1,5 +1,5 @@
-"""Reasons why the adviser cannot measure: each is reported once, holds until steps are sound again, and never ends the
-job."""
+"""Keeps the reasons why the adviser cannot measure. Each reason is reported once, holds until steps are sound again,
+and never ends the job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class AdviserWarning(UserWarning):
 
 
 def say(message: str) -> None:
-    """Reports through `warnings` and `logging`. If warnings are errors, only through the log, so that nothing ends
-    here."""
+    """Reports through `warnings` and `logging`. If warnings are errors, reports only through the log, so that the job
+    does not end here."""
     _LOGGER.warning(message)
     try:
         warnings.warn(message, AdviserWarning, stacklevel=2)
@@ -26,11 +26,11 @@ def say(message: str) -> None:
 
 
 class Health:
-    """Whether the measurements can be trusted. `reason` says why not; None if they can.
+    """Knows whether the measurements can be trusted. `reason` says why they cannot; it is None if they can.
 
     A `found` reason holds until STEPS sound steps in a row. A reason `noted` for single steps can occur in a sound job,
-    for example for the short last step of an epoch. It counts as found if most of the last STEPS steps have it. After
-    `stop` no step is sound any more.
+    for example for the short last step of an epoch. Such a reason is taken as found if most of the last STEPS steps
+    have it. After `stop` no step is sound any more.
     """
 
     def __init__(self) -> None:

@@ -1,15 +1,17 @@
 """Detects impossible norms before any advice is based on them.
 
 Let G be the true gradient, S the noise of a sample, and b and B = r b the samples of the two gradients of a step. By
-theory the small batch has the expected squared norm E[s] = |G|^2 + S/b, the large one E[L] = |G|^2 + S/B. So neither
-E[s - L] nor E[r L - s] is negative, for any G and S. The first also holds for E[s/L - 1]: the small batch is one of r
-equivalent ones, and in every single step the mean of their squared norms is at least L.
+theory the squared norm s of the small batch's gradient has the expectation E[s] = |G|^2 + S/b, and the squared norm L
+of the large batch's gradient has E[L] = |G|^2 + S/B. So neither E[s - L] nor E[r L - s] is negative, for any G and S.
+E[s/L - 1] is not negative either: the small batch is one of r equivalent small batches, and in every single step the
+mean of their squared norms is at least L.
 
 Evidence is pooled. Blocks of 16 steps are tested by Student's t, then joined in pairs to blocks of 32, 64 and so on, so
 that a slight mistake, or one in much noise, is found later. Blocks of 16 x 2^k steps are tested at a probability of
-1.6e-6 x 2^k / 28. That gives one false alarm in 100 jobs of 100,000 steps if means are at the limit and normally
-distributed. Large factors, such as an unreported loss scale, are counted instead: even noise of a single dimension,
-which spreads most, has s > 10 r L in only 15 % of the steps. bench/adviser/README.md says what is detected and when.
+1.6e-6 x 2^k / 28. This gives one false alarm in 100 jobs of 100,000 steps if means are at the limit and normally
+distributed. Large factors, such as an unreported loss scale, are detected by counting instead: even noise of a single
+dimension, which spreads most, has s > 10 r L in only 15 % of the steps. bench/adviser/README.md says which mistakes are
+detected and when.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ LEAST_T = (-9.39, -6.59, -5.62, -5.16, -4.88, -4.68, -4.51, -4.34, -4.18, -4.02,
 
 
 class InputChecks:
-    """Looks at the norms of every step. `objection` says what is wrong with them, "" while nothing is.
+    """Checks the norms of every step. `objection` says what is wrong with the norms; it is "" while nothing is wrong.
 
-    An objection holds until a block of as many steps has none. What was observed before it is not looked at again.
+    An objection holds until a block of as many steps has none. Norms from before an objection are not used again.
     """
 
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class InputChecks:
         )  # fmt: skip
 
     def _conclude(self, kind: str, steps: int, text: str) -> bool:
-        """Takes up an objection that a block of so many steps has, or lays one down that it has not."""
+        """Records the objection of a block of so many steps. Withdraws an earlier one if the block has none."""
         if text:
             self._objections[kind] = steps, text
         elif kind in self._objections and steps >= self._objections[kind][0]:
@@ -123,7 +125,7 @@ class InputChecks:
 
 
 class _Sums:
-    """Of the steps of a block: s/L - 1 and r L - s with their squares, s, L and r L."""
+    """Sums over the steps of a block: s/L - 1 and r L - s with their squares, s, L and r L."""
 
     def __init__(self, *sums: float):
         self.sums = sums
@@ -157,6 +159,6 @@ def _t(steps: int, total: float, squares: float) -> float:
 
 
 def _pile_up(norms: list[float]) -> bool:
-    """Whether most norms are the largest of them. Gradients that differ have norms that do."""
+    """Whether most norms equal the largest norm. Gradients that differ have different norms."""
     largest = max(norms)
     return largest > 0 and 2 * sum(norm >= largest * (1 - SAME) for norm in norms) > BLOCK

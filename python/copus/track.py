@@ -2,11 +2,11 @@
 
     python -m copus.track runs/first --to wandb
 
-It follows run.jsonl until the run is complete. If the run has had no process for a minute, because it was killed or
-stopped, it counts as failed until it is resumed and tracked again. Ctrl-C ends the tracking earlier. Every number of a
-step keeps its name from run.jsonl. The trackers' own variables choose destination and account: WANDB_PROJECT,
-WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. For Prometheus the newest step is in a file for the textfile
-collector of node_exporter (--textfile), which is replaced as a whole.
+The command follows run.jsonl until the run is complete. If the run has had no process for a minute, because it was
+killed or stopped, the tracker shows the run as failed until it is resumed and tracked again. Ctrl-C ends the tracking
+earlier. Every number of a step keeps its name from run.jsonl. The trackers' own variables choose destination and
+account: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. For Prometheus the newest step is in a
+file for the textfile collector of node_exporter (--textfile), which is replaced as a whole.
 """
 
 import argparse
@@ -158,8 +158,8 @@ def has_writer(run: Path) -> bool | None:
 
 
 def follow(run: Path) -> Iterator[tuple[int, Numbers]]:
-    """Yields the steps of a run, each once, because a resumed run repeats steps bitwise. Raises Abandoned if the run
-    has had no process for a while and is not complete."""
+    """Yields each step of a run once, although a resumed run repeats steps (bitwise). Raises Abandoned if the run has
+    had no process for a while and is not complete."""
     log, summary, last, last_sign = Log(run / "run.jsonl"), run / "summary.json", 0, time.monotonic()
     while True:
         writer = has_writer(run)  # before the log is read, which is whole when nobody writes

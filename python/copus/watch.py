@@ -1,8 +1,8 @@
 """Reads each rank's own gradients when they are reduced, for jobs whose steps have a single micro-batch.
 
-After the reduction local gradients are gone; before it every rank holds the gradient of its own samples. With DDP they
-are in p.grad until the backward pass ends. FSDP2 passes its buffers to a reduce-scatter that can be replaced. Neither
-method changes what is reduced, or how.
+Before the reduction every rank holds the gradient of its own samples; afterwards these local gradients are gone. With
+DDP they are in p.grad until the backward pass ends. FSDP2 passes its buffers to a reduce-scatter that can be replaced.
+Neither method changes what is reduced, or how.
 """
 
 import math
@@ -24,7 +24,7 @@ class Reading(NamedTuple):
 
 
 class Watch:
-    """What has been reduced since the previous step. `take` returns it and starts anew."""
+    """Records what has been reduced since the previous step. `take` returns the record and restarts it."""
 
     def __init__(self, layout: Layout, loss_scale: Callable[[], float] | None, micro_batches: int):
         self.layout, self.loss_scale, self.micro_batches = layout, loss_scale, micro_batches
@@ -67,11 +67,11 @@ class Watch:
 
 
 class _DdpReader:
-    """Reads the gradients that a backward pass has left in p.grad, before DDP writes the reduced ones there.
+    """Reads the gradients that a backward pass has left in p.grad, before DDP writes the reduced gradients there.
 
-    DDP does that after the last gradient, in a callback at the end of the pass; a callback that is queued earlier runs
-    first. With gradient_as_bucket_view, p.grad itself is reduced, and the first pass of a static graph queues its
-    callback at the beginning. In these cases each gradient is read when it is accumulated.
+    DDP writes them after the last gradient, in a callback at the end of the pass; a callback that is queued earlier
+    runs first. There are two exceptions. With gradient_as_bucket_view, p.grad itself is reduced. With a static graph,
+    the first pass queues its callback at the beginning. In these cases each gradient is read when it is accumulated.
     """
 
     def __init__(self, model: torch.nn.parallel.DistributedDataParallel, watch: Watch):

@@ -1,4 +1,4 @@
-// What short branches of a run tell (statistics/branch_calibration.h), for Python.
+// Offers the fits of short branches of a run (statistics/branch_calibration.h) to Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

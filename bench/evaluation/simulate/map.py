@@ -5,8 +5,8 @@ cluster. README.md in this folder states what is judged. Nothing here is measure
 Usage: .venv/bin/python bench/evaluation/simulate/map.py [--program build/copus] [--part map|laws|wide|large|draws|told ...]
 
 Runs one simulation after the other, from the repository's root. Simulations that are in results/map.json are not
-repeated; results/map.md is written from it at the end. Results are identified by their parameters alone: after a change
-of the program or of a job's file, remove results/map.json, or it mixes both.
+repeated; results/map.md is written from this file at the end. Results are identified by their parameters alone: after a
+change of the program or of a job's file, remove results/map.json, because it would mix old and new results.
 """
 
 import argparse
@@ -125,7 +125,8 @@ def map_tables(outcomes):
 
 
 def summary_table(outcomes):
-    """For each value of each axis: the number of cells that copus loses, and its median, worst and best gain."""
+    """For each value of each axis: the number of simulated cases that copus loses, and its median, worst and best
+    gain."""
     cells = [o for o in outcomes if o["part"] == "map"]
     rows = []
     for axis in ("alpha", "calibration", "network", "pause", "job"):

@@ -40,8 +40,8 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 
 constexpr size_t random_characters = 6;
 
-// Makes a temporary name that almost certainly does not exist yet. The caller creates it exclusively and tries another
-// name if it exists.
+// Makes a temporary name that almost certainly does not exist yet. The caller creates the file or folder exclusively,
+// and tries another name if this one exists.
 fs::path new_partial_path(const fs::path& path) {
   std::random_device random;
   std::string letters(random_characters, 'a');
@@ -57,8 +57,8 @@ bool is_partial_of(const std::string& name, const std::string& partial) {
   return partial.size() == size && partial.starts_with(name + ".") && partial.ends_with(partial_suffix);
 }
 
-// Calls `create` with new temporary names until one did not exist yet. `create` returns false and sets errno on
-// failure.
+// Calls `create` with new temporary names until one did not exist yet, and returns this name. `create` returns false
+// and sets errno on failure. Returns an empty path if `create` fails for another reason.
 template <class Create>
 fs::path create_partial(const fs::path& path, const Create& create) {
   while (true) {
@@ -68,8 +68,8 @@ fs::path create_partial(const fs::path& path, const Create& create) {
   }
 }
 
-// The mark file in an unfinished folder, which distinguishes it from any other folder of such a name. Its writer holds
-// it locked while it lives.
+// A mark file distinguishes an unfinished folder from any other folder with a temporary name. The writer of the folder
+// holds the mark file locked as long as the writer lives.
 constexpr const char* mark_name = ".copus-writing";
 constexpr std::string_view mark_text = "Copus is writing this folder, or was when it died: it may be deleted then.\n";
 

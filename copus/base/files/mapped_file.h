@@ -8,9 +8,10 @@
 
 namespace copus {
 
-// Maps a whole regular file for its lifetime; pages are read when they are first touched. If somebody truncates the
-// file, touching a missing page ends the process (see below), and the missing rest of its last page reads as zeros.
-// Linux allows a process 65,530 mappings, so a process with many mappings copies small files instead.
+// Maps a whole regular file for the lifetime of this object. Pages are read when they are first touched. If somebody
+// truncates the file, touching a missing page ends the process (see below), and the missing rest of the file's last
+// page reads as zeros. Linux allows a process 65,530 mappings, so a process with many mappings copies small files
+// instead.
 class MappedFile {
  public:
   // Throws UserError if `path` is missing, not a regular file, or cannot be read.

@@ -66,8 +66,8 @@ bool is_file_locked(const std::filesystem::path& path) {
   return locked;
 }
 
-// A process that only checks holds a shared lock for a moment. A writer holds an exclusive lock, which excludes shared
-// ones.
+// A writer holds an exclusive lock, and a process that only checks holds a shared lock for a moment. Shared locks
+// exclude only exclusive locks, so a refused shared lock means that another process is the writer.
 bool lock_as_writer(int descriptor) {
   const auto is_refused = [descriptor](int kind) {
     return ::flock(descriptor, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK;

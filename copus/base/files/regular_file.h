@@ -1,5 +1,5 @@
-// Opens files only if they are regular files. Opening a named pipe, a device or a socket may block forever, and its
-// bytes can be read only once, while several ranks and a resumed run read the same file again.
+// Opens files only if they are regular files. Opening a named pipe, a device or a socket may block forever. Their bytes
+// can also be read only once, but several ranks and a resumed run read the same file again.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,17 @@ OpenedFile open_regular_file(const std::filesystem::path& path, int flags);
 // Why no file can be written at `path`, in words. Empty if `path` is a regular file or does not exist.
 std::string obstacle_to_file(const std::filesystem::path& path);
 
-// Returns whether `path` still names the open file, which may have been deleted, moved or replaced. Returns true if the
-// system does not report it.
+// Returns whether `path` still names the open file. The file may have been deleted, moved or replaced. Returns true if
+// the system cannot tell.
 bool is_file_at(int descriptor, const std::filesystem::path& path);
 
 // Returns whether a process holds the file locked (flock) as its only writer. Returns false if the file does not exist.
 // Tries a shared lock and releases it at once, so a check blocks other processes only for a moment.
 bool is_file_locked(const std::filesystem::path& path);
 
-// Locks an open file as its only writer, until it is closed. Returns false if another process is its writer. A process
-// that only checks the lock, as is_file_locked does, does not count as a writer. Returns true on file systems without
-// locks.
+// Locks an open file, until it is closed, for this process as its only writer. Returns false if another process is the
+// writer. A process that only checks the lock, as is_file_locked does, is not a writer. Returns true on file systems
+// without locks.
 bool lock_as_writer(int descriptor);
 
 // A file that is read from its beginning.

@@ -1,7 +1,7 @@
-// A sum of doubles that does not depend on the order of its terms, so that a norm does not depend on which rank holds
-// which shard. It is a fixed-point number wide enough for every double (Kulisch's long accumulator) in 32-bit digits,
-// each kept in a signed 64-bit word. Carries are delayed, so two accumulators are merged by adding their words, which
-// is associative. Each merge carries once.
+// Sums doubles so that the sum does not depend on the order of its terms. A norm then does not depend on which rank
+// holds which shard. The sum is a fixed-point number wide enough for every double (Kulisch's long accumulator) in
+// 32-bit digits, each kept in a signed 64-bit word. Carries are delayed, so two accumulators are merged by adding their
+// words, which is associative. Each merge carries once.
 #pragma once
 
 #include <array>

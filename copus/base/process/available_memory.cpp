@@ -27,7 +27,7 @@ int64_t available_in_system() {
 }
 
 // Returns the bytes that remain in the control group that a container sees as its root (cgroup v2). Cached files and
-// reclaimable kernel memory count as free, because the kernel can drop both.
+// reclaimable kernel memory are treated as free, because the kernel can drop both.
 int64_t available_in_container() {
   int64_t most = 0, used = 0, bytes = 0;
   if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> most)) return unlimited;  // without a limit the file says "max"

@@ -11,7 +11,7 @@ namespace copus {
 int64_t available_memory_bytes();
 
 // Returns the bytes that remain under a limit on this process' address space (ulimit -v), or the largest number without
-// a limit. Memory that is reserved but not used counts against the limit.
+// a limit. Memory that is reserved but not used is subtracted from the limit too.
 int64_t available_address_space_bytes();
 
 // The message for a user whose program cannot allocate: how much memory remained, and what to do.

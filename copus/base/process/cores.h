@@ -18,8 +18,8 @@ int64_t cores_of_affinity();
 // folder that holds proc and sys.
 int64_t usable_cores(const std::filesystem::path& root = "/");
 
-// Returns the default number of threads of one of `processes` on this machine: OMP_NUM_THREADS if set, otherwise the
-// cores divided by the number of processes.
+// Returns the default number of threads per process for a machine that runs `processes` processes: OMP_NUM_THREADS if
+// set, otherwise the number of cores divided by `processes`.
 int64_t default_threads(int64_t processes);
 
 // The allowed numbers of threads; 0 stands for all cores. The upper end is far above the cores of any machine.

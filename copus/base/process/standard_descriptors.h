@@ -1,5 +1,6 @@
-// Descriptors 0, 1 and 2, which a daemon, cron or a shell (`>&-`) may leave closed. The kernel gives the lowest free
-// number to the next opened file, so text for the standard output would be written into that file.
+// Keeps descriptors 0, 1 and 2 open. A daemon, cron or a shell (`>&-`) may start a process with these descriptors
+// closed. The kernel then gives them to the next opened files, and text for the standard output would be written into
+// such a file.
 #pragma once
 
 namespace copus {
@@ -8,9 +9,9 @@ namespace copus {
 // any file.
 void open_standard_descriptors();
 
-// Checks a newly opened descriptor and returns it. A negative one means that the file could not be opened, and is
-// returned too. Throws InternalError if the descriptor is 0, 1 or 2, because text for the standard output would then be
-// written into the file.
+// Checks a newly opened descriptor and returns it. A negative descriptor, for a file that could not be opened, is
+// returned unchanged. Throws InternalError if the descriptor is 0, 1 or 2, because text for the standard output would
+// then be written into the file.
 int checked_descriptor(int descriptor);
 
 }  // namespace copus

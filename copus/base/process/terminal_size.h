@@ -10,8 +10,8 @@ struct TerminalSize {
   int rows = 24;
 };
 
-// Returns the size of the terminal at the descriptor, or the usual size if there is no terminal or it does not report
-// one.
+// Returns the size of the terminal at the descriptor, or the usual size if there is no terminal or the terminal reports
+// no size.
 inline TerminalSize terminal_size(int descriptor) {
   winsize size{};
   if (ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};

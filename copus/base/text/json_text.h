@@ -1,5 +1,5 @@
-// JSON as text. JSON from other programs may hold anything. Our own JSON may hold names, paths and cells of files that
-// are not UTF-8, although JSON must be UTF-8. Including this header requires linking the JSON library.
+// Reads and writes JSON as text. JSON from other programs may hold anything. Our own JSON may hold names, paths and
+// table cells that are not UTF-8, although JSON must be UTF-8. Including this header requires linking the JSON library.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ nlohmann::json parse_json(std::string_view text);
 // fewer names than the text.
 bool repeats_names(std::string_view json, const nlohmann::json& parsed);
 
-// Finds a name that occurs twice in one object. JSON allows this, and the library silently keeps the last value.
-// Returns the first such name before any syntax error. Takes time linear in the text, unlike the library's parser with
-// a callback, which visits all siblings at the end of each object.
+// Finds a name that occurs twice in one object. JSON allows this, and the library silently keeps the last value. If the
+// text has a syntax error, only the part before the error is searched. Takes time linear in the text, unlike the
+// library's parser with a callback, which visits all siblings at the end of each object.
 std::optional<std::string> repeated_name(std::string_view json);
 
 // Returns an integer, or nothing for any other value and for integers that do not fit into 64 signed bits.

@@ -1,5 +1,5 @@
-// Text from files, made safe for a terminal: a name can hold bytes that move the cursor, colour the screen or rename
-// the window.
+// Makes text from files safe for a terminal. A name in a file can hold bytes that move the cursor, colour the screen or
+// rename the window.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Several processes of this program at the same time, which end with the process that started them.
+// Runs several processes of this program at the same time, which end with the process that started them.
 #pragma once
 
 #include <signal.h>  // sigset_t, which <csignal> need not declare
@@ -20,16 +20,16 @@ class ChildProcesses {
     int signal = 0;     // the stop signal sent to this process; 0: none
   };
 
-  // Begins to report stop signals as news; they have no other effect any more. The process must have no other threads,
-  // because these would receive the signals.
+  // From now on stop signals are only reported as News and have no other effect. The process must have no other
+  // threads, because these would receive the signals.
   ChildProcesses();
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
   ~ChildProcesses();  // kills those still running
 
-  // Starts this program with `arguments` and without input. Its output is appended to `log`. The process gets its own
-  // process group, so that only this process receives a terminal's Ctrl-C, and is killed when this process dies. Throws
-  // UserError if it cannot be started.
+  // Starts this program with `arguments` and without input. Its output is appended to `log`. The child has its own
+  // process group, so a terminal's Ctrl-C reaches only the parent. The child is killed when the parent dies. Throws
+  // UserError if the child cannot be started.
   size_t start(const std::vector<std::string>& arguments, const std::filesystem::path& log);
 
   size_t running() const { return running_.size(); }

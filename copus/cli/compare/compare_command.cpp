@@ -1,5 +1,5 @@
-// `copus compare`: trains the arms of an experiment with the same seeds, and reports how they differ and how certain
-// that is.
+// `copus compare`: trains the arms of an experiment with the same seeds, and reports the differences between the arms
+// and how certain these differences are.
 #include <csignal>
 #include <filesystem>
 #include <iostream>

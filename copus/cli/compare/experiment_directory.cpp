@@ -32,8 +32,8 @@ bool contains(const std::vector<Item>& items, const Item& item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-// Returns whether an interrupted run may be resumed. On this machine's clocks times vary in any case. On the modelled
-// clock they are the same as without the interruption.
+// Returns whether an interrupted run may be resumed. Times on this machine's clocks vary in any case, and an
+// interruption does not change times on the modelled clock.
 bool may_go_on(const RunConfig& config) {
   return config.cluster.clock == ClockKind::real || config.cluster.clock == ClockKind::wall ||
          config.cluster.is_modelled();
@@ -201,7 +201,8 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
   }
   const RunConfig config = config_of(run);
   if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run).empty()) {
-    // If all checkpoints of a run are damaged, it does not begin again over them: `copus train` refuses and names them.
+    // If all checkpoints of a run are damaged, the run does not begin again over them: `copus train` refuses and names
+    // them.
     const UsableCheckpoint newest = open_newest_usable(directory / "checkpoints");
     if (newest.checkpoint || !newest.damage.empty()) return {"train", "--resume", "--run-dir", directory.string()};
   }

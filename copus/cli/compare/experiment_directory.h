@@ -1,5 +1,5 @@
-// The directory of an experiment: which of its runs are done, which can be resumed, and which changes are refused
-// because they would affect finished runs.
+// Manages the directory of an experiment: finds the runs that are done or can be resumed, and refuses changes that
+// would affect finished runs.
 //
 //   experiment.toml           the experiment as it was last run
 //   results.json
@@ -40,14 +40,14 @@ class ExperimentDirectory {
   void check_place() const;
 
   // Throws UserError if finished runs do not match this experiment: their settings differ, their arm or seed is gone,
-  // or the experiment now compares other quantities than were recorded before they ran. Also throws it if an arm that
-  // joins a group for screening already has a finished run with the seeds that are compared.
+  // or the experiment now compares other quantities than it recorded before these runs. Also throws UserError if an arm
+  // joins a group for screening although the arm already has a finished run with a seed that is compared.
   void check_runs() const;
 
   // Writes experiment.toml.
   void record() const;
 
-  // Prepares a run and returns the arguments of its process: to resume from its checkpoint, or to start from the
+  // Prepares a run and returns the arguments of its process, which resumes from the run's checkpoint or starts from the
   // beginning. Runs on the virtual clock always start anew, because their times would depend on where they were
   // interrupted. Throws UserError if a process still writes into the run's directory.
   std::vector<std::string> prepare(const ExperimentRun& run) const;

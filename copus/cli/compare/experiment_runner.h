@@ -1,5 +1,5 @@
-// Makes the runs of an experiment, several at the same time: seed by seed, and for each seed arm by arm. This order
-// spreads changes of the machine's speed over all arms.
+// Runs an experiment, several runs at the same time: seed by seed, and for each seed arm by arm. This order spreads
+// changes of the machine's speed over all arms.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace copus {
 
-// Returns the screening runs of all arms in groups, and the runs to compare. Of a group, only the runs of its arm in
-// `choices` are compared. If `choices` has no entry for the group, or no arm was chosen, none is.
+// Return the screening runs of all arms in groups, and the runs to compare. A group contributes only the runs of its
+// arm in `choices` to the comparison. A group without an entry in `choices`, or without a chosen arm, contributes none.
 std::vector<ExperimentRun> screening_runs(const Experiment& experiment);
 std::vector<ExperimentRun> final_runs(const Experiment& experiment, const std::vector<GroupChoice>& choices);
 
@@ -24,8 +24,8 @@ std::vector<ExperimentRun> final_runs(const Experiment& experiment, const std::v
 size_t count_runs(const Experiment& experiment);
 
 // Returns an estimate of the wall-clock seconds for `left` runs, and for `unknown` further runs whose arm is not chosen
-// yet, with `jobs` runs at a time. It uses the times of finished runs of the same arm or, without any, of all arms.
-// Empty if no run has finished.
+// yet, with `jobs` runs at a time. The estimate uses the times of finished runs of the same arm or, if there are none,
+// of all arms. Empty if no run has finished.
 std::optional<double> estimate_seconds(const ExperimentDirectory& directory, const std::vector<ExperimentRun>& left,
                                        size_t unknown, int64_t jobs);
 
@@ -36,9 +36,9 @@ class ExperimentRunner {
   // `say` is called with a line for people when a run begins or ends.
   ExperimentRunner(const ExperimentDirectory& directory, int64_t jobs, Say say);
 
-  // Makes the runs that are not done yet. Returns the signal that stopped it, or 0. A run that ends early after it has
-  // trained counts as failed, and the others continue. If a run ends before its first step, its inputs must be wrong:
-  // throws UserError after asking the other runs to stop.
+  // Executes the runs that are not done yet. Returns the signal that stopped it, or 0. A run that ends early after it
+  // has trained is counted as failed, and the others continue. A run that ends before its first step must have wrong
+  // inputs. Then the other runs are asked to stop, and run() throws UserError.
   int run(const std::vector<ExperimentRun>& runs);
 
   // Runs that failed so far.

@@ -1,5 +1,5 @@
-// Tokens of a Hugging Face tokenizer, for `copus generate`. A child process, tokenizer_process.py, uses the Python
-// package tokenizers, which supports all of them.
+// Encodes and decodes tokens of a Hugging Face tokenizer, for `copus generate`. A child process, tokenizer_process.py,
+// uses the Python package tokenizers, which supports every Hugging Face tokenizer.
 #pragma once
 
 #include <sys/types.h>
@@ -17,10 +17,10 @@ namespace copus {
 
 class TokenizerText final : public TokenText {
  public:
-  // Starts the process. `place` is a tokenizer.json or its folder. Tries two Pythons: the one of the clone around the
-  // program's folder, and the one in PATH. Throws UserError if the file is missing or damaged, or if neither Python has
-  // the package. A process that gives no answer for `longest_answer` counts as ended; reading a large tokenizer takes
-  // seconds.
+  // Starts the process. `place` is a tokenizer.json or its folder. Tries two Pythons: the Python of the clone around
+  // the program's folder, and the Python in PATH. Throws UserError if the file is missing or damaged, or if neither
+  // Python has the package. A process that gives no answer for `longest_answer` is treated as ended; reading a large
+  // tokenizer takes seconds.
   explicit TokenizerText(const std::filesystem::path& place,
                          std::chrono::milliseconds longest_answer = std::chrono::minutes(2));
   TokenizerText(const TokenizerText&) = delete;

@@ -1,5 +1,5 @@
 // `copus calibrate`: measures the statistical efficiency of batches for a model, its data and its learning rate, by
-// training short branches from a run's checkpoint. The result is for noise_scale.calibration.
+// training short branches from a run's checkpoint. The result is a value for noise_scale.calibration.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -43,7 +43,7 @@ constexpr int64_t most_repetitions = 8;
 // The number of batches, and their sequences, for measuring the noise scale at the checkpoint.
 constexpr int64_t noise_batches = 16, noise_batch = 64;
 
-// Few branches may agree by chance, so no critical batch counts as more exact than this.
+// Few branches may agree by chance, so no critical batch gets a smaller deviation than this.
 constexpr double smallest_deviation = 0.05;  // of its logarithm
 
 struct CalibrateOptions {
@@ -168,7 +168,7 @@ class Calibration {
   }
   double predicted_seconds(double samples) const { return seconds_per_branch_ + samples * seconds_per_sample_; }
 
-  // The predicted time of those among the first `count` branches that have not run.
+  // Returns the predicted time of those branches among the first `count` that have not run.
   double predicted_seconds_of_first(int64_t count) const {
     double seconds = 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -266,8 +266,8 @@ class Calibration {
     return 0;
   }
 
-  // Returns the critical batch at this checkpoint; empty if the branches only bound it. A run that reads it applies its
-  // noise_scale.critical_updates again.
+  // Returns the critical batch at this checkpoint; empty if the branches only bound it. The value excludes the limit by
+  // noise_scale.critical_updates, because a run that reads the value applies this limit itself.
   std::optional<MeasuredCriticalBatch> measured_by(const CalibrationReport& report) const {
     const std::optional<double> deviation = log_deviation(report.fit.calibration);
     if (!deviation) return std::nullopt;

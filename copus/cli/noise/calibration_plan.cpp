@@ -12,16 +12,16 @@ namespace {
 constexpr std::array<int64_t, 3> multiples = {2, 4, 8};
 constexpr int64_t fewest_updates = 32;
 
-// Rungs of the ladder, in eighths of a branch of the largest batch. Branches of smaller batches also end at rungs. The
-// highest rung is longer than the branches. So even if noise makes a batch appear more efficient than the reference
-// batch, its loss is still within the ladder.
+// Lengths of the ladder's rungs, in eighths of a branch of the largest batch. Branches of smaller batches also end at
+// rungs. The highest rung is longer than the branches. Even if noise makes a batch appear more efficient than the
+// reference batch, its loss is therefore within the ladder.
 constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
 
 constexpr int64_t needed_repetitions = 2;
 
 // Returns the number of samples of a branch. A branch of the largest batch has fewest_updates updates. Branches of
-// smaller batches have half its samples, which keeps the calibration short and gives them at least as many updates.
+// smaller batches have half as many samples, which keeps the calibration short and gives them at least as many updates.
 int64_t samples_at(int64_t multiple, int64_t reference_batch) {
   return fewest_updates * std::max(multiple, multiples.back() / 2) * reference_batch;
 }

@@ -18,13 +18,13 @@ struct CalibrationPlan {
 };
 
 // Plans branches for batches up to 8 times the reference batch. Each has at least 32 updates, the minimum for an
-// optimizer's averages. Let kappa = batch / reference batch. There are `repetitions` repetitions of the ladder, each
-// together with a branch of each batch at the rate factor kappa^(1/2). There are as many repetitions of the branches at
-// the rate factors 1 and kappa^(1/4). The first two repetitions of the ladder are needed.
+// optimizer's averages. Let kappa = batch / reference batch. Each repetition has a ladder of the reference batch and,
+// for each larger batch, branches at the rate factors kappa^(1/2), kappa^(1/4) and 1. The ladders and the kappa^(1/2)
+// branches of the first two repetitions come first, because they are needed.
 CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions);
 
 // The number of samples between a checkpoint's position and a repetition's first sample. Repetitions share no samples
-// while an epoch has enough of them.
+// while an epoch has enough samples for all of them.
 int64_t skipped_samples(const CalibrationPlan& plan, int64_t repetition);
 
 }  // namespace copus

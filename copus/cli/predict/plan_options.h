@@ -46,7 +46,7 @@ PlannedSystem planned_system(const std::string& name, const std::string& precisi
                                const std::vector<std::string>& known);
 
 // Keeps only the values given to `option`, or all values if the option was not given. Throws UserError for a given
-// value that the program does not know.
+// value that the program does not support.
 template <class Value>
 void narrow(PlannedSystem system, const std::string& option, std::vector<Value>& known,
             const std::vector<Value>& asked) {

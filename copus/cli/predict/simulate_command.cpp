@@ -36,8 +36,8 @@ struct SimulatedPolicy {
   SimulatedRun run;
 };
 
-// Refuses a run on another clock first. Otherwise the error would ask the user for settings that its policies lack on
-// that clock.
+// Refuses a run on another clock before the other checks. Otherwise the error would ask the user for settings that the
+// policies lack on that clock.
 void check_clock(const std::string& text, const SimulateOptions& options) {
   std::vector<std::string> overrides = options.overrides;
   overrides.insert(overrides.end(), {"adapt.policy=none", "adapt.advise=false"});

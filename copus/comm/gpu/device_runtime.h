@@ -1,5 +1,6 @@
-// The part of a GPU runtime that communication needs: memory, copies, streams and events. Torch-free. gpu_runtime.cpp
-// implements it with CUDA or HIP. Tests use host memory that behaves like a device's (fake_device_runtime.h).
+// The interface to the part of a GPU runtime that communication needs: memory, copies, streams and events. Torch-free.
+// gpu_runtime.cpp implements it with CUDA or HIP. Tests use host memory that behaves like device memory
+// (fake_device_runtime.h).
 #pragma once
 
 #include <cstdint>
@@ -64,7 +65,7 @@ class DeviceRuntime {
   DeviceRuntime() = default;
 };
 
-// Device `index` of this process. `current_stream` returns the stream for the calling thread's kernels. Throws
+// Returns device `index` of this process. `current_stream` returns the stream for the calling thread's kernels. Throws
 // InternalError in a build without a GPU platform.
 std::shared_ptr<DeviceRuntime> make_gpu_runtime(int64_t index, std::function<void*()> current_stream);
 

@@ -1,5 +1,5 @@
-// The world of a job whose ranks compute on GPUs, built on any world that connects their processes. Host memory travels
-// as in the underlying world.
+// Makes the world of a job whose ranks compute on GPUs, on top of any world that connects their processes. Host memory
+// travels as in the underlying world.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace copus {
 
 // Returns a world in which device memory travels through pinned host memory and `world`, and sums have the order of
-// `world`. This works on every `world`. It is for tests and for ranks that share GPUs; nccl_world.h is for ranks that
-// do not.
+// `world`. This works on every `world`. It is for tests and for ranks that share GPUs. Ranks with a GPU each use
+// nccl_world.h.
 std::unique_ptr<World> stage_through_host(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime);
 
 // The devices on which the ranks of a job compute.

@@ -1,5 +1,5 @@
-// The runtime interface of this build's platform. CUDA and HIP differ in the prefixes of names, and in the few things
-// listed here.
+// Selects the runtime interface of this build's platform. CUDA and HIP differ in the prefixes of names, and in the few
+// things listed here.
 #pragma once
 
 #if defined(COPUS_GPU_HIP)

@@ -1,4 +1,4 @@
-// DeviceRuntime over the runtime of CUDA or HIP.
+// Implements DeviceRuntime with the runtime of CUDA or HIP.
 #include <unistd.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// Compares the declarations of nccl_interface.h with the header of NCCL or RCCL. A build that knows that header
+// Compares the declarations of nccl_interface.h with the header of NCCL or RCCL. A build with a path to that header
 // (COPUS_NCCL_INCLUDE_DIR) compiles this file to an object that is never linked. Two declarations match if every
 // argument is passed in the same way.
 #if __has_include(<nccl.h>)

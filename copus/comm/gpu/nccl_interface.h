@@ -1,6 +1,6 @@
-// The part of NCCL's C interface that Copus calls. It is loaded at run time, so a build needs no NCCL, and a job uses
-// the library that comes with libtorch. RCCL has the same interface. nccl_header_check.cpp compares these declarations
-// with the library's header.
+// Declares the part of NCCL's C interface that Copus calls. The library is loaded at run time, so a build needs no
+// NCCL, and a job uses the library that comes with libtorch. RCCL has the same interface. nccl_header_check.cpp
+// compares these declarations with the library's header.
 #pragma once
 
 #include <climits>
@@ -35,8 +35,8 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-// The structure of NCCL 2.18, the first version with ncclCommSplit. Later libraries accept it. They copy `size` bytes,
-// and use their defaults for settings that are newer than `version` (NCCL, init.cc, parseCommConfig).
+// The structure of NCCL 2.18, the first version with ncclCommSplit. Later versions accept this structure: they copy
+// `size` bytes, and use their defaults for settings that are newer than `version` (NCCL, init.cc, parseCommConfig).
 struct NcclConfig {
   static constexpr int undefined = INT_MIN;  // the library decides
 
@@ -53,7 +53,7 @@ struct NcclConfig {
 
 inline constexpr int nccl_no_color = -1;  // for a rank that a split leaves out
 
-// See NCCL's documentation, which uses the same names. Streams are those of DeviceRuntime.
+// See NCCL's documentation, which uses the same names. Streams are streams of DeviceRuntime.
 struct NcclInterface {
   std::function<NcclResult(int* version)> get_version;
   std::function<NcclResult(NcclUniqueId* id)> get_unique_id;
@@ -109,8 +109,8 @@ class NcclGroup {
   NcclResult result_;
 };
 
-// Loads the library that is already in this process, or else the one that the system finds by name: libnccl.so.2, or
-// librccl.so.1 in a HIP build. Throws UserError if there is none, or if it lacks a function.
+// Loads the library that is already in this process. Otherwise loads the library that the system finds by name:
+// libnccl.so.2, or librccl.so.1 in a HIP build. Throws UserError if there is none, or if it lacks a function.
 NcclInterface load_nccl();
 NcclInterface load_nccl(const std::string& library);
 

@@ -19,11 +19,11 @@ namespace {
 using std::chrono::steady_clock;
 
 // Thread blocks of a communicator for messages. A rank's messages run at the same time as its collectives and wait for
-// other ranks on the device, so all of them have to fit next to the compute kernels. With NCCL's default, up to 32
-// thread blocks each, not even four would fit.
+// other ranks on the device, so all communicators have to fit next to the compute kernels. With NCCL's default, up to
+// 32 thread blocks each, not even four communicators would fit.
 constexpr int message_ctas = 8;
 // The warm-up of collectives: the bytes of a member's smallest part, the growth factor of sizes, and the largest size.
-// Larger vectors use the same algorithm as the largest size, and there is easily enough memory for that size.
+// Larger vectors use the same algorithm as the largest size, for which there is easily enough memory.
 constexpr int64_t smallest_part_bytes = 4;
 constexpr int64_t warm_up_growth = 8;
 constexpr int64_t largest_warm_up_bytes = int64_t{256} << 20;
@@ -31,11 +31,11 @@ constexpr std::chrono::milliseconds watch_interval{20};
 constexpr std::chrono::microseconds poll_interval{100};
 // How long abort() waits for a call of NCCL to return by itself.
 constexpr std::chrono::seconds abort_patience{1};
-// An operation that takes longer than this is waiting for other ranks. The host of its rank will soon be blocked too,
-// by a full device queue or because it needs a result. That rank must not count as stalled.
+// An operation that takes longer than this is waiting for other ranks. The host of the waiting rank will soon be
+// blocked too, by a full device queue or because it needs a result. The waiting rank must not be reported as stalled.
 constexpr std::chrono::seconds longest_run{1};
-// When a rank dies, NCCL notices a broken connection, and health reports the dead rank shortly after. NCCL's error is
-// held back this long in favour of health's report.
+// When a rank dies, NCCL notices a broken connection, and health reports the dead rank shortly after. We hold NCCL's
+// error back for this long, because health's report names the dead rank.
 constexpr std::chrono::duration<double> echo_patience{3};
 
 uint64_t hash_of(const NcclUse& use) {
@@ -212,8 +212,8 @@ void NcclLinks::open_all(const NcclPlan::Change& change) {
   }
 }
 
-// A rank that runs out of memory during a split would leave the others waiting. So all ranks first check that there is
-// as much memory as communicators have taken so far.
+// A rank that runs out of memory during a split would leave the others waiting. So all ranks first check that enough
+// memory is free, judged by what communicators of each kind have taken so far.
 std::optional<std::string> NcclLinks::find_lack(const NcclPlan::Change& change) {
   int64_t bytes = warm_up_bytes(change), communicators = 0;
   bool has_messages = false;
@@ -288,8 +288,8 @@ void NcclLinks::agree_on(const NcclPlan::Change& change) {
   COPUS_CHECK(highest_and_lowest[0] == hash && highest_and_lowest[1] == ~hash, "ranks prepare different groups");
 }
 
-// The communicators do not share resources (splitShare). Communicators that do run one after another, so a send that
-// waits for its receiver would block all others.
+// The communicators do not share resources (splitShare). Communicators that share resources run one after another, so a
+// send that waits for its receiver would block all others.
 void NcclLinks::open(const std::vector<NcclUse>& split) {
   const auto mine =
       std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
@@ -340,11 +340,11 @@ int64_t NcclLinks::warm_up_bytes(const NcclPlan::Change& change) const {
 }
 
 // Warms up the communicators. NCCL connects at the first operation that uses an algorithm (NCCL_RUNTIME_CONNECT; since
-// 2.22 for each algorithm separately), and the host then waits until all members have reached it. During a step, each
-// rank may reach its groups in another order, so ranks would deadlock. Therefore the first operations take place here.
-// They are of every kind, in sizes from the smallest to the layout's largest, because the size determines the
-// algorithm. A message here makes all connections that later messages may use. Exchanges connect at the first message
-// of each pair, which both members reach together.
+// 2.22 for each algorithm separately), and the host then waits until all members have reached this operation. During a
+// step, each rank may reach its groups in another order, so ranks would deadlock. Therefore the first operations take
+// place here. They are of every kind, in sizes from the smallest to the layout's largest, because the size determines
+// the algorithm. A message here makes all connections that later messages may use. Exchanges are not warmed up: they
+// connect at the first message of each pair, which both members reach together.
 void NcclLinks::warm_up(const NcclUse& use, void* memory) {
   switch (use.kind) {
     case NcclUse::Kind::exchanges:
@@ -419,8 +419,8 @@ Work NcclLinks::start(const NcclUse& use, const char* what,
   return Work(operation);
 }
 
-// abort() reads inside_ after setting aborted_. So either it sees that this call uses the communicator, or the call
-// does not begin.
+// abort() reads inside_ after setting aborted_. So either abort() sees that this call uses the communicator, or the
+// call does not begin.
 NcclResult NcclLinks::call(NcclComm* comm, const std::function<NcclResult()>& function) {
   const std::scoped_lock lock(calls_);
   check();
@@ -501,11 +501,11 @@ bool NcclLinks::take_calls(std::unique_lock<std::mutex>& lock) const {
 
 // All aborts form one NCCL group. An abort frees memory and therefore waits for all kernels of the device, including
 // kernels of the next communicator. The parent has no kernels. It is not in the group, because until 2.22 a group could
-// not mix blocking communicators and others.
+// not mix blocking and non-blocking communicators.
 //
-// An abort frees its communicator, so a communicator inside which the main thread is must not be aborted. NCCL 2.28.7
-// and later can call that thread out of it. In older versions the thread stays there, and the process is ended by the
-// watchdog (health/watchdog.h) or by the launcher, which end ranks that do not leave.
+// An abort frees its communicator, so a communicator must not be aborted while the main thread is in one of its calls.
+// NCCL 2.28.7 and later can make that call return. In older versions the thread stays in the call, and the watchdog
+// (health/watchdog.h) or the launcher ends the process, as they end every rank that does not leave.
 void NcclLinks::abort() {
   const std::scoped_lock one_at_a_time(aborting_);
   std::unique_lock lock(calls_, std::defer_lock);

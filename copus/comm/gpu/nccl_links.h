@@ -1,5 +1,6 @@
-// One rank's NCCL communicators. All ranks open and close theirs together. Communicators run operations on their own
-// streams, are monitored while operations are under way, and are aborted when the job has failed.
+// Holds one rank's NCCL communicators. All ranks open and close their communicators together. Communicators run
+// operations on their own streams, are monitored while operations are under way, and are aborted when the job has
+// failed.
 #pragma once
 
 #include <atomic>
@@ -26,9 +27,9 @@
 
 namespace copus {
 
-// The communicators, used by the rank's main thread. Another thread monitors them. It ends the job if an operation
-// misses its deadline or NCCL reports an error by itself. When the job has failed for any reason, it aborts all
-// communicators, so that no stream waits any longer.
+// The communicators, used by the rank's main thread. Another thread monitors them. This thread ends the job if an
+// operation misses its deadline or NCCL reports an error by itself. When the job has failed for any reason, the thread
+// aborts all communicators, so that no stream waits any longer.
 class NcclLinks {
  public:
   // Every rank makes its own at the same time. `host` outlives this object.
@@ -125,8 +126,8 @@ class NcclLinks {
   double split_seconds_ = 0;  // the same on all ranks: of the slowest rank
   std::vector<DeviceRuntime::Stream> free_streams_;
 
-  // The mutex of all NCCL calls and of the members below it. A call that waits for other ranks holds it for a long
-  // time. abort() then continues without it and skips the communicator that the call uses.
+  // The mutex of all NCCL calls and of the members below. A call that waits for other ranks holds the mutex for a long
+  // time. abort() then continues without the mutex and skips the communicator that the call uses.
   std::mutex calls_;
   std::atomic<NcclComm*> inside_ = nullptr;  // the communicator of the current call
   std::atomic<bool> aborted_ = false;        // no new call begins

@@ -1,6 +1,6 @@
-// Which NCCL communicators a job opens and closes, and in what order. Every rank computes this by itself for the
-// communicators of all ranks, with the same result. NCCL requires this: all ranks take part in each split, and a rank
-// with another order would wait forever.
+// Plans which NCCL communicators a job opens and closes, and in what order. Every rank computes the plan by itself for
+// the communicators of all ranks, with the same result. NCCL requires this: all ranks take part in each split, and a
+// rank with another order would wait forever.
 #pragma once
 
 #include <compare>
@@ -14,8 +14,8 @@
 namespace copus {
 
 // The purpose of one NCCL communicator: the collectives of a group, the exchanges of the group, or the messages on one
-// link of the group (Route). A message blocks later operations of its communicator until it is received. So two
-// neighbours that both send first must join the send and the receive after it into one operation.
+// link of the group (Route). A message blocks later operations of its communicator until it is received. Two neighbours
+// may both send first. Each must then join its send and the following receive into one operation.
 struct NcclUse {
   enum class Kind { collectives, exchanges, messages };
 

@@ -43,8 +43,8 @@ bool are_equal(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts.front(); });
 }
 
-// Calls call(member, offset, count) for each part that is not empty, with the offset in bytes. It is used for unequal
-// parts, because NCCL's own reduce_scatter and all_gather need equal ones.
+// Calls call(member, offset, count) for each part that is not empty, with the offset in bytes. Used for unequal parts,
+// because NCCL's own reduce_scatter and all_gather require parts of equal size.
 template <class Call>
 NcclResult issue_part_by_part(const NcclInterface& nccl, const Operation& operation, const Call& call) {
   NcclGroup group(nccl);
@@ -95,8 +95,8 @@ class NcclCommunicator final : public WrappedCommunicator {
     start_on_device(operation).wait();
   }
 
-  // Returns whether the operation is on device memory. Throws InternalError if the messages of one exchange are in both
-  // kinds of memory. All members use the same kind.
+  // Returns whether the operation is on device memory. All members must use the same kind of memory. Throws
+  // InternalError if the messages of one exchange are in both kinds.
   bool is_on_device(const Operation& operation) const {
     const DeviceRuntime& runtime = links_.runtime();
     if (operation.kind == OperationKind::barrier) return false;

@@ -1,5 +1,5 @@
-// The world of a job whose ranks have a GPU each, built on any world that connects their processes. Device memory
-// travels over NCCL (RCCL on AMD GPUs). Host memory, health and clock belong to the underlying world.
+// Makes the world of a job whose ranks have a GPU each, on top of any world that connects their processes. Device
+// memory travels over NCCL (RCCL on AMD GPUs). Host memory, health and clock belong to the underlying world.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 namespace copus {
 
 // The limit of the device memory of unused NCCL communicators. A rank keeps communicators that its current layout does
-// not use, in case the job returns to an earlier layout. World::communicator_bytes counts them.
+// not use, in case the job returns to an earlier layout. World::communicator_bytes includes them.
 inline constexpr int64_t kept_nccl_bytes = int64_t{1} << 30;
 
 // Makes the world. Every rank calls this at the same time, on the thread and with the device on which it will compute.
 // No two ranks may have the same GPU. Before device memory travels in a group, the group must be prepared
-// (World::prepare) for the kinds of operations that it will use; otherwise the operation throws InternalError. An
-// operation that is not done after `wait_seconds` ends the job, and so does an error that NCCL reports. Every later
-// call throws that failure. Throws UserError if the library cannot be loaded.
+// (World::prepare) for the kinds of operations that it will use; otherwise the operation throws InternalError. The job
+// ends with a failure if an operation is not done after `wait_seconds`, or if NCCL reports an error. Every later call
+// throws that failure. Throws UserError if the library cannot be loaded.
 std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime,
                                  double wait_seconds = default_wait_seconds);
 

@@ -1,5 +1,5 @@
-// Named ranges of a thread's time that a GPU profiler shows next to the GPU's work (NVTX, for nsys and ncu). In builds
-// for other platforms, and without a profiler, they do nothing.
+// Names ranges of a thread's time, which a GPU profiler shows next to the GPU's work (NVTX, for nsys and ncu). In
+// builds for other platforms, and without a profiler, the ranges do nothing.
 #pragma once
 
 namespace copus {

@@ -1,7 +1,7 @@
-// A world whose device memory travels through pinned host memory. When an operation starts, the host waits until the
-// device has reached it, and copies its input to the host. The wait for the operation copies its result to the device;
-// later work on the stream runs after that copy. In between, the data are ordinary host memory for the underlying
-// group, which connects the processes: the group's order of sums, queue of operations and deadlines apply.
+// Makes a world whose device memory travels through pinned host memory. When an operation starts, the host waits until
+// the device has reached it, and copies the operation's input to the host. The wait for the operation copies its result
+// to the device; later work on the stream runs after that copy. In between, the data are ordinary host memory for the
+// underlying group, which connects the processes: the group's order of sums, queue of operations and deadlines apply.
 //
 // Because the host waits, a device may run out of work. This world is meant for ranks that share a device, so that the
 // device can meanwhile work for another rank.

@@ -1,5 +1,5 @@
-// Points at which tests inject faults into a process. They are the calls of Health::set_place, in which a rank says
-// where it is, so a new place is also a new fault point.
+// Points at which tests inject faults into a process. The points are the calls of Health::set_place, in which a rank
+// states where it is, so a new place is also a new fault point.
 //
 // COPUS_FAULT="PLACE@PROCESS#N:KIND", several separated by ';': the process with this number (COPUS_PROCESS, initially
 // its rank) suffers the fault when it is for the N-th time at a place whose text contains PLACE. KIND is KILL, STOP,

@@ -1,5 +1,5 @@
-// Health for ranks without shared memory: the state of this rank, and the rank's part in the tree along which ranks
-// monitor each other (tree_member.h). Derived classes transport the texts to its neighbours.
+// Implements Health for ranks without shared memory: the state of this rank, and the rank's part in the tree along
+// which ranks monitor each other (tree_member.h). Derived classes transport the texts to the rank's neighbours.
 #pragma once
 
 #include <chrono>

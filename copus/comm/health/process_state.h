@@ -1,4 +1,4 @@
-// Whether a process runs, is stopped, or is gone, according to the kernel.
+// Finds out from the kernel whether a process runs, is stopped, or is gone.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ enum class ProcessState { running, stopped, gone };
 // The reported cause for a rank whose process is stopped.
 inline constexpr const char* stopped_cause = "stopped (SIGSTOP)";
 
-// Reads /proc/<pid>/stat. A zombie counts as gone, and a process that a debugger holds as running.
+// Reads /proc/<pid>/stat. A zombie is reported as gone, and a process that a debugger holds as running.
 ProcessState process_state(int64_t pid);
 
 // Whether one of its threads is running or waiting for a processor.

@@ -53,8 +53,8 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   const bool stopped = state == ProcessState::stopped;
   if (stopped && seen->silent_seconds >= limits_.stopped_seconds) return stopped_cause;
   if (stopped || seen->silent_seconds < limits_.silence_seconds) return std::nullopt;
-  // On an overloaded machine a process may wait longer than this for a processor although it has not failed. If a
-  // process computes without progress, judge_progress notices.
+  // On an overloaded machine a process may wait for a processor for longer than the limit although it has not failed.
+  // If a process computes without progress, judge_progress notices.
   if (state == ProcessState::running && is_runnable_(signs.pid)) return std::nullopt;
   // The rank may have sent a heartbeat after its signs were read, and be asleep again.
   if (health_.signs_of(rank).heartbeats != signs.heartbeats) return std::nullopt;

@@ -1,6 +1,6 @@
-// Health in memory that all ranks of one machine share: a state for each rank, and the one failure that ends the job.
-// There is no lock that a rank could hold when it dies. A rank writes only its own state, and a failure becomes valid
-// when one atomic word names the state that holds it.
+// Implements Health in memory that all ranks of one machine share: a state for each rank, and the one failure that ends
+// the job. There is no lock that a rank could hold when it dies. A rank writes only its own state, and a failure
+// becomes valid when one atomic word names the state that holds the failure.
 #pragma once
 
 #include <cstddef>

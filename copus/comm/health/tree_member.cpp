@@ -19,7 +19,7 @@ constexpr char leaving = 'l';    // up: the sender has come to the end
 constexpr char all_left = 'b';   // up: so has its whole subtree
 constexpr char ended = 'g';      // down: so have all ranks
 
-// After a longer delay of its own, a member cannot tell from the clock who else was silent.
+// After a pause of its own that is longer than this, a member cannot tell from the clock which others were silent.
 constexpr auto own_pause = std::chrono::milliseconds(1000);
 // How long rank 0 waits for a neighbour of the failed rank to report where that rank was.
 constexpr auto longest_completion = std::chrono::milliseconds(300);
@@ -209,7 +209,7 @@ void TreeMember::miss_parent() {
   if (!decision_) decide({did_not_come(tree_.parent(), wait_seconds_)});
 }
 
-// Forwards a report: first to a rank that knows the failed one, then to rank 0, which decides.
+// Forwards a report: first to a rank that knows the place of the failed rank, then to rank 0, which decides.
 void TreeMember::pass_on(Decision report, bool is_located, Time now) {
   if (decision_ || has_ended_) return;
   FailureReport& failure = report.failure;

@@ -1,14 +1,14 @@
-// The protocol by which the ranks of a job meet, monitor each other and part, along a tree (rank_tree.h), for one rank.
-// It is a state machine without threads, connections or clocks: its inputs are events and times, its outputs are texts
-// for its neighbours.
+// Implements, for one rank, the protocol by which the ranks of a job meet, monitor each other and part along a tree
+// (rank_tree.h). It is a state machine without threads, connections or clocks: its inputs are events and times, its
+// outputs are texts for the rank's neighbours.
 //
 // - Meeting: each rank passes its card (for example its address) to its parent when its subtree's cards have arrived.
 //   Rank 0 then sends all cards down the tree.
 // - Monitoring: neighbours send each other heartbeats. A rank that finds a failure sends it to rank 0 through the
 //   failed rank's neighbours, which know where that rank last was. Rank 0 decides which failure was the first and tells
 //   all ranks. If a rank's parent is gone, the rank decides this for its subtree.
-// - Parting: a rank that has come to the end tells its parent so, and again when its whole subtree has. Rank 0 then
-//   ends the job.
+// - Parting: a rank that has come to the end tells its parent, and tells it again when its whole subtree has come to
+//   the end. Rank 0 then ends the job.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ namespace copus {
 // The interval of heartbeats between neighbours, and the silence after which a neighbour counts as failed.
 inline constexpr auto heartbeat_interval = std::chrono::milliseconds(200);
 inline constexpr auto longest_silence = std::chrono::milliseconds(3000);
-// If a report gets no answer for this long, it counts for the reporting rank and its subtree.
+// If a report gets no answer for this long, the reporting rank decides for itself and its subtree.
 inline constexpr auto longest_decision = std::chrono::milliseconds(1000);
 
 class TreeMember {

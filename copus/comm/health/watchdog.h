@@ -1,6 +1,6 @@
 // A rank's watchdog: a thread that sends heartbeats, monitors the other ranks, and ends this process if the job has
 // failed and the rank does not end by itself. If the job continues without the failed rank, the launcher instead ends
-// ranks that do not notice, because it knows when all others are ready.
+// ranks that do not notice the failure, because only the launcher learns when all other ranks are ready.
 #pragma once
 
 #include <condition_variable>

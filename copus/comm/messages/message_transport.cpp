@@ -134,8 +134,8 @@ void MessageTransport::gather_parts(const void* input, std::byte* output, std::s
   messages->finish();
 }
 
-// A binomial tree: in the round with `distance` d, the first d members from the root on have the data and pass it to
-// the next d members.
+// Broadcasts along a binomial tree: in the round with `distance` d, the first d members from the root on have the data
+// and pass them to the next d members.
 void MessageTransport::broadcast(const Operation& operation) {
   const int64_t bytes = operation.bytes();
   const int64_t place = (rank_ + size() - operation.peer) % size();

@@ -1,4 +1,4 @@
-// The operations of one group, built from messages between two ranks, for ranks without shared memory. Sums are
+// Builds the operations of one group from messages between two ranks, for ranks without shared memory. Sums are
 // computed here, in the order of the members.
 #pragma once
 
@@ -32,7 +32,7 @@ class MessageTransport : public Transport {
   static constexpr int num_channels = 3;
 
   // The messages of one operation that are under way. Messages between the same two members arrive in order. Messages
-  // without bytes are not sent. After this object's destruction, buffers of unfinished messages are not touched any
+  // without bytes are not sent. After this object is destroyed, the buffers of unfinished messages are not touched any
   // more.
   class Messages {
    public:

@@ -22,7 +22,7 @@ constexpr auto longest_telling_over_mpi = milliseconds(200);
 constexpr auto grace_over_mpi = milliseconds(700);
 // The time for ranks to end by themselves before the rank that told the user ends the job.
 constexpr auto head_start = milliseconds(300);
-// The time for the rank that is to tell the user to end the job, before another rank does so.
+// The time that the rank that reports to the user has to end the job, before another rank ends it.
 constexpr auto time_for_teller = milliseconds(2000);
 
 int rank_in(MPI_Comm group) {
@@ -86,8 +86,8 @@ void MpiHealth::end_job() {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// Once a failure is visible to this rank's threads, they give up their buffers. From then on nothing may call MPI,
-// because MPI would continue to write messages under way into these buffers.
+// Once this rank's threads see a failure, they give up their buffers. From then on nothing may call MPI, because MPI
+// would continue to write messages under way into these buffers.
 void MpiHealth::watch() {
   while (true) {
     listen();
@@ -149,8 +149,8 @@ void MpiHealth::send(const std::vector<TreeMember::Text>& texts) {
   }
 }
 
-// Reports the failure to the user if that is this rank's task, waits until the ranks below know of it, and makes it
-// visible to this rank's threads. One rank reports for all: rank 0 or, if rank 0 failed, rank 1.
+// Reports the failure to the user if that is this rank's task, waits until the ranks below know of the failure, and
+// makes it visible to this rank's threads. One rank reports for all: rank 0 or, if rank 0 failed, rank 1.
 void MpiHealth::tell(const TreeMember::Decision& decision) {
   FailureReport failure = decision.failure;
   const bool tells = rank() == (failure.rank == 0 ? 1 : 0);

@@ -1,4 +1,4 @@
-// Health over MPI: the texts of the tree of ranks travel as messages over a separate communicator.
+// Implements Health over MPI: the texts of the tree of ranks travel as messages over a separate communicator.
 #pragma once
 
 #include <mpi.h>
@@ -24,8 +24,9 @@ class MpiHealth final : public HeartbeatHealth {
 
   // Ends monitoring and heartbeats. For the normal end of a job, with all ranks present.
   void stop();
-  // Ends the rest of the job after a failure. The rank that reported the failure to the user does so. If that rank is
-  // gone too, a rank that detected the failure itself reports it later and ends the job. On other ranks this returns.
+  // Ends the rest of the job after a failure. The rank that reported the failure to the user ends the job. If that rank
+  // is gone too, a rank that detected the failure itself reports it later and ends the job. On other ranks this
+  // returns.
   void end_job();
 
  private:

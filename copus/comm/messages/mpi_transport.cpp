@@ -15,12 +15,13 @@ using Clock = std::chrono::steady_clock;
 
 // MPI counts bytes in an int, so longer messages are sent in pieces.
 constexpr int64_t longest_piece = int64_t{1} << 30;
-// Every MPI library sends messages of this size immediately, whether or not the receiver is ready. This many of them
-// may be under way before a send has to wait.
+// Every MPI library sends messages of this size immediately, whether or not the receiver is ready. At most
+// most_buffered_sends of them may be under way before a send has to wait.
 constexpr int64_t eager_bytes = 4000;
 constexpr size_t most_buffered_sends = 64;
-// A wait polls, because a blocking MPI call would notice neither failures nor the deadline. At first it only yields to
-// other threads, so that short messages are fast. Later it sleeps, so that ranks on the same core make progress.
+// A wait polls, because a blocking MPI call would notice neither failures nor the deadline. At first the wait only
+// yields to other threads, so that short messages are fast. Later it sleeps, so that ranks on the same core make
+// progress.
 constexpr auto polls_without_sleep = std::chrono::microseconds(500);
 constexpr auto sleep_between_polls = std::chrono::microseconds(50);
 
@@ -33,7 +34,7 @@ class MpiTransport::MpiMessages final : public Messages {
   MpiMessages& operator=(const MpiMessages&) = delete;
 
   // After a failure the buffers are about to be freed, so messages that have not begun to arrive must not be written
-  // into them.
+  // into the buffers.
   ~MpiMessages() override {
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] != MPI_REQUEST_NULL && peers_[i].is_source) MPI_Cancel(&requests_[i]);

@@ -1,5 +1,6 @@
-// One group's messages over MPI. All groups use MPI_COMM_WORLD, each with its own tags, because making a communicator
-// would wait for the other members. Therefore MPI collectives are not used. Their order of sums would also differ.
+// Sends one group's messages over MPI. All groups use MPI_COMM_WORLD, each with its own tags, because making a
+// communicator would wait for the other members. MPI collectives are not used, because they need such a communicator
+// and would sum in another order.
 #pragma once
 
 #include <cstdint>

@@ -27,11 +27,11 @@ namespace copus {
 namespace {
 
 // There are no heartbeats while ranks wait for one another in MPI_Finalize, so a stopped rank is noticed only after
-// this time. It is long, because on an overloaded machine a finished job must not fail.
+// this time. The time is long, because on an overloaded machine a finished job must not fail.
 constexpr double finalize_seconds = 10;
 
-// Ends the process if the returned object lives too long. It guards MPI calls that wait for other ranks and cannot be
-// interrupted.
+// Ends the process if the returned object lives too long. The object guards MPI calls that wait for other ranks and
+// cannot be interrupted.
 std::jthread limit_time(double seconds, std::string message) {
   return std::jthread([seconds, text = std::move(message)](const std::stop_token& is_over) {
     std::mutex mutex;
@@ -44,7 +44,7 @@ std::jthread limit_time(double seconds, std::string message) {
   });
 }
 
-// Returns the first tag of each group. It is derived from the members only, because ranks may make their groups in
+// Returns the first tag of each group. The tag is derived from the members only, because ranks may make their groups in
 // different orders.
 class Tags {
  public:
@@ -56,8 +56,8 @@ class Tags {
     num_groups_ = static_cast<uint64_t>(*largest) / MpiTransport::num_tags;
   }
 
-  // Checks that no two groups have the same tags. They would receive each other's messages, but only between two ranks
-  // that are in both groups, and these two ranks make both groups in this world.
+  // Checks that no two groups have the same tags. Such groups would receive each other's messages, but only between two
+  // ranks that are in both groups, and these two ranks make both groups in this world.
   int first_tag(const std::vector<int64_t>& ranks) {
     uint64_t hash = 0;
     for (const int64_t rank : ranks) hash = extend_hash(hash, rank);
@@ -99,7 +99,7 @@ class MpiWorld final : public World {
   MpiWorld(int64_t rank, int64_t size, const std::shared_ptr<MpiMembership>& membership)
       : World(rank, size, membership), membership_(*membership) {}
 
-  // A failed rank ends without MPI_Finalize. This makes mpirun end the other ranks; without mpirun they miss its
+  // A failed rank ends without MPI_Finalize. mpirun then ends the other ranks; without mpirun they miss this rank's
   // heartbeat. After an error of its own a rank does nothing else here, because the error is still to be printed.
   ~MpiWorld() override {
     MpiHealth& health = membership_.health;

@@ -1,5 +1,5 @@
-// The messages with which the members of a group reduce a small vector, if the order of the additions does not matter:
-// recursive doubling (Thakur, Rabenseifner & Gropp 2005, section 4.1). This is a plan without threads and connections.
+// Plans the messages with which the members of a group reduce a small vector, if the order of the additions does not
+// matter: recursive doubling (Thakur, Rabenseifner & Gropp 2005, section 4.1). The plan has no threads and connections.
 // A transport executes it, and tests execute it for thousands of members at once.
 //
 // For n members, with 2^k <= n < 2^(k+1): the first 2 (n - 2^k) members form pairs, and the second member of each pair
@@ -16,10 +16,10 @@
 
 namespace copus {
 
-// What a member does in one round: it sends its values and combines them with the received ones, both at the same time.
+// What a member does in one round: it sends its values and, at the same time, combines them with the received values.
 struct ReductionRound {
-  // The members whose values a received vector combines: members before or after those that this member's own values
-  // cover, or all members. In the last case the received values replace its own.
+  // The members whose values a received vector combines: the members before or after the members that this member's own
+  // values cover, or all members. In the last case the received values replace the member's own values.
   enum class Received { before, after, instead };
 
   int64_t send_to = -1;       // -1: nobody
@@ -30,14 +30,14 @@ struct ReductionRound {
 // Returns the rounds of one member, without rounds in which it does nothing.
 std::vector<ReductionRound> reduction_rounds(int64_t size, int64_t member);
 
-// Returns whether an all-reduce uses these rounds. It does if it has at most small_all_reduce_bytes and its result does
-// not depend on the order of the additions, as for sums of integers, which wrap, and for maxima. The rounds keep the
-// order of the members. So even the signs of zeros and NaNs are bitwise equal to the results of reduce_elements from
-// all values at once.
+// Returns whether an all-reduce uses these rounds. It uses them if it has at most small_all_reduce_bytes and its result
+// does not depend on the order of the additions, as for sums of integers, which wrap, and for maxima. The rounds keep
+// the order of the members. So even the signs of zeros and NaNs are bitwise equal to the results of reduce_elements
+// from all values at once.
 bool goes_by_rounds(const Operation& all_reduce);
 
-// Up to this size, every member of an all-reduce gets all values. Above this size, members first get only their own
-// parts, and then the results of the others.
+// Up to this size, every member of an all-reduce gets all values. Above this size, a member first gets the values of
+// its own part only, and then the results of the other members.
 inline constexpr int64_t small_all_reduce_bytes = 16 << 10;
 
 // Combines `received` with `values`. Both have `count` elements.

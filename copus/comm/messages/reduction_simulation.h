@@ -1,5 +1,6 @@
-// Simulates thousands of members that reduce by reduction_rounds, in one process. Tests use it, and tables of the cost.
-// The members act like MessageTransport. Messages take a given time, plus an individual delay if one is given.
+// Simulates thousands of members that reduce by reduction_rounds, in one process. Tests and tables of the cost use this
+// simulation. The members act like MessageTransport. Messages take a given time, plus an individual delay if one is
+// given.
 #pragma once
 
 #include <algorithm>

@@ -16,7 +16,7 @@ namespace {
 
 // A frame is long enough to use the bandwidth, and short enough that other streams get their turn soon.
 constexpr int64_t longest_frame = 256 << 10;
-// The receiver acknowledges in steps. This much of a window may have been consumed without the sender's knowledge.
+// The receiver acknowledges in steps. It may have consumed this much of a window before it tells the sender.
 constexpr int64_t untold_bytes = TcpConnections::window_bytes / 4;
 // The number of bytes to read from one connection before the next one gets its turn.
 constexpr int64_t bytes_of_a_turn = 4 << 20;
@@ -251,7 +251,7 @@ void TcpConnections::read(int64_t peer, InLink& link) {
   }
 }
 
-// Returns false if the header is not that of a valid frame.
+// Returns false if the header is not the header of a valid frame.
 bool TcpConnections::begin_body(int64_t peer, InLink& link) {
   link.header_bytes = 0;
   link.frame_left = link.header.bytes;
@@ -302,8 +302,8 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   return received;
 }
 
-// Records that `bytes` of a stream have reached their destination. When enough bytes have, acknowledges them, so that
-// the sender may send as many more.
+// Records that `bytes` of a stream have reached their destination. When enough bytes have arrived, acknowledges them,
+// so that the sender may send as many more.
 void TcpConnections::take(const TcpStream& key, InStream& stream, int64_t bytes) {
   stream.taken += bytes;
   const auto link = in_.find(key.peer);

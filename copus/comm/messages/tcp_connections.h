@@ -1,9 +1,9 @@
-// Messages between one rank and all others over TCP. A rank connects to another one when it first has a message for it,
-// so a job has no more connections than its groups need. Each direction has its own connection.
+// Sends messages between one rank and all others over TCP. A rank connects to another rank when it first has a message
+// for it, so a job has no more connections than its groups need. Each direction has its own connection.
 //
 // Messages of several streams share a connection, in frames, without blocking each other. At most window_bytes of each
 // stream are under way; the receiver buffers them even without a receive. When the receiver has consumed them, it
-// acknowledges them, and more may be sent. This also bounds the memory.
+// acknowledges them, and more may be sent. The window also bounds the memory.
 #pragma once
 
 #include <array>
@@ -58,15 +58,15 @@ class TcpConnections {
 
   // Waits for at most `longest`. Returns whether all of them are done.
   bool wait(std::span<const Handle> messages, std::chrono::milliseconds longest);
-  // Returns, for the first of these messages that is not done, its peer and the time at which a connection with this
-  // peer ended, if one did.
+  // For the first of these messages that is not done, returns the peer. Also returns the time at which a connection
+  // with this peer ended, if one did.
   struct Missing {
     int64_t peer;
     std::optional<std::chrono::steady_clock::time_point> lost;
   };
   Missing missing(std::span<const Handle> messages);
-  // Stops touching the buffers of these messages. Closes the connections of the unfinished ones: after a truncated
-  // message, nothing else can be sent on a connection.
+  // Stops touching the buffers of these messages. Closes the connections of unfinished messages, because after a
+  // truncated message nothing else can be sent on a connection.
   void give_up(std::span<const Handle> messages);
 
  private:

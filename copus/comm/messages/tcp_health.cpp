@@ -160,8 +160,8 @@ void TcpHealth::listen_to(int64_t neighbour, TextLink& link, Clock::time_point n
   if (link.is_over()) member().lose(neighbour);
 }
 
-// Skips heartbeats to a rank that does not read, which would fill the memory here. Exchanges data after each text. So
-// the first heartbeat, which carries this rank's pid, is not skipped because of the texts before it.
+// Skips heartbeats to a rank that does not read, because they would fill the memory here. Exchanges data after each
+// text. So the first heartbeat, which carries this rank's pid, is not skipped because of the texts before it.
 void TcpHealth::send_texts() {
   for (const TreeMember::Text& text : member().take_texts()) {
     TextLink& link = links_.at(text.to);

@@ -1,6 +1,6 @@
-// Health over TCP, and the meeting of the ranks. Each rank is connected to its neighbours in the tree of ranks
-// (tree_member.h), so even among thousands of ranks, none has more than about a dozen connections. If ranks are started
-// machine by machine, each machine has its own log, so one rank per machine reports a failure to the user.
+// Implements Health over TCP, and the meeting of the ranks. Each rank is connected to its neighbours in the tree of
+// ranks (tree_member.h), so even among thousands of ranks, none has more than about a dozen connections. If ranks are
+// started machine by machine, each machine has its own log, so one rank per machine reports a failure to the user.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,8 @@ struct TcpRank {
   int64_t num_of_machine = 1;
   double wait_seconds = 0;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();  // when the start began
-  // Whether this rank reports failures to the user, and ends its process if the job has failed and it does not notice.
-  // Not set for ranks that are threads.
+  // Whether this rank reports failures to the user, and ends its process if the job has failed and the rank does not
+  // notice. Not set for ranks that are threads.
   bool watch = false;
   // With `watch`: if a launcher reports to the user and ends ranks that do not notice, this object does neither.
   AfterFailure after_failure = AfterFailure::end_process;
@@ -51,8 +51,8 @@ class TcpHealth final : public HeartbeatHealth {
   // The rank above could not be found in time. Tells the ranks below, and throws RankFailure.
   [[noreturn]] void miss_parent();
 
-  // Sends this rank's address to all ranks, and returns the addresses of all. Throws RankFailure if they do not come.
-  // Regularly calls `failed_meanwhile`, if given, and reports the failure that it returns.
+  // Sends this rank's address to all ranks, and returns the addresses of all. Throws RankFailure if the addresses do
+  // not come. Regularly calls `failed_meanwhile`, if given, and reports the failure that it returns.
   std::vector<TcpAddress> meet(const TcpAddress& own,
                                const std::function<std::optional<FailureReport>()>& failed_meanwhile = {});
 

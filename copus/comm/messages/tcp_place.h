@@ -14,8 +14,8 @@ struct TcpPlace {
 
 std::string to_text(const TcpPlace& place);
 
-// Parses such a text. Throws UserError, which names the owner `whose`, if the text has another form: another job or
-// program may use the same meeting place. The message does not repeat the text, which may contain a secret.
+// Parses the text of a place. Throws UserError, which names the owner `whose`, if the text has another form: another
+// job or program may use the same meeting place. The message does not repeat the text, which may contain a secret.
 TcpPlace read_place(const std::string& text, const std::string& whose, bool with_token);
 
 }  // namespace copus

@@ -34,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 // A connection without a complete hello is closed after this time.
 constexpr auto longest_hello = std::chrono::seconds(5);
 // The largest number of accepted connections to a listening socket (Door) that have not yet sent the job's first
-// message, the hello. It is also at most a quarter of the files that the process may open. At the limit, a new
-// connection is accepted, and the oldest one without a hello is closed.
+// message, the hello. This number is also at most a quarter of the files that the process may open. At the limit, a new
+// connection is accepted, and the oldest connection without a hello is closed.
 constexpr size_t most_strangers = 1024;
 constexpr size_t share_of_files = 4;
 // The number of new or active connections to handle before messages get their turn.

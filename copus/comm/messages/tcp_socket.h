@@ -39,13 +39,13 @@ class TcpSocket {
   Descriptor descriptor_;
 };
 
-// Begins to connect. Once the socket is writable, it is connected or has failed. Throws UserError for an address that
-// cannot be tried.
+// Begins to connect. Once the socket is writable, the attempt has succeeded or failed. Throws UserError for an address
+// to which a connection cannot be tried.
 TcpSocket start_connecting(const TcpAddress& address);
 // Waits for the connection and returns whether it succeeded. Regularly calls `is_useless`, which may end the wait.
 bool finish_connecting(const TcpSocket& socket, double seconds, const std::function<bool()>& is_useless = {});
-// Waits until a process listens at a host, given by name or number, and returns whether one does. `is_useless` as
-// above.
+// Waits until a process listens at a host, given by name or number, and returns whether one does. `is_useless` may end
+// the wait, as above.
 bool wait_for_listener(const std::string& host, int64_t port, double seconds,
                        const std::function<bool()>& is_useless = {});
 // Returns the address of this machine from which a host, given by name or number, is reached. It is the loopback
@@ -71,7 +71,7 @@ std::string make_token();
 std::vector<std::byte> hello(const std::string& token, int64_t rank);
 
 // Waits for connections at one address of this machine. A connection must begin with the job's first message, the
-// hello. Others are closed, and their number is limited.
+// hello. Connections without a hello are closed, and their number is limited.
 class TcpDoor {
  public:
   // Opens at a free port. Throws UserError if the address is not this machine's.

@@ -1,4 +1,4 @@
-// One group's messages over TCP.
+// Sends one group's messages over TCP.
 #pragma once
 
 #include <cstdint>

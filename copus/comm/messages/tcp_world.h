@@ -1,5 +1,5 @@
-// Ranks on several machines that connect over TCP without the help of another program. They suit launchers without MPI,
-// such as torchrun.
+// Connects ranks on several machines over TCP without the help of another program, for launchers without MPI such as
+// torchrun.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,16 @@ struct TcpParting {
   double expected_step_seconds = 0;
 };
 
-// How ranks find the ranks above them. Rank 0 publishes a text with its address and the job's secret, which every
-// connection must present. Other ranks publish their address. After meeting, every rank knows the addresses of all
-// ranks.
+// How ranks find the ranks above them in the tree. Rank 0 publishes a text with its address and the job's secret, which
+// every connection must present. Other ranks publish their address. After meeting, every rank knows the addresses of
+// all ranks.
 struct TcpMeeting {
   std::string host;  // the address of this rank's machine for other ranks
   std::function<void(int64_t rank, const std::string& place)> publish;
   // Waits for a rank's text; empty if it does not come in time.
   std::function<std::optional<std::string>(int64_t rank)> find;
 
-  // The following members may be empty. They are for ranks whose launcher continues without failed ranks.
+  // The following members are for ranks whose launcher continues without failed ranks. They may be empty.
   //
   // Returns a failure that the launcher has found. Such a failure ends the meeting.
   std::function<std::optional<FailureReport>()> failed_meanwhile = {};

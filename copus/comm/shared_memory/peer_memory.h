@@ -14,7 +14,7 @@ struct PeerAddress {
   const void* address = nullptr;
 };
 
-// Lets the other processes of this user read this one's memory, even if the system otherwise allows this only to its
+// Lets the other processes of this user read this process' memory, even if the system otherwise allows this only to its
 // ancestors (Yama's ptrace_scope 1, which is common).
 void allow_peers_to_read();
 

@@ -39,8 +39,8 @@ void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
 
-// A sleeper announces itself and then reads the value; the publisher writes the value and then checks for sleepers. All
-// four accesses are sequentially consistent, so at least one of the two sees the other.
+// A sleeper announces itself and then reads the value. The publisher writes the value and then checks for sleepers. All
+// four accesses are sequentially consistent, so the sleeper sees the value or the publisher sees the sleeper.
 void SharedCounter::publish(uint32_t value) {
   value_.store(value, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex(value_, FUTEX_WAKE, INT_MAX, nullptr);
@@ -66,7 +66,7 @@ Wait::~Wait() {
 }
 
 bool Wait::until(SharedCounter& counter, uint32_t target) {
-  // Ranks that never sleep must also notice a failure, which may be that of a rank that they do not wait for.
+  // Ranks that never sleep must also notice a failure, even of a rank for which they do not wait.
   policy_.health.check();
   if (counter.reached(target)) return true;
   if (policy_.spin.count() > 0) {

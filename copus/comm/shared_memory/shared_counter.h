@@ -39,8 +39,8 @@ struct WaitPolicy {
 // For a machine that has `ranks_here` ranks.
 WaitPolicy wait_policy(Health& health, double deadline_seconds, int64_t ranks_here);
 
-// One wait, perhaps for several counters in turn. The deadline counts from the beginning of the wait. Time during which
-// this process was stopped (Ctrl-Z) does not count.
+// One wait, perhaps for several counters in turn. The deadline runs from the beginning of the wait, without the time
+// during which this process was stopped (Ctrl-Z).
 class Wait {
  public:
   explicit Wait(const WaitPolicy& policy) : policy_(policy) {}

@@ -275,8 +275,8 @@ bool SharedMemoryTransport::all_agree(const Collective& collective, bool yes) {
 }
 
 // Gathers without slots. Every member announces the address of its part, and each member copies the parts of the others
-// from their addresses. No member returns before all have copied. Returns false on all members if one of them could not
-// copy, because some memory is readable only to its owner.
+// from their addresses. No member returns before all members have copied. Returns false on all members if one of them
+// could not copy, because some memory is readable only to its owner.
 bool SharedMemoryTransport::gather_from_peers(const Collective& collective) {
   const Operation& operation = collective.operation;
   const Parts parts(operation.counts, operation.type);

@@ -1,12 +1,12 @@
-// The operations of one group over shared memory.
+// Runs the operations of one group over shared memory.
 //
-// A collective runs in rounds. In each, a member fills its slot, publishes the number of the round, waits until all
-// members have done so, and reads the slots of the others. A member has two slots and alternates between them. A member
-// that has seen all others publish round k knows that they have read everything of round k - 1, so it may overwrite the
-// slot of that round. Therefore one wait per round suffices.
+// A collective runs in rounds. In each round, a member fills its slot, publishes the number of the round, waits until
+// all members have published it, and reads the slots of the others. A member has two slots and alternates between them.
+// A member that has seen all others publish round k knows that they have read everything of round k - 1, so it may
+// overwrite the slot of that round. Therefore one wait per round suffices.
 //
 // Large reductions are split into pieces, and every member reduces its own part of each piece. The part and the piece
-// to which an element belongs do not affect its sum, which is over the members in their order.
+// to which an element belongs do not affect the element's sum, which runs over the members in their order.
 #pragma once
 
 #include <iterator>
@@ -54,14 +54,14 @@ class SharedMemoryTransport : public Transport {
   void gather_through_slots(const Collective& collective);
   bool reads_peers();
 
-  // Begins a round. Until publish_round() this member may fill its slot. After it has waited for one or all members, it
-  // may read their slots until the next round begins.
+  // Begins a round. Until publish_round() this member may fill its slot. After waiting for one or all members, it may
+  // read their slots until the next round begins.
   void begin_round();
   void publish_round(const Collective& collective);
   void wait_for(int64_t member, const Collective& collective);
   void wait_for_all(const Collective& collective);
   // Waits until all members have published the round, in whatever operation. `kind` is the operation in which this
-  // member takes part; empty if it is about to begin another one.
+  // member takes part; empty if the member is about to begin another operation.
   void wait_for_round(std::optional<OperationKind> kind);
   // The position of member k's bytes in a member's slot, in a round with `bytes` bytes for each member.
   std::byte* message(int64_t member, uint32_t round, int64_t k, int64_t bytes) const;

@@ -1,4 +1,4 @@
-// Ranks on one machine, as processes or threads, that communicate through one segment of shared memory. The segment is
+// Connects ranks on one machine, as processes or threads, through one segment of shared memory. The segment is
 // anonymous (memfd), so nothing is left behind however the ranks end.
 #pragma once
 
@@ -28,8 +28,8 @@ class SharedSegment {
   static SharedSegment open(Descriptor descriptor, int64_t size);
   // Opens the segment of another process of this machine. Throws UserError if that fails.
   static SharedSegment open(int64_t process, int descriptor, int64_t size);
-  // Opens a segment of a launcher, to observe a job from outside. `known` are the numbers of segments to skip. Returns
-  // nothing if the launcher has no other segment. Throws InternalError if shared memory cannot be mapped.
+  // Opens a segment of a launcher, to observe a job from outside. `known` holds the numbers of segments to skip.
+  // Returns nothing if the launcher has no other segment. Throws InternalError if shared memory cannot be mapped.
   static std::optional<SharedSegment> find(int64_t launcher, const std::vector<uint64_t>& known);
 
   int descriptor() const { return descriptor_.number(); }
@@ -47,7 +47,7 @@ class SharedSegment {
 };
 
 // Joins as `rank`. Several worlds in one process may share the segment (ranks as threads). With `watch`, a watchdog
-// thread sends heartbeats, and does `after_failure` if the job has failed and the rank does not notice.
+// thread sends heartbeats, and takes the action `after_failure` if the job has failed and the rank does not notice.
 std::unique_ptr<World> join_shared_memory(std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
                                           double wait_seconds, bool watch,
                                           AfterFailure after_failure = AfterFailure::end_process);

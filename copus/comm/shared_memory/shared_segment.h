@@ -67,7 +67,7 @@ class SegmentTable {
   std::byte* health() const;
   std::chrono::steady_clock::time_point start() const;
 
-  // Returns the area of an ordered list of ranks, the same for every caller. This never waits: groups are appended by
+  // Returns the area of an ordered list of ranks, the same for every caller. Never waits: groups are appended by
   // compare-and-swap to a log, and each group's area begins where the area of the previous entry ends.
   GroupArea find_or_add_group(const std::vector<int64_t>& ranks);
 

@@ -31,8 +31,8 @@ constexpr int64_t huge_page = int64_t{2} << 20;
 constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, missing in older headers
 // Pages are made present in pieces of this size. Between pieces the training threads get access to the memory map.
 constexpr int64_t piece = 4 * huge_page;
-// The bytes that prefault() leaves to the rest of the system. Otherwise the kernel would kill a process instead of
-// failing the request.
+// The bytes that prefault() leaves to the rest of the system. Without this reserve, the kernel would kill a process
+// instead of failing the request.
 constexpr int64_t spare_bytes = int64_t{128} << 20;
 // All arenas of a machine together take at most this many of a process' 2^47 bytes of addresses.
 constexpr int64_t most_addresses = int64_t{1} << 46;
@@ -67,9 +67,9 @@ Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
   return mapping;
 }
 
-// The record's place in an arena's file, after the arena's bytes. It holds the number of records written, which shows
-// which of two slots has the latest record, and the two slots, each with the record's length before it. Only the
-// written parts of the file take memory.
+// The place of an arena's record, in the arena's file after its bytes. The place begins with the number of records
+// written, which shows which of two slots has the latest record. The two slots follow, each with the record's length
+// before the record. Only the written parts of the file take memory.
 constexpr int64_t slots_at = 4096;
 constexpr int64_t slot_bytes = StateArena::most_record_bytes + slots_at;
 constexpr int64_t record_place_bytes = slots_at + 2 * slot_bytes;
@@ -77,7 +77,7 @@ constexpr int64_t record_place_bytes = slots_at + 2 * slot_bytes;
 int64_t slot_of(uint64_t record) { return slots_at + static_cast<int64_t>(record % 2) * slot_bytes; }
 
 // Maps the record's place in a process' own file. The process writes the record through this mapping, because a limit
-// on file sizes would apply to writing the file.
+// on file sizes would apply to a write call.
 Mapping map_record(int descriptor, int64_t arena_bytes) {
   void* const mapped =
       mmap(nullptr, record_place_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, arena_bytes);
@@ -89,8 +89,8 @@ bool read_at(int descriptor, int64_t offset, void* bytes, size_t count) {
   return pread(descriptor, bytes, count, offset) == static_cast<ssize_t>(count);
 }
 
-// A rank's offer of an arena that it has open: the values by which other ranks open the arena and check that it is the
-// right one.
+// A rank's offer of an arena that it has open: the values by which other ranks open the arena and check that they
+// opened the right file.
 struct Offer {
   int64_t owner = 0;  // the process that owns the arena
   int64_t machine = 0, pid = 0, descriptor = -1;
@@ -187,7 +187,8 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
 
 // Returns the size of all arenas, on which all ranks agree. It is the first of these values that exists: the size of
 // the ranks' own arenas, the size of the kept arenas, the largest addresses_per_rank() of any machine. Every rank
-// passes the size of its own arena (0: none yet) and the kept arenas. Kept arenas of another size are not used.
+// passes the size of its own arena (0 if it has none yet) and the kept arenas. Kept arenas of another size are not
+// used.
 int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
                        const std::vector<KeptArena>& kept) {
   std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),
@@ -284,8 +285,8 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   return failures == 0;
 }
 
-// Maps the arenas of ended processes. This rank may still have mapped an older arena of such a process, from before the
-// process loaded its state again.
+// Maps the arenas of ended processes. If such a process loaded its state again, this rank may still have mapped the
+// process' older arena.
 std::set<int64_t> StateArena::map_kept(const std::vector<KeptArena>& kept) {
   std::set<int64_t> owners;
   for (const KeptArena& one : kept) {
@@ -304,7 +305,7 @@ bool StateArena::map_other(int64_t owner, Descriptor file) {
   Arena arena{std::move(file), nullptr};
   if (arena.file.is_open()) arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
   if (!arena.memory) return false;
-  // A core dump should contain the rank's own state, but not that of others.
+  // A core dump should contain the rank's own state, but not the state of other ranks.
   madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
   others_[owner] = std::move(arena);
   return true;
@@ -371,9 +372,9 @@ bool StateArena::prefault(int64_t end) {
   for (int64_t at = present_; at < last; at = present_) {
     const int64_t bytes = std::min(piece, last - at);
     if (available_memory_bytes() < bytes + spare_bytes) return false;
-    // Touches a page of each huge page, then requests huge pages. A file's memory gets them only in this order,
-    // whatever the system's setting for shared memory. This is also twice as fast. Without huge pages, small ones are
-    // used.
+    // Touches a page of each huge page, then requests huge pages. A file's memory gets huge pages only in this order,
+    // whatever the system's setting for shared memory, and this is also twice as fast. If the system gives no huge
+    // pages, small pages are used.
     for (int64_t page = at; page < at + bytes; page += huge_page) touch(mine() + page);
     madvise(mine() + at, bytes, collapse_into_huge_page);
     if (madvise(mine() + at, bytes, MADV_POPULATE_WRITE) != 0) {

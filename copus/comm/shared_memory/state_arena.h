@@ -1,6 +1,6 @@
 // Memory of each rank that the other ranks of the machine can read. It holds training state, so that a re-layout copies
-// each slice once, from owner to owner. Touched pages are kept and reused, because fresh ones cost ten times as much as
-// a warm copy.
+// each slice once, from owner to owner. Touched pages are kept and reused, because a copy into fresh pages costs ten
+// times as much as a copy into warm pages.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 
 namespace copus {
 
-// Tracks which ranges of an arena are taken. It is a value, so a sequence of allocations can be tried on a copy first.
-// An allocation goes into the first gap that is large enough.
+// Tracks which ranges of an arena are taken. An ArenaSpace is a value, so a sequence of allocations can be tried on a
+// copy first. An allocation goes into the first gap that is large enough.
 class ArenaSpace {
  public:
   static constexpr int64_t alignment = 4096;
@@ -52,10 +52,10 @@ struct KeptArena {
 // content.
 class StateArena {
  public:
-  // Makes the arena of this rank; every rank of `world` calls this. Each maps the arenas of the ranks on its machine.
-  // `machines` gives the machine of each rank; if empty, all ranks are on one machine. `processes` gives the number of
-  // each rank's process, by default its rank. `kept` is the same on all ranks of a machine; arenas that cannot be
-  // opened are skipped. This reserves addresses, not memory.
+  // Makes the arena of this rank; every rank of `world` calls this. Each rank maps the arenas of the ranks on its
+  // machine. `machines` gives the machine of each rank; if empty, all ranks are on one machine. `processes` gives the
+  // number of each rank's process, by default its rank. `kept` is the same on all ranks of a machine; arenas that
+  // cannot be opened are skipped. This reserves addresses, not memory.
   //
   // Returns null on all ranks if one of them cannot map such an arena (ranks on several machines without `machines`, a
   // limit on addresses); state then travels in messages.
@@ -65,8 +65,9 @@ class StateArena {
                                           const std::vector<KeptArena>& kept = {});
   // Joins the ranks of a later epoch. Every rank that has an arena calls this, while newcomers, which have none, call
   // join with the same arguments. Afterwards every rank maps the arenas of all ranks on its machine. It also maps
-  // arenas of ended processes that are kept or that one of these ranks still had; if both exist, the kept one. Existing
-  // mappings do not move. Returns false on all ranks if one of them cannot map another's arena.
+  // arenas of ended processes that are kept or that one of these ranks still had; if an arena is kept and still mapped,
+  // the kept arena is used. Existing mappings do not move. Returns false on all ranks if one of them cannot map another
+  // rank's arena.
   bool rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines = {},
               const std::vector<KeptArena>& kept = {});
   // Gives up all arenas except those of these processes and of this process.
@@ -98,8 +99,8 @@ class StateArena {
   static constexpr int64_t most_record_bytes = int64_t{64} << 20;
 
   // Makes the first `end` bytes of this rank's arena present. One thread at a time calls this, concurrently with
-  // training. Returns false if the system has no more memory or the arena is shorter. Pages made present until then
-  // stay present.
+  // training. Returns false if the system has no more memory or the arena is shorter. Pages that are already present
+  // then stay present.
   bool prefault(int64_t end);
   // Maps the pages that this rank is going to read into its page table. The owner must have written these pages: a page
   // that nobody has written would be allocated by this call.
@@ -114,7 +115,7 @@ class StateArena {
   };
 
   StateArena(int64_t process, int64_t bytes, Arena own);
-  // Every rank calls this when all arenas exist. Returns whether all ranks could map those of their machines.
+  // Every rank calls this when all arenas exist. Returns whether all ranks could map the arenas of their machines.
   bool map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines,
                   const std::vector<KeptArena>& kept);
   std::set<int64_t> map_kept(const std::vector<KeptArena>& kept);  // returns the owners whose arenas are now mapped

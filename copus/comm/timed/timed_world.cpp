@@ -28,8 +28,8 @@ class Communicating {
   RankClock& clock_;
 };
 
-// One group. With every operation, its members exchange the times at which they started it. From these times each
-// member computes, with the same result as all others, when the operation is done.
+// A group with modelled times. With every operation, the members exchange the times at which they started it. From
+// these times each member computes when the operation is done, with the same result on all members.
 class TimedCommunicator final : public WrappedCommunicator {
  public:
   // Keeps references to the group and the clock.
@@ -202,7 +202,7 @@ class TimedCommunicator final : public WrappedCommunicator {
 
 class TimedWorld final : public WrappedWorld {
  public:
-  // Without its own clock it uses that of `inner`.
+  // Uses the clock of `inner` if `clock` is null.
   TimedWorld(std::unique_ptr<World> inner, ClusterDescription cluster, std::shared_ptr<RankClock> clock)
       : WrappedWorld(std::move(inner), clock), cluster_(std::move(cluster)), own_clock_(std::move(clock)) {}
 

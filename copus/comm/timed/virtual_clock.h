@@ -7,8 +7,8 @@ namespace copus {
 
 class VirtualClock : public RankClock {
  public:
-  // Begins at 0. Computing takes the charged operations divided by this rate. If the rate is 0, it takes the time for
-  // which this thread ran on a processor.
+  // Begins at 0. Computing takes the charged operations divided by this rate. If the rate is 0, computing takes the
+  // time for which this thread ran on a processor.
   explicit VirtualClock(double flops_per_second);
 
   double now() override;

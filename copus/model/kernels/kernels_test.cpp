@@ -5,8 +5,10 @@
 #include <ATen/Context.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/linalg_svd.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
@@ -579,6 +581,64 @@ TEST(Signum, MatchesItsDefinitionInFloat64) {
       EXPECT_LE(relative_error(ours, expected), tolerance(dtype));
       EXPECT_LE(relative_error(m, momentum), tolerance(dtype));
     }
+  }
+}
+
+TEST(Muon, UpdateMatchesItsDefinitionInFloat64) {
+  at::manual_seed(7);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    for (const bool generic : {false, true}) {
+      const at::Tensor start = at::randn({1003}, at::kDouble).to(test_device(), dtype);
+      const at::Tensor ours = start.clone(), average = at::zeros({1003}, on_device(dtype));
+      at::Tensor expected = start.to(at::kDouble), momentum = at::zeros({1003}, on_device(at::kDouble));
+      for (int t = 1; t <= 5; ++t) {
+        const at::Tensor gradient = at::randn({1003}, at::kDouble).to(test_device(), dtype);
+        const at::Tensor direction = at::randn({1003}, at::kDouble).to(test_device(), dtype);
+        expected = expected - 1e-2 * (direction.to(at::kDouble) + 0.1 * expected);
+        momentum = 0.9 * momentum + 0.1 * 0.5 * gradient.to(at::kDouble);
+        (generic ? kernels::generic::muon_ : kernels::muon_)(ours, average, direction, gradient, {1e-2, 0.9, 0.1, 0.5});
+        EXPECT_EQ(direction.count_nonzero().item<int64_t>(), 0);
+      }
+      EXPECT_LE(relative_error(ours, expected), tolerance(dtype));
+      EXPECT_LE(relative_error(average, momentum), tolerance(dtype));
+    }
+  }
+}
+
+// ZeRO splits parameters at any element, and a split must change no bit.
+TEST(Muon, SplitsChangeNoBit) {
+  at::manual_seed(8);
+  const at::Tensor start = at::randn({1003}, at::kFloat).to(test_device());
+  const at::Tensor gradient = at::randn({1003}, at::kFloat).to(test_device());
+  const auto updated = [&](const std::vector<int64_t>& cuts) {
+    std::vector<at::Tensor> state = {start.clone(), start * 0.3, start * 0.7};  // master, average, direction
+    at::Tensor ahead = at::empty_like(start);
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const auto part = [&](const at::Tensor& tensor) { return tensor.narrow(0, cuts[i], cuts[i + 1] - cuts[i]); };
+      part(ahead).copy_(kernels::weighted_sum(part(state[1]), 0.9, part(gradient), 0.1));
+      kernels::muon_(part(state[0]), part(state[1]), part(state[2]), part(gradient), {1e-2, 0.9, 0.1, 0.5});
+    }
+    state.push_back(ahead);
+    return state;
+  };
+  const std::vector<at::Tensor> whole = updated({0, 1003});
+  for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{0, 1, 1003}, {0, 64, 131, 1000, 1003}}) {
+    const std::vector<at::Tensor> split = updated(cuts);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(split[i].equal(whole[i])) << i;
+  }
+  EXPECT_LE(relative_error(whole[3], 0.9 * 0.3 * start.to(at::kDouble) + 0.1 * gradient.to(at::kDouble)), 1e-6);
+}
+
+TEST(Muon, MapsSingularValuesAndKeepsSingularVectors) {
+  at::manual_seed(9);
+  const std::vector<QuinticPolynomial> polynomials = newton_schulz_polynomials(NewtonSchulz::polar_express, 12);
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7, 7}, {5, 12}, {12, 5}}) {
+    const at::Tensor matrix = at::randn(shape, at::kDouble).to(test_device());
+    const auto [u, s, v] = at::linalg_svd(matrix, /*full_matrices=*/false);
+    const at::Tensor orthogonal = u.matmul(v);  // after so many steps all singular values are 1
+    EXPECT_LE(relative_error(kernels::map_singular_values(matrix, polynomials, at::kDouble), orthogonal), 1e-6);
+    const at::Tensor in_fp32 = kernels::map_singular_values(matrix.to(at::kFloat), polynomials, at::kFloat);
+    EXPECT_LE(relative_error(in_fp32, orthogonal), 1e-4);
   }
 }
 

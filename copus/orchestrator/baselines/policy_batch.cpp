@@ -1,5 +1,5 @@
-// Baselines that choose a batch by measurements and keep the layout. The policy names any batch; the run takes the
-// nearest candidate batch in its layout, with the fastest micro-batch for it.
+// Baselines that choose a batch by measurements and keep the layout. The policy may name any batch. The run then takes
+// the nearest candidate batch in its layout, with the fastest micro-batch.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -69,9 +69,10 @@ class CriticalBatchPolicy : public BaselinePolicy {
   std::optional<ParallelStrategy> layout_;
 };
 
-// Doubles the batch once the critical batch has reached twice the batch, and never shrinks it: the batch warm-up of
-// Merrill et al. 2025 (arXiv 2505.23971), whose OLMo runs doubled to 2048 and 4096 when their measured critical batch
-// crossed these values. They measured it by branched runs; here it is derived from the noise scale.
+// Doubles the batch once the critical batch has reached twice the batch, and never shrinks it. This is the batch
+// warm-up of Merrill et al. 2025 (arXiv 2505.23971), whose OLMo runs doubled the batch to 2048 and 4096 when their
+// measured critical batch crossed these values. Merrill et al. measured the critical batch by branched runs; here it is
+// derived from the noise scale.
 class OlmoPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
@@ -95,7 +96,7 @@ class NormTestingPolicy : public BaselinePolicy {
 
  protected:
   // Tests the norms of a step in the current batch. If the test fails, chooses the smallest candidate batch that
-  // passes. The nearest batch would not do, since it may be smaller and fail again.
+  // passes. The candidate nearest to the required batch may be smaller than required and fail again.
   Choice to_passing_batch(const Situation& situation, const NormObservation& norms) const {
     const double eta = config().adapt.norm_test_eta;
     const NormTestResult result =
@@ -152,8 +153,8 @@ class NormTestPolicy : public NormTestingPolicy {
 //
 // Both policies use one rule. They differ in the part of a worker's gradient that can be measured, and therefore in the
 // layouts in which they run (check_run_config). If every rank keeps its whole gradient until the reduction, small_batch
-// is a worker's part of the batch, and variance_of_batch_gradient is exactly the workers' variance. If gradients are
-// reduced after each micro-batch, small_batch is each worker's first micro-batch, and the variance is an estimate.
+// is a worker's part of the batch, and variance_of_batch_gradient is exactly the variance between workers. If gradients
+// are reduced after each micro-batch, small_batch is each worker's first micro-batch, and the variance is an estimate.
 class WorkerNormPolicy : public NormTestingPolicy {
  public:
   using NormTestingPolicy::NormTestingPolicy;

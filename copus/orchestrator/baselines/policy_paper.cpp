@@ -1,6 +1,7 @@
-// The rule of COPUS as published (Sakip et al., arXiv 2604.26687): move to the configuration with the highest
-// throughput x statistical efficiency x sqrt(B) at the measured noise scale, if it is at least 10 % better than the
-// current one. The learning rate follows the square root of the batch without a cap (rate_rule_of).
+// The rule of COPUS as published (Sakip et al., arXiv 2604.26687). It moves to the configuration with the highest
+// throughput x statistical efficiency x sqrt(B) at the measured noise scale, if this product is at least 10 % higher
+// than in the current configuration. The learning rate follows the square root of the batch without a cap
+// (rate_rule_of).
 #include <optional>
 #include <string>
 #include <utility>

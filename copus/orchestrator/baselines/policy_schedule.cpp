@@ -30,7 +30,7 @@ class ProgressPolicy : public BaselinePolicy {
   }
 
   // Chooses the fastest layout for a batch. A run that already has this batch keeps its layout. The schedules
-  // themselves name no layouts. As baselines they should not become slow because the batch has outgrown the layout.
+  // themselves name no layouts, but a baseline should not become slow because its batch has outgrown the layout.
   static Choice to_scheduled_batch(const Situation& situation, double batch, const std::string& why) {
     const Configuration& current = situation.current;
     const int64_t nearest = fastest_near(situation, batch, any_layout)->configuration.global_batch;
@@ -81,10 +81,10 @@ class StepsPolicy : public BaselinePolicy {
 };
 
 // Trains in the first batch up to a given fraction of the run, then switches once to a larger batch (late switching,
-// Wang et al. 2026, arXiv 2602.14208). After small batches, the loss soon catches up with the loss of a run in large
-// batches, and fewer samples are consumed. The paper gives the form of the schedule and derives the time of the switch
-// and the larger batch from fitted laws; here both are settings. The paper keeps the learning rate when the batch
-// switches. Here the rate follows the batch as [optimizer] says; batch_scaling "none" keeps it.
+// Wang et al. 2026, arXiv 2602.14208). After the switch, the loss soon catches up with the loss of a run in large
+// batches, although fewer samples were consumed. The paper gives the form of the schedule, and derives the time of the
+// switch and the larger batch from fitted laws; here both are settings. The paper keeps the learning rate when the
+// batch switches. Here the rate follows the batch as [optimizer] says; batch_scaling "none" keeps it.
 class LateSwitchPolicy : public ProgressPolicy {
  public:
   using ProgressPolicy::ProgressPolicy;
@@ -116,13 +116,13 @@ class LateSwitchPolicy : public ProgressPolicy {
 // Grows the batch when the schedule would lower the learning rate (Seesaw, Meterez et al. 2025, arXiv 2510.14717): each
 // time the schedule has fallen by 1/a, the rate is multiplied by 1/sqrt(a) instead, and the batch by a.
 //
-// The paper states this rule for any a, with a constant rate between two such cuts. Here a = 2, which keeps batches
-// powers of two times the first. The rate is
+// The paper states this rule for any a, with a constant rate between two such cuts. Here a = 2, so batches are powers
+// of two times the first batch. The rate is
 //   r(B_0) lr 2^-k sqrt(B / B_0),
-// with B_0 the first batch, r(B_0) its factor by [optimizer] and k the number of cuts. For B = B_0 2^k this is 2^(-k/2)
-// of the first rate, as in the paper. Two cases are not from the paper. If B_0 2^k is no candidate, the run has another
-// batch B, and the square root adjusts the rate to it. In the largest batch, which cannot grow, the rate falls again as
-// the schedule does, from its value at that point. The warm-up does not count as a fall.
+// with B_0 the first batch, r(B_0) the factor that [optimizer] gives for B_0, and k the number of cuts. For B = B_0 2^k
+// this is 2^(-k/2) of the first rate, as in the paper. Two cases are not from the paper. If B_0 2^k is no candidate,
+// the run has another batch B, and the square root adjusts the rate to it. The largest batch cannot grow, so in it the
+// rate falls again as the schedule does, from the rate at that point. The warm-up is not treated as a fall.
 class SeesawPolicy : public ProgressPolicy {
  public:
   explicit SeesawPolicy(const JobConfig& config)
@@ -135,8 +135,8 @@ class SeesawPolicy : public ProgressPolicy {
     consumed_samples_ = observation.consumed_samples;
   }
 
-  // Returns whether a decision is due. It is due at a cut. It is also due just before the schedule would lower the rate
-  // at the next update, because between cuts the rate should stay constant.
+  // Returns whether a decision is due. A decision is due at a cut, and just before the schedule would lower the rate at
+  // the next update, because between cuts the rate should stay constant.
   bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
     if (cuts_at(fall_at(progress(observation))) != asked_for_) return true;
     const double next = fall_at(progress_after(observation, batch_, 1));
@@ -181,8 +181,8 @@ class SeesawPolicy : public ProgressPolicy {
     return factor * std::exp2(-static_cast<double>(cuts)) / fall;
   }
 
-  // A factor is computed for the first update that uses it. For the current configuration that is the next update, for
-  // the target of a move the one after it.
+  // Chooses a batch and factors on the rate. Each factor is for the first update that uses it: the next update for the
+  // current configuration, and the update after that for the target of a move.
   Choice decide(const Situation& situation) override {
     const Observation& latest = situation.latest;
     const double fall = fall_at(progress(latest));

@@ -151,8 +151,8 @@ Reaction Controller::observe(const Observation& observation) {
 }
 
 // Decisions are due at the interval, and after the first and the third counted step in a configuration. Steps that are
-// not finite do not count. The run counts these steps, so a resumed run, which warms up again, decides at the same
-// steps as without the interruption.
+// not finite are not counted. A resumed run warms up again, but keeps the count of steps, so that it decides at the
+// same steps as without the interruption.
 bool Controller::is_decision_due(bool has_counted) const {
   if (!policy_ || under_way_ || pinned_) return false;
   const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples ||
@@ -219,8 +219,8 @@ void Controller::describe_schedule(Decision& decision) {
   if (updates > 0) decision.clipped_share = clipped / updates;
 }
 
-// Returns whether this phase of the learning rate's schedule forbids changes of the batch. Layouts may change, since
-// they do not change the losses, and the rate still follows the critical batch.
+// Returns whether this phase of the learning rate's schedule forbids changes of the batch. Layouts may change, because
+// they do not change the losses. The rate still follows the critical batch.
 bool Controller::holds_batch() const {
   const std::vector<SchedulePhase>& phases = config_.adapt.hold_in;
   return latest_.phase && !is_open_loop(config_.adapt.policy) &&
@@ -287,8 +287,8 @@ void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain)
 }
 
 // Returns the first step boundary at which all ranks can be ready for `target`. If the run has just switched at the
-// current boundary, the result is one step later. A user could want the next switch at once, but a script that repeats
-// the run is asked again only after another step.
+// current boundary, the result is one step later. A user could ask for the next switch at once, but a script that
+// repeats the run is asked again only after another step.
 int64_t Controller::first_boundary(const Configuration& target) const {
   const bool has_just_moved = switched_at_ == latest_.consumed_samples;
   return latest_.step + (has_just_moved ? 2 : 1) + (is_relayout(current_, target) ? lead_steps : 0);
@@ -303,8 +303,9 @@ double Controller::critical_batch_at(double noise_scale) const {
   return BatchWorth(config_).critical_batch(noise_scale, static_cast<double>(latest_.consumed_samples));
 }
 
-// A pause is the planned time plus an overhead that does not grow with the plan: the agreement of the ranks, and
-// allocations. But if re-layouts took less time than planned, the plan is corrected by a factor.
+// Predicts a pause as the planned time plus an overhead that does not grow with the plan, for the agreement of the
+// ranks and for allocations. If earlier re-layouts took less time than planned, the plan is instead corrected by a
+// factor.
 double Controller::pause_seconds(const ParallelStrategy& target) {
   const double planned = job_->move_seconds(current_.strategy, target);
   std::vector<double> on_top, factors, of_no_state;
@@ -351,8 +352,8 @@ void Controller::report(const SwitchReport& report) {
   list_candidates();
 }
 
-// This pause does not predict the pauses of later re-layouts: it includes the detection of the change and the start of
-// processes.
+// The pause after a change of ranks does not predict the pauses of later re-layouts, because it includes the detection
+// of the change and the start of processes.
 void Controller::ranks_changed(const RanksChanged& change) {
   COPUS_CHECK(change.to.global_batch == change.from.global_batch, to_string(change.from), " to ", to_string(change.to));
   COPUS_CHECK(change.ranks >= change.to.strategy.world_size(), change.ranks, " ranks for ", to_string(change.to));
@@ -397,9 +398,9 @@ void Controller::note_refusal(const SwitchReport& report) {
   if (!memory_refusal_ || bytes < memory_refusal_->bytes) memory_refusal_ = {report.to, bytes, report.reason};
 }
 
-// Explains why earlier switches rule a configuration out; empty if none does. A configuration that has run is known to
-// fit. The predicted bytes of others may be wrong, but they order configurations well enough: if one did not fit, any
-// that needs at least as much is not worth a try.
+// Explains why earlier switches rule a configuration out; empty if they do not. A configuration that has run is known
+// to fit. Predicted bytes of other configurations may be wrong, but they order configurations well enough: if one did
+// not fit, no configuration that needs at least as many bytes is tried.
 std::optional<std::string> Controller::why_refused(const Configuration& target) {
   if (const auto refused = infeasible_.find(target); refused != infeasible_.end()) {
     return concat("it was tried and is not possible: ", refused->second);
@@ -467,8 +468,8 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   inputs_.add(target);
   if (target == current_) return std::nullopt;
   const bool keeps_batch = target.global_batch == current_.global_batch;
-  // Without a policy, the cap follows the critical batch only here. It jumps there at once, since the rate changes with
-  // the batch anyway.
+  // Without a policy, the cap follows the critical batch only here. The cap jumps to its new value at once, because the
+  // rate changes with the batch anyway.
   if (!policy_ && !keeps_batch) {
     rate_cap_ =
         rate_cap_by_noise(config_, rate_cap_, believed_noise(latest_), static_cast<double>(latest_.consumed_samples));

@@ -1,6 +1,6 @@
-// The controller of a run observes every step, learns how long steps take, asks the policy at intervals, announces
-// switches and records their outcomes. Without a policy (adapt.policy "none") it moves the job only on a user's
-// command. It is a deterministic state machine without I/O. The run and `copus replay` give the same class the same
+// Controls a run: observes every step, learns how long steps take, asks the policy at intervals, announces switches and
+// records their outcomes. Without a policy (adapt.policy "none") the controller moves the job only on a user's command.
+// A controller is a deterministic state machine without I/O. The run and `copus replay` give the same class the same
 // sequence of inputs, and a resumed run restores its controller from its logs.
 #pragma once
 
@@ -38,14 +38,14 @@ struct Decision {
   std::string policy;
   Configuration current;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
-  // Learning rate and schedule phase of the latest step. Then the fraction of updates since the previous decision whose
+  // Learning rate and schedule phase of the latest step, and the fraction of updates since the previous decision whose
   // gradient was clipped (empty if there was no update).
   std::optional<double> learning_rate;
   std::optional<SchedulePhase> phase;
   std::optional<double> clipped_share;
   // Factors on the schedule's learning rate: in the current configuration from the next update on, and in the target
-  // (empty if there is none). Both are computed with the cap `rate_cap`, in samples. The cap is empty if the policy
-  // sets factors of its own.
+  // (empty if there is none). Both are computed with the cap `rate_cap`, in samples. `rate_cap` is empty if the policy
+  // sets its own factors.
   std::optional<double> rate_factor, target_rate_factor, rate_cap;
   Choice choice;
   bool moves = false;             // whether a switch was announced; false for a hold or mere advice
@@ -64,8 +64,9 @@ struct Reaction {
 
 class Controller {
  public:
-  // Steps between the announcement of a re-layout and its commit; meanwhile ranks prepare it and continue to train. A
-  // switch of batch or micro-batch alone commits at the boundary after the announcement has reached every rank.
+  // Steps between the announcement of a re-layout and its commit. During these steps ranks prepare the re-layout and
+  // continue to train. A switch of batch or micro-batch alone commits at the boundary after the announcement has
+  // reached every rank.
   static constexpr int64_t lead_steps = 2;
 
   // Largest fraction of the run between two decisions, whatever adapt.interval_samples is. phi is averaged over at most
@@ -81,24 +82,24 @@ class Controller {
   Controller(const AnyConfig& config, const Configuration& initial, const Knowledge& knowledge,
              const std::string& file = "", std::optional<double> rate_factor = std::nullopt);
 
-  // Returns whether the controller of such a run depends on the steps that it observes. It does if a policy decides or
-  // step times are predicted.
+  // Returns whether the controller of such a run depends on the steps that it observes. This is so if a policy decides
+  // or step times are predicted.
   static bool learns_from_steps(const AnyConfig& config);
 
   // Returns the state, from which a controller that was made with the same arguments can continue. In both controllers
   // the hash of inputs restarts here.
   std::vector<std::string> save_state();
-  // Restores a state that save_state returned. This controller must have been made with the same arguments as that one.
-  // Throws UserError if values are damaged, or the run's settings do not fit them.
+  // Restores a state that save_state returned. This controller must have been made with the same arguments as the saved
+  // controller. Throws UserError if values are damaged, or the run's settings do not fit them.
   void restore_state(const std::vector<std::string>& state);
 
-  // Call when the run resumes in a new process. Its first steps set up memory and caches, so they are not measured.
-  // Decisions are due at the same steps as without the interruption, so that the learning rate changes at the same
-  // steps.
+  // Call when the run resumes in a new process. The process' first steps set up memory and caches, so they are not
+  // measured. Decisions are due at the same steps as without the interruption, so that the learning rate changes at the
+  // same steps.
   void resumed();
   // Call after every step, before anything else that happens at its boundary.
   Reaction observe(const Observation& observation);
-  // Records the outcome of an intent. The controller does not choose a configuration again that was vetoed or rolled
+  // Records the outcome of an intent. The controller does not again choose a configuration that was vetoed or rolled
   // back. If memory was lacking, it also does not choose configurations that have never run and are predicted to need
   // at least as much memory. In a run that only advises, call this also for switches that another program made.
   void report(const SwitchReport& report);
@@ -107,8 +108,8 @@ class Controller {
   // under way is dropped; do not report it. The batch stays, so the controller keeps the measured step times and noise
   // scale, the factor on the learning rate, and a pin. Everything else restarts as after a re-layout.
   void ranks_changed(const RanksChanged& change);
-  // The calibration of the run by its own branches that is due, unless a switch is under way, the run is pinned, or
-  // there is no other batch to choose.
+  // The calibration of the run by its own branches, if one is due. None is due while a switch is under way, while the
+  // run is pinned, and if there is no other batch to choose.
   std::optional<CalibrationRequest> calibration_due() const;
   // Records such a calibration. Decisions follow the critical batches that were measured so far (BatchWorth).
   void calibrated(const RunCalibration& calibration);
@@ -127,7 +128,7 @@ class Controller {
   double rate_factor() const { return rate_factor_; }
   // The factor that [optimizer] gives in another configuration, at the cap of the latest decision.
   double rate_factor_in(const Configuration& configuration) const;
-  // Knowledge of step times; empty if they are not predicted.
+  // The known step times; empty if step times are not predicted.
   Knowledge knowledge() const { return learner_ ? learner_->knowledge() : Knowledge(); }
   // Predicts steps; empty if the cluster's speed is not described.
   const std::optional<StepTimeLearner>& step_times() const { return learner_; }
@@ -139,7 +140,7 @@ class Controller {
   }
   // Returns the expected seconds for which a re-layout to this strategy, on the same number of ranks, stops training.
   // This is the duration of its plan, corrected by the errors of earlier plans. If no state has to move, it is the
-  // median of earlier pauses in which none moved.
+  // median of earlier pauses in which no state moved.
   double pause_seconds(const ParallelStrategy& target);
 
  private:
@@ -169,7 +170,7 @@ class Controller {
   JobConfig config_;
   std::unique_ptr<Policy> policy_;  // null without a policy
   std::shared_ptr<JobModel> job_;
-  // Uncorrected predictions for the ranks in use, if a policy needs them; candidates_ has the corrected ones.
+  // Uncorrected predictions for the ranks in use, if a policy needs them. candidates_ has the corrected predictions.
   PerformanceTable table_;
   std::optional<Knowledge> regrouped_with_;  // what table_ was made with after ranks changed
   // Empty if step times are not predicted. Then there is no policy, or a schedule that needs no step times.

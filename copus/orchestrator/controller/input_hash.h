@@ -21,7 +21,7 @@ class InputHash {
 
   // Hash of everything so far.
   uint64_t value();
-  // Restarts the hash: its present value becomes the first input. So only this number has to be saved. Later hashes
+  // Restarts the hash. Its present value becomes the first input, so only this number has to be saved. Later hashes
   // differ from the hashes of a controller that does not restart.
   void restart_from(uint64_t value);
 

@@ -10,15 +10,15 @@
 
 namespace copus {
 
-// Chooses a configuration for at most `ranks` ranks (at least 1) that keeps the global batch of `current`. It may have
-// any layout that [adapt] allows, on any number of these ranks (search_space_of). It must be feasible and fit the
-// devices' memory, if that is described. The configuration with the fewest predicted seconds a step wins, corrected by
-// `knowledge`; ties go to the one on most ranks. `current` has no privilege, even if it fits the ranks exactly. If
-// `is_preferred` accepts some of these configurations, only they are considered. Empty if there is no such
-// configuration at all.
+// Chooses a configuration for at most `ranks` ranks (at least 1) that keeps the global batch of `current`. The result
+// may have any layout that [adapt] allows, on any number of these ranks (search_space_of). It must be feasible and fit
+// the devices' memory, if that is described. The configuration with the fewest predicted seconds per step wins,
+// corrected by `knowledge`; among equals, the one on most ranks wins. `current` has no privilege, even if it fits the
+// ranks exactly. If `is_preferred` accepts some of these configurations, only they are considered. Empty if there is no
+// such configuration at all.
 //
 // If the cluster's speed is not described, the configuration most similar to `current` wins, by these criteria in
-// order: the most ranks; the same tensor and pipeline parallelism; the same micro-batch; the fewest micro-batches a
+// order: the most ranks; the same tensor and pipeline parallelism; the same micro-batch; the fewest micro-batches per
 // rank; the fewest other options that differ; the first in the order of enumerate.
 std::optional<Configuration> configuration_for_ranks(
     const RunConfig& config, const Configuration& current, int64_t ranks, const Knowledge& knowledge,

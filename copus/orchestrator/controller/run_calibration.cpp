@@ -18,8 +18,8 @@ constexpr int64_t most_repetitions = 4;
 constexpr int64_t multiple = 8;
 // Updates of a branch in the larger batch, as in bench/efficiency/sandwich.md.
 constexpr int64_t updates = 24;
-// Rungs of the ladder, in eighths of the samples of a larger batch's branch. The highest is longer, so that noise does
-// not push a batch that is worth nearly as much as the run's off the ladder.
+// Lengths of the ladder's rungs, in eighths of the samples of a larger batch's branch. The highest rung is longer than
+// the branch. Noise therefore does not push a batch off the ladder that is nearly as efficient as the run's batch.
 constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
 

@@ -1,5 +1,6 @@
-// Calibration inside a run: up to three times a run trains short branches from its state, which show the critical batch
-// there. Rules for when that is due, which branches are trained and what they cost. Batches and lengths are in samples.
+// Decides on calibrations inside a run: up to three times a run trains short branches from its state, which measure the
+// critical batch there. The rules say when a calibration is due, which branches are trained and what they cost. Batches
+// and lengths are in samples.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ struct CalibrationRequest {
 // The batch of the branches that are compared with the run's own: 8 times as large.
 int64_t branch_batch_of(int64_t batch);
 
-// The branches, without losses: for each repetition a ladder in the run's batch, and branches in the larger batch at
-// the run's learning rate and at sqrt(8) times that.
+// Returns the branches, without losses. Each repetition has a ladder in the run's batch, and branches in the larger
+// batch at the run's learning rate and at sqrt(8) times this rate.
 std::vector<BranchOutcome> branches_of(const CalibrationRequest& request);
 
 // Number of samples on which the run could train in the time of all branches, evaluations included.
@@ -42,17 +43,18 @@ std::string describe(const RunCalibration& calibration);
 // The calibrations of a run so far.
 class RunCalibrations {
  public:
-  // Of a run with this configuration. It may calibrate itself if adapt.policy "copus" decides, unless the batch is held
-  // in the main phase (adapt.hold_in), noise_scale.calibration holds measured critical batches, or
-  // noise_scale.critical_updates bounds them.
+  // For a run with this configuration. The run may calibrate itself if adapt.policy "copus" decides, unless the batch
+  // is held in the main phase (adapt.hold_in), noise_scale.calibration holds measured critical batches, or
+  // noise_scale.critical_updates bounds the critical batch.
   explicit RunCalibrations(const JobConfig& config);
 
   // Whether the run may calibrate itself. If not, nothing is ever due.
   bool are_allowed() const { return are_allowed_; }
 
-  // The calibration that is due, if its forecast cost fits into adapt.explore_budget: the first at 1 % of the run, the
-  // next ones when four times as much of it is done, none in the second half, in warm-up or in decay, and none before
-  // the noise scale is known. `step_seconds`: expected, in `batch`, the run's current one.
+  // Returns the calibration that is due, if its forecast cost fits into adapt.explore_budget. The first is due at 1 %
+  // of the run, and each later one when the completed fraction is four times as large. None is due in the second half,
+  // in warm-up or decay, or before the noise scale is known. `step_seconds` are the expected seconds of a step in
+  // `batch`, the run's current batch.
   std::optional<CalibrationRequest> due(const Observation& latest, int64_t batch, double step_seconds) const;
   void add(const RunCalibration& calibration);
   // The critical batches that the calibrations have shown.

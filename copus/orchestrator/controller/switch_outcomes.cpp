@@ -15,12 +15,12 @@ namespace copus {
 
 namespace {
 
-// A trend is fitted to at most this many of the latest losses, since the loss does not fall along a straight line for
-// long.
+// A trend is fitted to at most this many of the latest losses, because the loss follows a straight line only for a
+// short time.
 constexpr size_t most_losses = 512;
 constexpr int64_t least_losses = 8;
-// This share of the steps after a switch is left out of the trend: the loss may jump when the batch changes, and
-// recover (Merrill et al. 2025, arXiv 2505.23971).
+// This share of the steps after a switch is left out of the trend, because the loss may jump when the batch changes,
+// and then recover (Merrill et al. 2025, arXiv 2505.23971).
 constexpr double bump_share = 0.25;
 // A median is taken of at most this many step times: no later step changes it much.
 constexpr size_t most_step_seconds = 4096;

@@ -20,11 +20,11 @@ struct Realised {
   Configuration from, to;
   double predicted_step_seconds = 0, realised_step_seconds = 0;
   double predicted_gain = 0;  // relative gain of Goodput at the decision; NaN if no noise scale was known
-  // Gain by the measured step seconds of both configurations, at the mean phi since the switch. NaN if phi was not
-  // measured.
+  // The gain that follows from the measured step seconds of both configurations, at the mean phi since the switch. NaN
+  // if phi was not measured.
   double realised_gain = 0;
-  // Decrease of the loss per second over the window after the switch, divided by the decrease over the window before
-  // it. Empty if either trend is not significant.
+  // The loss's decrease per second over the window after the switch, divided by its decrease per second over the window
+  // before the switch. Empty if either trend is not significant.
   std::optional<double> progress_ratio = {};
 };
 
@@ -62,8 +62,8 @@ class SwitchOutcomes {
   // Adds a step that was not skipped. `counts` is false in a warm-up.
   void observe(const Observation& observation, bool counts);
   void moved(const Promise& promise, int64_t consumed_samples, const Knowledge& knowledge);
-  // Records that the configuration has changed without a switch. The latest switch is concluded from the steps so far
-  // if they are enough; otherwise its outcome stays unknown.
+  // Records that the configuration has changed without a switch. If there are enough steps so far, they give the
+  // outcome of the latest switch; otherwise this outcome stays unknown.
   void interrupted(const Knowledge& knowledge);
   // Whether there is a complete outcome that was not taken yet.
   bool is_due() const;

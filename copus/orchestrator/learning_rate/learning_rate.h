@@ -1,4 +1,4 @@
-// The learning rate as a pure function of how far a run has come: a linear warm-up, then constant, cosine or
+// Computes the learning rate as a pure function of how far a run has come: a linear warm-up, then constant, cosine or
 // warm-up-stable-decay (wsd).
 #pragma once
 

@@ -1,5 +1,5 @@
-// How the learning rate of a run follows the batch and the critical batch: the rule, set by configuration and policy,
-// and the estimate of the noise scale from which the cap of the rate follows.
+// Determines how the learning rate of a run follows the batch and the critical batch: by a rule, which configuration
+// and policy set, and by the estimate of the noise scale, from which the cap of the rate follows.
 #pragma once
 
 #include <limits>
@@ -32,19 +32,19 @@ std::string describe(const NoiseBelief& noise);
 RateRule rate_rule_of(const JobConfig& config);
 
 // Returns the cap of the learning rate with which a run begins in this batch. The critical batch is still unknown, so
-// the cap is this batch (or the reference batch): the run gets the rate that the rule gives for it, and larger batches
-// get no larger rate.
+// the cap is this batch (or the reference batch, if it is larger). The run gets the rate that the rule gives for this
+// batch, and larger batches get no larger rate.
 double initial_rate_cap(const JobConfig& config, int64_t batch);
 
 // The factor on the learning rate with which a run begins in this batch.
 double initial_rate_factor(const JobConfig& config, int64_t batch);
 
 // Returns the cap that the critical batch implies after this many samples, for a run whose cap is `cap`. If only a
-// lower bound of phi is known, phi may raise the cap but never lowers it. The bound by noise_scale.critical_updates
-// applies in any case.
+// lower bound of phi is known, phi may raise the cap but never lowers it. noise_scale.critical_updates bounds the cap
+// in any case.
 double rate_cap_by_noise(const JobConfig& config, double cap, const NoiseBelief& noise, double consumed_samples);
 
-// The cap to use from a decision on: it moves towards that of rate_cap_by_noise, as far as cap_towards allows.
+// The cap to use from a decision on. It moves towards the cap of rate_cap_by_noise, as far as cap_towards allows.
 double follow_critical_batch(const JobConfig& config, int64_t batch, double cap, const NoiseBelief& noise,
                              double consumed_samples);
 

@@ -19,9 +19,9 @@ class AdaptContract {
  public:
   explicit AdaptContract(const JobConfig& config) : adapt_(config.adapt), counts_samples_(spares_tokens(config)) {}
 
-  // Records a step and the configuration in which it ran. Every re-layout counts, also one that a user commanded. If
-  // the number of ranks or the speed of steps changes, the count of re-layouts restarts at 0, since another layout may
-  // now be best.
+  // Records a step and the configuration in which it ran. Every re-layout is counted, even if a user commanded it. If
+  // the number of ranks or the speed of steps changes, the count of re-layouts restarts at 0, because another layout
+  // may now be best.
   void observe(const Observation& step, const Configuration& configuration);
 
   // The number of re-layouts that are still allowed; negative if users have made more.
@@ -40,8 +40,8 @@ class AdaptContract {
   // standard deviations. Empty otherwise, and always empty for a run that only advises.
   std::optional<Breach> breach() const;
   std::string describe(const Breach& breach) const;
-  // Forbids this batch and larger ones, because the loss was too high there. They are allowed again when the run has
-  // consumed twice as many samples. Under the published laws the critical batch is then 1.4 times as large
+  // Forbids this batch and larger batches, because the loss was too high in this batch. They are allowed again when the
+  // run has consumed twice as many samples. Under the published laws the critical batch is then 1.4 times as large
   // (docs/decisions/statistics.md).
   void forbid(int64_t batch, int64_t consumed_samples);
   // Explains why a batch is forbidden after this many samples; empty if it is allowed.

@@ -16,8 +16,8 @@ namespace copus {
 
 namespace {
 
-// Number of pieces of a run. The critical batch counts as constant within each piece; the first pieces are the
-// shortest.
+// Number of intervals into which a run is divided. The critical batch is assumed to be constant within an interval. The
+// first intervals are the shortest.
 constexpr int64_t pieces_of_a_run = 64;
 
 // The fastest candidate of each batch.
@@ -32,9 +32,9 @@ FastestByBatch fastest_by_batch(const std::vector<Candidate>& candidates) {
   return fastest;
 }
 
-// Returns the time that a run saves under one law if it uses the best batch in each piece, as a fraction of its time in
-// the first batch. If adapt.objective is to spare tokens, the run uses no batch with a statistical efficiency below
-// adapt.least_efficiency times the first batch's.
+// Returns the time that a run saves under one law if it uses the best batch in each interval, as a fraction of the time
+// that the run needs in the first batch. If adapt.objective is to spare tokens, the run uses no batch with a
+// statistical efficiency below adapt.least_efficiency times that of the first batch.
 double batch_saving(const JobConfig& config, const FastestByBatch& fastest, int64_t first_batch,
                     const TokensLeft& tokens, const EfficiencyLaw& law) {
   const auto tokens_of = [&](int64_t batch) { return static_cast<double>(batch * config.train.sequence_length); };

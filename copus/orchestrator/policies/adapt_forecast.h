@@ -21,12 +21,12 @@ struct TokensLeft {
 // Savings and cost are shares of the seconds that the rest of the run takes if it stays in its first configuration.
 struct AdaptForecast {
   Candidate fastest;  // at the batch in which the run begins
-  // The predicted saving of `fastest`, with its 80 % interval from the errors of both predictions. The interval counts
-  // the errors as independent, although they have causes in common, so it is too wide. It does not correct for the fact
+  // The predicted saving of `fastest`, with its 80 % interval from the errors of both predictions. The interval treats
+  // the errors as independent, although they have common causes, so it is too wide. It does not correct for the fact
   // that the best of many predictions is too good on average.
   double layout_saving_low = 0, layout_saving = 0, layout_saving_high = 0;
-  // The 10, 50 and 90 % quantiles, over the laws, of the further saving to the same progress if the run always used the
-  // best batch in its fastest layout. No policy saves more.
+  // The further saving if the run always used the best batch in its fastest layout, at the same progress. No policy
+  // saves more. The three values are the 10, 50 and 90 % quantiles over the laws.
   double batch_saving_low = 0, batch_saving = 0, batch_saving_high = 0;
   int64_t relayouts = 0;  // at most, by adapt.most_relayouts and the number of layouts
   double cost = 0;        // of these re-layouts, if every second one undoes a failed trial
@@ -45,7 +45,7 @@ AdaptForecast forecast_adapting(const JobConfig& config, std::vector<Candidate> 
                                 const std::function<double(const ParallelStrategy&)>& pause_seconds,
                                 const std::vector<EfficiencyLaw>& laws);
 
-// Describes the forecast in lines for the user; the last line says whether adapting is worth it.
+// Describes the forecast in lines for the user; the last line says whether adapting saves more than it costs.
 std::vector<std::string> describe(const AdaptForecast& forecast);
 
 }  // namespace copus

@@ -1,4 +1,5 @@
-// The Goodput of every candidate over the interval of the noise scale. Copus decides by it, and every decision logs it.
+// Computes the Goodput of every candidate over the interval of the noise scale. Copus decides by this ranking, and
+// every decision logs it.
 #pragma once
 
 #include <optional>
@@ -29,8 +30,8 @@ class GoodputRanking {
     double at_value = 0, at_low = 0, at_high = 0;
   };
 
-  // Ranks candidates by Goodput_alpha with adapt.alpha. record/batch_worth.h defines B_c. Each batch has its learning
-  // rate at situation.rate_cap.
+  // Ranks candidates by Goodput_alpha with adapt.alpha. record/batch_worth.h defines B_c. For each batch, the learning
+  // rate is the rate at situation.rate_cap.
   GoodputRanking(const JobConfig& config, const NoiseBelief& noise, const Situation& situation);
 
   // The candidate of the configuration that the run is in.

@@ -16,7 +16,8 @@ constexpr size_t most_bins = 256, least_bins = 16;
 constexpr int64_t least_steps_before = 64, least_steps_since = 32;
 constexpr double bump_share = 0.25;
 // The forecast uses the losses from first_share times `place_then` on, where `place_then` is the place (seconds or
-// samples) of the last loss before the forecast. It is valid until the run reaches last_share times `place_then`.
+// samples) of the last loss before the forecast. The forecast is valid until the run reaches last_share times
+// `place_then`.
 constexpr double first_share = 0.5, last_share = 1.25;
 // From flatter than any published law to the steep beginnings of small models.
 constexpr std::array exponents = {0.02, 0.1, 0.2, 0.28, 0.4, 0.5, 0.65, 0.8, 1.0, 1.2};
@@ -91,7 +92,7 @@ std::optional<LossSentinel::Excess> LossSentinel::excess() const {
 }
 
 // Each bin is weighted by its number of steps, because the losses of single steps have equal variances. Places are
-// divided by the last one, to limit rounding errors.
+// divided by the last place, to limit rounding errors.
 LossSentinel::LineExcess LossSentinel::excess_over_line(const std::vector<Bin>& before, const std::vector<Bin>& since,
                                                         double exponent) {
   const double place_then = before.back().place;

@@ -1,11 +1,11 @@
-// Values a move in seconds: its expected saving minus its cost, with the option to go back if the target turns out to
-// be worse.
+// Values a move in seconds: its expected saving minus its cost. The run may go back if the target turns out to be
+// worse, and the value includes this option.
 #pragma once
 
 namespace copus {
 
-// Number of steps of a failed trial of a layout: three steps after the switch, then the step in which the decision is
-// made, then the steps before the move back takes effect.
+// Number of steps of a failed trial of a layout: three steps after the switch, the step in which the decision is made,
+// and the steps before the move back takes effect.
 inline constexpr double steps_of_a_trial = 6;
 
 // A move as predicted.
@@ -20,8 +20,8 @@ struct MoveProspect {
 };
 
 // Returns the seconds that the move is expected to save within the next `horizon_seconds`; negative if it costs time.
-// After the trial the run stays in the faster configuration. So a target that is probably a little worse may be worth a
-// try, and one that is probably a little better may not be worth the pause.
+// After the trial the run stays in the faster configuration. A trial may therefore save time even if the target is
+// probably a little worse. And a target that is probably a little better may not save as much time as the pause takes.
 //
 // With the ratio r = exp(-x) of times, x ~ N(gain, deviation^2), s = E max(0, 1 - r) and l = E max(0, r - 1):
 //   (horizon - pause) s - trial l - pause (1 + P(x < 0)) - price

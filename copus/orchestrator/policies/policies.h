@@ -1,5 +1,5 @@
-// The policies and their common parts. policy_goodput.cpp is the policy of Copus, policy_script.cpp repeats a run, and
-// baselines/ contains the policies with which Copus is compared. make_policy makes any of them.
+// Declares the policies and their common parts. policy_goodput.cpp is the policy of Copus, policy_script.cpp repeats a
+// run, and baselines/ contains the policies with which Copus is compared. make_policy makes any of them.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ using NoiseTrace = std::vector<std::pair<double, double>>;
 // Parses a trace. Throws UserError naming the line. Exposed for the tests of its messages.
 NoiseTrace parse_noise_trace(std::string_view text, const std::string& source);
 
-// Makes the policy of Copus; with `truth` the oracle.
+// Makes the policy of Copus, or the oracle if `truth` gives the true noise scale.
 std::unique_ptr<Policy> make_goodput_policy(const JobConfig& config, std::optional<NoiseTrace> truth);
 // Makes the policy that config.adapt.policy names, one that sets the batch by measurements or never moves.
 std::unique_ptr<Policy> make_batch_policy(const JobConfig& config);
@@ -33,8 +33,8 @@ std::unique_ptr<Policy> make_script_policy(const JobConfig& config, std::string_
 using CandidateFilter = std::function<bool(const Candidate&)>;
 CandidateFilter layout_is(const ParallelStrategy& strategy);
 
-// Base class of policies that Copus is compared with and that do not decide by Goodput. For the log, it adds the
-// ranking by Goodput to their decisions.
+// Base class of policies with which Copus is compared and that do not decide by Goodput. For the log, this class adds
+// the ranking by Goodput to their decisions.
 class BaselinePolicy : public Policy {
  public:
   explicit BaselinePolicy(JobConfig config) : config_(std::move(config)) {}
@@ -66,8 +66,8 @@ class BaselinePolicy : public Policy {
 // Finds the candidate in this configuration; null if there is none.
 const Candidate* find_candidate(const std::vector<Candidate>& candidates, const Configuration& configuration);
 
-// Returns the fastest candidate among those that `allowed` accepts and whose batch is nearest to `batch` by ratio; null
-// if `allowed` accepts none. If two batches are equally near, the smaller one is taken.
+// Returns the fastest of the accepted candidates whose batch is nearest to `batch` by ratio; null if `allowed` accepts
+// none. If two batches are equally near, the smaller batch is taken.
 const Candidate* fastest_near(const Situation& situation, double batch, const CandidateFilter& allowed);
 
 }  // namespace copus

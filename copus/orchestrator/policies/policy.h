@@ -1,5 +1,5 @@
 // The interface of policies, which Copus and its baselines share. A policy chooses, from the observations alone, which
-// configuration a run should be in, and gives the reason. It does not know how a job moves there.
+// configuration a run should be in, and gives the reason. How a job moves there is not its concern.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct Situation {
   double seconds_since_switch = 0;
   double rate_cap = 0;       // the B_c that the learning rate uses from this decision on
   bool holds_batch = false;  // whether the batch must not change in this phase of the learning rate's schedule
-  // Expected pause of a re-layout to this strategy (Controller::pause_seconds). A call may take milliseconds, so make
-  // few.
+  // Expected pause of a re-layout to this strategy (Controller::pause_seconds). A call may take milliseconds, so
+  // policies make few calls.
   std::function<double(const ParallelStrategy&)> pause_seconds = {};
 };
 
@@ -63,8 +63,8 @@ struct Choice {
   std::string reason;                   // reason to move or hold, in words: "Goodput +23 %, ..."
   double predicted_gain = 0;            // Goodput of the target, or to hold of the best candidate, / current - 1
   std::vector<RankedCandidate> best;    // at most five, best first
-  // Factors on the schedule's learning rate, if the policy sets its own, which no cap limits: in the current
-  // configuration from the next update on, and in the target. Empty: the run uses the factors of [optimizer], at the
+  // Factors on the schedule's learning rate, if the policy sets its own: in the current configuration from the next
+  // update on, and in the target. No cap limits these factors. Empty: the run uses the factors of [optimizer], at the
   // situation's cap (rate_factor).
   std::optional<double> rate_factor, target_rate_factor;
   // Step boundary of the switch, set by a script that repeats a run. Empty: as soon as possible.

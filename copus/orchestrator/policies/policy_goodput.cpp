@@ -1,5 +1,5 @@
-// The policy of Copus: of all configurations, it moves to the one whose expected saving of time, less the cost of the
-// move, is largest. The oracle is the same policy with the true noise scale.
+// The policy of Copus. It moves the run to the configuration with the largest expected saving of time, less the cost of
+// the move. The oracle is the same policy with the true noise scale.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -25,27 +25,27 @@ namespace {
 // a layout that stalls.
 constexpr int64_t least_steps = 3;
 
-// A decision forecasts the pauses of at most this many strategies that were never measured, because planning one takes
-// milliseconds with hundreds of ranks.
+// A decision forecasts the pauses of at most this many strategies that were never measured, because planning one pause
+// takes milliseconds with hundreds of ranks.
 constexpr size_t most_forecasts = 4;
 
 // The cost of a change of the batch for the optimizer, in steps. For about 1 / (1 - beta2) = 20 steps the second
 // moments still belong to the old batch. How much loss this costs has not been measured. The rule was chosen in
-// simulated runs, in which it costs no loss; there, values of 0, 2 and 8 steps changed the time by at most 0.3 %.
+// simulated runs, in which a change costs no loss. There, values of 0, 2 and 8 steps changed the time by at most 0.3 %.
 constexpr double steps_of_a_batch_change = 2;
 
 // The fraction of the remaining time that all remaining re-layouts together have to save, each an equal part.
-// adapt.most_relayouts makes re-layouts scarce: one that is spent on a small gain early in a run is missing later. With
-// this price a large gain is taken at once, and a small gain only after it has lasted for some time. The value was
-// tuned on the chosen group of simulated runs, in which 0.002 to 0.005 do equally well
+// adapt.most_relayouts makes re-layouts scarce: a re-layout that is spent on a small gain early in a run is missing
+// later. With this price a large gain is taken at once, and a small gain only after it has lasted for some time. The
+// value was tuned on the chosen group of simulated runs, in which 0.002 to 0.005 do equally well
 // (docs/decisions/orchestrator.md).
 constexpr double share_to_save_by_relayouts = 0.003;
 
 // Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. phi
 // depends on the learning rate, and the learning rate on the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray
-// et al. 2024, arXiv 2411.00999, disagree on the sign). So each of two batches may forever look better from the other
-// one, by more than any threshold. The price rises with every turn that follows soon after another, and falls with the
-// time since. So a candidate with a larger gain waits less, and no turn is ruled out for good.
+// et al. 2024, arXiv 2411.00999, disagree on the sign). In each of two batches, the other batch may therefore always
+// look better, by more than any threshold. The price rises with every turn that follows soon after another turn, and
+// falls with the time since. So a candidate with a larger gain waits less, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
 constexpr double soon = 8;             // a turn within this many times patience() follows soon
 
@@ -127,10 +127,10 @@ class GoodputPolicy : public Policy {
   };
 
   // Finds the candidate with the largest expected saving; none if it is best to stay. Candidates are considered in
-  // descending order of their saving without a pause (ties in their own order), until no later one can save more. A
-  // heap orders thousands of candidates by a cheap bound, and only those that reach its top get the exact saving.
-  // Forecasting a pause takes milliseconds, so among strategies that were never measured only the most promising ones
-  // get a forecast.
+  // descending order of their saving without a pause (ties in their own order), until no later candidate can save more.
+  // A heap orders thousands of candidates by a cheap bound, and the exact saving is computed only for candidates that
+  // reach its top. Forecasting a pause takes milliseconds, so among strategies that were never measured only the most
+  // promising ones get a forecast.
   Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
     if (dwell_of_any(situation)) return {};
     std::vector<Saving> without_pause;
@@ -179,9 +179,9 @@ class GoodputPolicy : public Policy {
     if (seconds > most.seconds) most = {seconds, &candidate, true};
   }
 
-  // Returns an upper bound on seconds_saved without a pause. Computing it costs only a square root. It uses log(1 +
-  // gain) <= gain, 1 - exp(-x) <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any distribution.
-  // The factor allows for rounding.
+  // Returns an upper bound on seconds_saved without a pause. Computing the bound costs only a square root. It uses
+  // log(1 + gain) <= gain, 1 - exp(-x) <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any
+  // distribution. The factor allows for rounding.
   double most_seconds_saved(const Candidate& candidate, const GoodputRanking& ranking,
                             const Situation& situation) const {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
@@ -222,9 +222,9 @@ class GoodputPolicy : public Policy {
     return candidate.configuration.strategy != situation.current.strategy;
   }
 
-  // Returns the seconds within which a move must pay: the smaller of the remaining and the elapsed time of the run. The
-  // noise scale changes with the progress, so the candidate that is best now has been best for at most the elapsed
-  // time.
+  // Returns the seconds within which a move must save more than it costs: the smaller of the remaining and the elapsed
+  // time of the run. The noise scale changes with the progress, so the candidate that is best now has been best for at
+  // most the elapsed time.
   static double horizon(const Situation& situation) {
     return std::max(0.0, std::min(situation.latest.seconds_left, situation.latest.elapsed_seconds));
   }
@@ -233,8 +233,8 @@ class GoodputPolicy : public Policy {
     return is_relayout(candidate, situation) ? situation.pause_seconds(candidate.configuration.strategy) : 0;
   }
 
-  // Whether a candidate has another strategy or micro-batch than the current configuration, and so a speed of its own.
-  // That speed is known if it was measured in any batch.
+  // Whether a candidate has another strategy or micro-batch than the current configuration, and therefore a speed of
+  // its own. That speed is known if it was measured in any batch.
   static bool has_own_speed(const Candidate& candidate, const Situation& situation) {
     return is_relayout(candidate, situation) || candidate.configuration.micro_batch != situation.current.micro_batch;
   }
@@ -245,8 +245,8 @@ class GoodputPolicy : public Policy {
   }
 
   // Returns the logarithm of the gain at the least favourable phi of its interval; gains are monotonic in phi. A trial
-  // does not show whether a batch is better, so uncertainty about phi counts against a move. If both speeds were
-  // measured, a difference within their errors counts as none.
+  // does not show whether a batch is better, so uncertainty about phi lowers the gain of a move. If both speeds were
+  // measured, a difference within their errors is no gain.
   static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
     const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));
@@ -273,8 +273,8 @@ class GoodputPolicy : public Policy {
     return of_relayouts + (turns_back(candidate, situation) ? of_batch * price_factor_of_turning(situation) : of_batch);
   }
 
-  // Returns the seconds that a move has to save to pay for the re-layouts that it may use up. 0 if the length of the
-  // run is unknown, as in logs that do not contain it.
+  // Returns the seconds that a move has to save, as the price of the re-layouts that it may use up. 0 if the length of
+  // the run is unknown, as in logs that do not contain it.
   double price_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     const int64_t relayouts = relayouts_to(candidate, situation);
     if (relayouts == 0 || !std::isfinite(situation.latest.seconds_left)) return 0;
@@ -363,7 +363,8 @@ class GoodputPolicy : public Policy {
     return std::nullopt;
   }
 
-  // Explains why the run does not move to the candidate: it must not, or that does not pay. Empty if it would move.
+  // Explains why the run does not move to the candidate: the move is forbidden, or it saves no time. Empty if it would
+  // move.
   std::optional<std::string> objection(const Candidate& candidate, const GoodputRanking& ranking,
                                        const NoiseBelief& noise, const Situation& situation) const {
     if (const std::optional<std::string> why = prohibition(candidate, ranking, noise, situation)) return why;
@@ -374,7 +375,7 @@ class GoodputPolicy : public Policy {
                   format_duration(horizon(situation)), what_it_costs(candidate, situation));
   }
 
-  // Explains how long a trial of this layout still has to wait; empty if it need not. A trial waits for
+  // Explains how long a trial of this layout still has to wait; empty if the trial need not wait. A trial waits for
   // adapt.dwell_pauses times its pause. So pauses take a small fraction of the time, even if each trial is followed by
   // a move back. A move back does not wait.
   std::optional<std::string> dwell_of_a_try(const Candidate& candidate, const Situation& situation,
@@ -392,9 +393,9 @@ class GoodputPolicy : public Policy {
     return concat(steps, " of ", least_steps, " steps since the last switch");
   }
 
-  // Explains why this move has to wait after earlier switches; empty if it need not. A change of the batch waits until
-  // the noise scale has been measured in the current batch, but at most for the window of the noise scale's averages.
-  // This window is a fraction of the samples so far, and therefore of the run.
+  // Explains why this move has to wait after earlier switches; empty if the move need not wait. A change of the batch
+  // waits until the noise scale has been measured in the current batch, but at most for the window of the noise scale's
+  // averages. This window is a fraction of the samples so far, and therefore of the run.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (std::optional<std::string> why = dwell_of_any(situation)) return why;
@@ -421,8 +422,8 @@ class GoodputPolicy : public Policy {
   }
 
   // Returns the fastest candidate with the batch that the run had before the breach of the contract. Candidates in the
-  // current layout are preferred; if none has this batch, any layout that the remaining re-layouts allow is possible.
-  // Null if there is no such candidate or the batch must not change.
+  // current layout are preferred; if none of them has this batch, any layout that the remaining re-layouts allow is
+  // possible. Null if there is no such candidate or the batch must not change.
   const Candidate* way_back(const AdaptContract::Breach& breach, const Situation& situation) const {
     if (situation.holds_batch) return nullptr;
     const auto fastest = [&](const CandidateFilter& allowed) {
@@ -434,9 +435,9 @@ class GoodputPolicy : public Policy {
     return fastest([&](const Candidate& candidate) { return !is_ruled_out(candidate, situation); });
   }
 
-  // Returns the candidate with the highest Goodput in this layout whose batch wastes no tokens, if the current batch
-  // does. A batch wastes tokens after the noise scale has fallen, or if a user forced a large batch. Null if the
-  // current batch wastes none, or if the switch has to wait.
+  // If the current batch wastes tokens, returns the candidate in this layout with the highest Goodput whose batch
+  // wastes none. A batch wastes tokens after the noise scale has fallen, or if a user forced a large batch. Null if the
+  // current batch wastes no tokens, or if the switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
     if (!waste(ranking.current(), ranking)) return nullptr;
     const Candidate* best = nullptr;

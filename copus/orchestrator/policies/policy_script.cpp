@@ -131,9 +131,9 @@ class LoggedScript {
 
 // Parses a script. Its lines are {"after_step": N, "configuration": "d=2,t=1,p=2,B=32,b=4", "rate_factor": x}, in
 // ascending order of after_step; rate_factor is optional. A run's decisions.jsonl, whose lines have a field "event", is
-// a script too: the script takes the switches that moved (the configuration may be called "to") and the changes of the
-// learning rate's factor. Empty lines are ignored. `source` names the file in messages. Throws UserError that names the
-// line.
+// a script too. The script then has the switches that moved (the configuration may be called "to") and the changes of
+// the learning rate's factor. Empty lines are ignored. `source` names the file in messages. Throws UserError that names
+// the line.
 Script parse_script(std::string_view text, const std::string& source) {
   Script script;
   LoggedScript log;
@@ -155,8 +155,8 @@ Script parse_script(std::string_view text, const std::string& source) {
   return script;
 }
 
-// Distance of a candidate from the configuration in the script. Differences count in this order: parallel degrees,
-// other options of the strategy, batch, micro-batch.
+// Distance of a candidate from the configuration in the script. Differences are compared in this order: parallel
+// degrees, other options of the strategy, batch, micro-batch.
 std::array<double, 4> distance(const Configuration& a, const Configuration& b) {
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(std::log(static_cast<double>(x) / static_cast<double>(y)));
@@ -219,8 +219,8 @@ class ScriptPolicy : public Policy {
     }
   }
 
-  // Returns the step after which to announce a switch: the latest one from which the ranks can still be ready, but at
-  // least 1. A late announcement lets decisions follow the script's changes of the learning rate until then. Until the
+  // Returns the step after which to announce a switch: the latest step from which the ranks can still be ready, but at
+  // least 1. Until a late announcement, decisions can still follow the script's changes of the learning rate. Until the
   // next decision it is unknown whether the previous switch has moved the run, so the time must suffice in either case.
   int64_t announced_after(const ScriptedSwitch& entry) const {
     const ParallelStrategy& strategy = entry.configuration.strategy;

@@ -1,5 +1,5 @@
-// Detects that the steps of one configuration have become slower or faster since the run entered it, because a node or
-// the network has.
+// Detects that the steps of one configuration have become slower or faster since the run entered it, because the speed
+// of a node or of the network has changed.
 #pragma once
 
 #include <cmath>

@@ -37,7 +37,7 @@ Configuration starting_configuration(const RunConfig& config) {
       policy == PolicyKind::static_best || policy == PolicyKind::cbs_pessimistic || is_optimistic;
   if (!has_its_layout || config.adapt.advise) return described;
 
-  // If the table lacks the described configuration, it counts as infinitely slow: it may not be possible on the
+  // If the table lacks the described configuration, it is treated as infinitely slow: it may not be possible on the
   // cluster.
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const std::vector<Candidate> candidates = candidates_of(

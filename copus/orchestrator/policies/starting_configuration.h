@@ -1,5 +1,5 @@
-// The configuration in which a new run begins. It is the configuration that the user describes, except for policies
-// that choose a layout before the run.
+// Returns the configuration in which a new run begins. This is the configuration that the user describes, except for
+// policies that choose a layout before the run.
 #pragma once
 
 #include "copus/config/run_config.h"

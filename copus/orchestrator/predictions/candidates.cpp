@@ -37,7 +37,7 @@ struct BatchRange {
   int64_t reference, smallest, largest;
 };
 
-// Adds the job's own batch and, for the policy "steps", those of its schedule.
+// Adds the job's own batch and, for the policy "steps", the batches of its schedule.
 std::vector<int64_t> with_certain_batches(std::vector<int64_t> batches, const JobConfig& job) {
   batches = chosen(batches, job.train.global_batch);
   if (job.adapt.policy != PolicyKind::steps) return batches;
@@ -82,8 +82,8 @@ SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> rank
   space.zero_stages = chosen(adapt.zero_stages, own.strategy.zero_stage);
   if (adapt.zero_stages.empty()) space.reshard_after_forward = {own.strategy.reshard_after_forward};
   space.zero_replicas = {own.strategy.zero_replicas};
-  // Tensor parallelism across nodes costs two all-reduces a layer over the network, so it is rarely worth considering.
-  // The degree of the run's own configuration stays possible.
+  // Tensor parallelism across nodes costs two all-reduces a layer over the network, so it is rarely fast enough to be
+  // considered. The degree of the run's own configuration stays possible.
   space.max_tensor_parallel = adapt.max_tensor_parallel > 0
                                   ? adapt.max_tensor_parallel
                                   : std::max(config.cluster.description.ranks_per_node, own.strategy.tensor_parallel);

@@ -35,8 +35,8 @@ std::unique_ptr<StepTimeModel> step_time_model(const RunConfig& config) {
                                          training_system_of(config));
 }
 
-// The model of a job that Copus trains. Each part is made on first use, because the description of a cluster may not
-// suffice for all of them.
+// The model of a job that Copus trains. Each part is made on first use, because the cluster's description may suffice
+// for some parts only.
 class OwnJob : public JobModel {
  public:
   explicit OwnJob(RunConfig config) : config_(std::move(config)) {}
@@ -94,8 +94,8 @@ class OwnJob : public JobModel {
   std::optional<RelayoutForecast> moves_;
 };
 
-// The model of a job that another program trains. Its layout and micro-batch are fixed and fit into memory, so only its
-// batch can be chosen. The job need not report its loss.
+// The model of a job that another program trains. The job's layout and micro-batch are fixed and fit into memory, so
+// only its batch can be chosen. The job need not report its loss.
 class AdvisedJobModel : public JobModel {
  public:
   AdvisedJobModel(AdvisedConfig config, AccumulationTime time) : config_(std::move(config)), time_(time) {}
@@ -146,7 +146,7 @@ class AdvisedJobModel : public JobModel {
 
  private:
   // A step of one micro-batch shows the noise scale only if the adviser observes the gradients' reduction. A user who
-  // lists such a batch, or begins in one, is assumed to know that.
+  // lists or begins in a batch with such steps is assumed to know this.
   bool may_be_blind(const Configuration& configuration, const Configuration& own) const {
     return configuration.num_microbatches() == 1 && own.num_microbatches() > 1 && config_.adapt.global_batches.empty();
   }

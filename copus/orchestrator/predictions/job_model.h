@@ -1,5 +1,6 @@
-// Predictions about a job in any of its configurations. For a job that Copus trains, they come from the description of
-// model and cluster. For a job that another program trains, only the measured times of its steps are known.
+// Predicts properties of a job in any of its configurations. For a job that Copus trains, predictions come from the
+// description of model and cluster. For a job that another program trains, only the measured times of its steps are
+// known.
 #pragma once
 
 #include <cstdint>

@@ -60,8 +60,8 @@ StepTimeLearner::StepTimeLearner(std::shared_ptr<JobModel> job, const Configurat
       expected_(expected_at_first_) {}
 
 // Learns at once from each of the first steps, which add the most information. Later it waits for a whole measurement.
-// Learning takes longer the more cells are known: with hundreds of cells, learning from every step would slow down
-// short steps.
+// Learning takes longer the more configurations are known: with hundreds of them, learning from every step would slow
+// down short steps.
 void StepTimeLearner::add(double step_seconds) {
   if (++steps_ <= warm_up_steps) return;
   window_.push_back(step_seconds);

@@ -26,7 +26,7 @@ Processor processor_of(const RunConfig& config);
 TrainingSystem training_system_of(const RunConfig& config);
 
 // The training system of the processes that really train. On a modelled clock this is not the system of the modelled
-// job. An automatic precision counts as fp32.
+// job. An automatic precision is treated as fp32.
 TrainingSystem executed_system_of(const RunConfig& config);
 
 // Predicts the memory of the predicted job (predicted_job).
@@ -35,34 +35,35 @@ MemoryModel memory_model_of(const RunConfig& config);
 class StepTimeLearner {
  public:
   // Number of steps that are not measured. The first steps of a process set up memory, caches and communication, and
-  // the first ones of a configuration set up what is new in it.
+  // the first steps in a configuration set up whatever is new in it.
   static constexpr int64_t warm_up_steps = 2;
   // Number of steps that make one measurement, which is used from its first step on.
   static constexpr int64_t steps_per_measurement = 10;
 
-  // Begins in configuration `initial` of a run whose cluster's speed is described, with the knowledge `known`.
+  // Begins in configuration `initial` of a run whose cluster's speed is described, with the measured step times
+  // `known`.
   StepTimeLearner(const RunConfig& config, const Configuration& initial, const Knowledge& known);
   // Begins with a job model that others use as well.
   StepTimeLearner(std::shared_ptr<JobModel> job, const Configuration& initial, const Knowledge& known);
 
-  // Expected seconds of the next step on the run's clock. At first every step corrects them, later every whole
-  // measurement.
+  // Expected seconds of the next step on the run's clock. At first every step corrects this expectation, later every
+  // whole measurement does.
   const Corrected& expected() const { return expected_; }
   // Predicts a step in any configuration that infeasible_reason allows, without corrections.
   StepTimeParts predict(const Configuration& configuration) const { return job_->predict_step(configuration); }
 
   // Adds the seconds of a step.
   void add(double step_seconds);
-  // Let the next steps count as warm-up, because the run has changed its configuration or resumed in a new process.
+  // Make the next steps warm-up steps, because the run has changed its configuration or resumed in a new process.
   void change_configuration(const Configuration& configuration);
   void resumed();
 
   void visit_state(StateValues& values);
 
-  // Knowledge after all steps so far.
+  // What the learner knows after all steps so far.
   Knowledge knowledge() const { return knowledge(open_steps()); }
-  // Number of steps that no whole measurement contains yet. Then the knowledge that results from the first `open_steps`
-  // of them.
+  // open_steps(): the number of steps since the last complete measurement. knowledge(): what the learner would know if
+  // the measurement ended after the first `open_steps` of these steps.
   int64_t open_steps() const { return std::ssize(window_); }
   Knowledge knowledge(int64_t open_steps) const;
   // Number of steps of this process and configuration that were measured.
@@ -72,7 +73,7 @@ class StepTimeLearner {
   int64_t revision() const { return revision_; }
 
   // Texts for the user: the step time that is expected now, and the error of the first expectation in the current
-  // configuration (empty before one of its steps was measured).
+  // configuration (empty before a step in this configuration was measured).
   std::string introduction() const;
   std::optional<std::string> conclusion() const;
 

@@ -1,5 +1,5 @@
-// The results of an experiment for each arm: the times to held-out losses, and the losses at the end, compared seed by
-// seed with the reference. This file knows the outcomes of runs, not how they were produced.
+// Computes the results of an experiment for each arm: the times to held-out losses, and the losses at the end, compared
+// seed by seed with the reference. The inputs are the outcomes of runs, however these were produced.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct RunOutcome {
 // Reads the outcome of a finished run from its log and summary. Throws UserError if these are damaged.
 RunOutcome read_outcome(const std::filesystem::path& run_directory, const std::string& arm, int64_t seed);
 
-// The result of one arm by one measure: the time to a target, or the loss at the end. If any run lacks the measure,
-// `refusal` names it and no mean is given, because a mean over the other runs would cover only the lucky ones.
+// The result of one arm by one measure: the time to a target, or the loss at the end. If a run lacks the measure,
+// `refusal` names the run and no mean is given, because a mean over the other runs would cover only the lucky runs.
 struct ArmMeasure {
   std::optional<double> target;                        // empty: the loss at the end
   std::string refusal;                                 // empty: it is reported
@@ -63,9 +63,9 @@ struct Comparison {
 };
 
 // Chooses the arm of a group that is fastest on the screening seeds, whose outcomes must all be given. The fastest arm
-// has the smallest mean of log seconds to the lowest target that any arm reached with every seed; the first of equals
-// wins. Targets that some run reached before its first evaluation are skipped, because it is unknown which arm was
-// faster. If no target remains, chooses the arm with the smallest mean loss at the end.
+// has the smallest mean of log seconds to the lowest target that any arm reached with every seed; among equals, the
+// first arm wins. Targets that some run reached before its first evaluation are skipped, because it is unknown which
+// arm was faster. If no target remains, chooses the arm with the smallest mean loss at the end.
 GroupChoice choose_arm(const Experiment& experiment, const std::string& group, const std::vector<RunOutcome>& outcomes);
 
 // Compares the contenders. `outcomes` holds all screening runs, and all runs of the arms to compare.

@@ -13,18 +13,18 @@ namespace copus {
 // cannot be written.
 void write_html_report(const std::filesystem::path& run_dir);
 
-// The same, with the events of decisions.jsonl already read.
+// Does the same with the events of decisions.jsonl already read.
 void write_html_report(const std::filesystem::path& run_dir, std::vector<DecisionEvent> events);
 
-// Writes a page of several runs, in this order, into `file`. Throws UserError as above, if a run is named twice, and
-// for more than 24 runs, because their curves could not be distinguished.
+// Writes a page of several runs, in this order, into `file`. Throws UserError like the function above, if a run is
+// named twice, and for more than 24 runs, because their curves could not be distinguished.
 void write_html_report(const std::vector<std::filesystem::path>& run_dirs, const std::filesystem::path& file);
 
 // Whether the directory is one of `copus compare`.
 bool is_experiment_directory(const std::filesystem::path& directory);
 
-// Writes the page of an experiment into `file`: the comparison in results.json, if it exists yet, and for every
-// compared arm or group the run with the first seed that has one. Without a comparison it shows every arm. Throws
+// Writes the page of an experiment into `file`: the comparison in results.json, if it exists yet, and one run for every
+// compared arm or group, with the first seed for which there is a run. Without a comparison it shows every arm. Throws
 // UserError if nothing has run yet, a file is damaged, or the page cannot be written.
 void write_experiment_report(const std::filesystem::path& directory, const std::filesystem::path& file);
 

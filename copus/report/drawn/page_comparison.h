@@ -1,5 +1,5 @@
-// The part of results.json that the page of an experiment shows: tables, and intervals to draw. Only .cpp files of this
-// room include this header, since it names JSON.
+// Makes the part of results.json that the page of an experiment shows: tables, and intervals to draw. Only .cpp files
+// of this directory include this header, because it names JSON.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct ReportedComparison {
   std::string tables;  // HTML
   // A list with an entry {"title", "axis", "reference", "rows"} for each measure with an interval. `reference` is the
   // value of the reference arm (1 for ratios, 0 for differences). A row is {"name", "value", "low", "high", "seeds"}:
-  // `value` is the mean, `low` and `high` are its 95 % interval (null if unknown), and `seeds` are the values of the
-  // seeds.
+  // `value` is the mean, `low` and `high` are the mean's 95 % interval (null if unknown), and `seeds` are the values of
+  // the seeds.
   nlohmann::json intervals;
 };
 

@@ -52,8 +52,8 @@ std::vector<Point> decimate(std::vector<Point> points, size_t most_points) {
   return kept;
 }
 
-// Smooths with weights that fall off exponentially to both sides. Unlike an average over earlier steps only, it does
-// not lag behind a falling curve.
+// Smooths with weights that fall off exponentially to both sides. Unlike an average over earlier steps only, this
+// smoothing does not lag behind a falling curve.
 void smooth_stretch(std::vector<Point>& points, size_t begin, size_t end, double window) {
   const double decay = 1 - 1 / window;
   std::vector<double> weights(end - begin, 0);
@@ -78,8 +78,8 @@ bool same_configuration(const StepRecord& a, const StepRecord& b) {
   return a.global_batch == b.global_batch && a.micro_batch == b.micro_batch && a.strategy == b.strategy;
 }
 
-// The cost of a step jumps when the configuration changes. An average over both sides would show a ramp that did not
-// exist.
+// The cost of a step jumps when the configuration changes. An average over both sides of the jump would show a ramp
+// that did not exist.
 enum class Smoothing { none, over_all, between_switches };
 
 void smooth(std::vector<Point>& points, Smoothing smoothing) {

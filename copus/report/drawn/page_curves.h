@@ -1,5 +1,5 @@
-// The curves of a run for its page, selected from the step records and thinned. Only .cpp files of this room include
-// this header, since it names JSON.
+// Makes the curves of a run for its page, selected from the step records and thinned. Only .cpp files of this directory
+// include this header, because it names JSON.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace copus {
 
 // The largest number of points of each curve of a run on a page of `runs` runs. It is 2000, more than a screen has
-// columns, but all runs together have at most 6000, and each at least 200. So a page takes at most a few MB, however
-// long the runs are.
+// columns, but all runs together have at most 6000 points, and each run at least 200. So a page takes at most a few MB,
+// however long the runs are.
 size_t most_points_of_a_curve(size_t runs);
 
 // The position of a step on each of the horizontal axes: {"step", "tokens", "seconds"}.
@@ -26,11 +26,11 @@ nlohmann::json positions_of(const std::vector<const StepRecord*>& records);
 // of steps, with "smoothed": [...] if single steps are noisy. Curves that the log lacks are omitted, and so are steps
 // without a value.
 //
-// A measured curve keeps the first and last point, and the lowest and highest of each of many equal ranges of steps, so
-// that no spike is lost. A curve that is constant for many steps ("global_batch", "micro_batch", "layout") keeps the
-// last point before each change, so the value of a point has been the same since the previous point. "noise_scale" has
-// "low" and "high", null if unknown, and a null "value" while only a lower bound is known. "layout" has the layouts as
-// text. Rates count sequences: "throughput", "goodput".
+// A measured curve keeps the first and last point, and the lowest and highest point of each of many equal ranges of
+// steps, so that no spike is lost. A curve that is constant for many steps ("global_batch", "micro_batch", "layout")
+// keeps the last point before each change, so the value of a point has been the same since the previous point.
+// "noise_scale" has "low" and "high", null if unknown, and a null "value" while only a lower bound is known. "layout"
+// has the layouts as text. The rates "throughput" and "goodput" are in sequences per second.
 nlohmann::json curves_of(const std::vector<StepRecord>& records, size_t most_points);
 
 // Rounds a number to six digits, more than a screen can show; null if not finite.

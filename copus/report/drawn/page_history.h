@@ -1,5 +1,5 @@
-// The part of the decision log that a run's page shows: the switches with their reasons, and all other events. Only
-// .cpp files of this room include this header, since it names JSON.
+// Makes the part of the decision log that a run's page shows: the switches with their reasons, and all other events.
+// Only .cpp files of this directory include this header, because it names JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -30,7 +30,7 @@ std::string outcome_of(const SwitchReport& report);
 std::string change_of_ranks(const RanksChanged& change);
 
 // The switches for the chart: a list of {"label", "step", "tokens", "seconds", "change", "outcome", "reason"}. Switches
-// are numbered from 1, as in their table.
+// are numbered from 1, as in the table of switches.
 nlohmann::json switch_marks(const std::vector<ReportedSwitch>& switches, const std::vector<StepRecord>& records);
 
 // The changes of a job's ranks for the chart, in the same form, without numbers.
@@ -42,8 +42,8 @@ nlohmann::json held_decisions(const std::vector<DecisionEvent>& events, const st
 
 WebTable switch_table(const std::vector<ReportedSwitch>& switches);
 
-// Returns all other decisions and requests, and the changes of ranks, in order. Of the decisions to hold it shows at
-// most `most_rows`, evenly spread over the run.
+// Returns all other decisions and requests, and the changes of ranks, in order. Shows at most `most_rows` decisions to
+// hold, evenly spread over the run.
 WebTable decision_table(const std::vector<DecisionEvent>& events, size_t most_rows);
 
 }  // namespace copus

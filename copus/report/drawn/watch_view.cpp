@@ -197,7 +197,7 @@ void add_decision(const std::vector<DecisionEvent>& events, Frame& frame) {
               most_lines_of_a_reason);
 }
 
-// The latest switches and changes of the job's ranks: lost ones or additional ones.
+// Adds the latest switches, and the latest changes of the job's ranks: lost or additional ranks.
 void add_events(const std::vector<DecisionEvent>& events, Frame& frame) {
   std::vector<std::pair<int64_t, std::string>> lines;
   for (const DecisionEvent& event : events) {

@@ -1,5 +1,5 @@
-// The view of a run in `copus watch`: reads the end of the run's logs and makes lines of text. A frame takes the same
-// time however long the run is.
+// Makes the view of a run in `copus watch`: reads the end of the run's logs and makes lines of text. A frame takes the
+// same time however long the run is.
 #pragma once
 
 #include <filesystem>
@@ -26,12 +26,12 @@ struct WatchedRun {
 
 inline constexpr uint64_t end_of_log_bytes = uint64_t{512} << 10;
 
-// Reads the files of a run, which another process may be writing. Throws UserError if there is no run, and if the part
-// of a file that it reads is damaged.
+// Reads the files of a run, which another process may be writing. Throws UserError if there is no run, and if a part
+// that it reads is damaged.
 WatchedRun read_watched_run(const std::filesystem::path& directory);
 
-// Draws numbers as a line of blocks of eight heights, from the smallest to the largest value: one column per number or,
-// if there are more numbers than columns, per mean of neighbours. `values` must not be empty.
+// Draws numbers as a line of blocks of eight heights, from the smallest to the largest value. A column shows one number
+// or, if there are more numbers than columns, the mean of neighbouring numbers. `values` must not be empty.
 std::string sparkline(const std::vector<double>& values, size_t columns);
 
 // Makes the lines of a frame, each at most `width` columns.

@@ -1,7 +1,7 @@
-// RUN/control: files that carry a user's commands (`copus ctl`) to a running job, which may run on another machine. The
-// asking process writes <name>.json, whole or not at all. The run takes the request by renaming it to <name>.taken and
-// answers in <name>.reply, which the asking process removes. Other files in the folder are left alone and do not stop
-// the run.
+// Exchanges files in RUN/control that carry a user's commands (`copus ctl`) to a running job, which may run on another
+// machine. The asking process writes <name>.json, whole or not at all. The run takes the request by renaming it to
+// <name>.taken and answers in <name>.reply, which the asking process removes. Other files in the folder are left alone
+// and do not stop the run.
 #pragma once
 
 #include <chrono>
@@ -54,9 +54,9 @@ class ControlFiles {
   bool has_told_ = false;
 };
 
-// The side of `copus ctl`: writes the request, waits for the reply, and returns it. It calls `is_alive` regularly to
-// check that the run still exists. Throws UserError if the run has ended, or after `patience`. In the latter case the
-// request is withdrawn unless the run has already taken it; the message says whether it has.
+// The side of `copus ctl`: writes the request, waits for the reply, and returns it. Calls `is_alive` regularly to check
+// that the run still exists. Throws UserError if the run has ended, or after `patience`. In the latter case the request
+// is withdrawn unless the run has already taken it; the message says whether the run has taken it.
 ControlReply ask_run(const std::filesystem::path& run_dir, const ControlRequest& request,
                      std::chrono::duration<double> patience, const std::function<bool()>& is_alive);
 

@@ -1,5 +1,5 @@
-// profile.json: measured step times of a model on a cluster, with the predictions that they correct. Training and
-// `copus profile` write and read it; `copus plan` reads it.
+// Reads and writes profile.json: measured step times of a model on a cluster, with the predictions that they correct.
+// Training and `copus profile` read and write profiles; `copus plan` only reads them.
 #pragma once
 
 #include <cstdint>
@@ -51,21 +51,21 @@ PerformanceProfile read_profile(const std::filesystem::path& path);
 // Describes how the two differ, for the user: "hidden_size is 512 there and 768 here". Empty if they are equal.
 std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here);
 
-// Returns the knowledge about `subject` in a file that a user named. Throws UserError as read_profile does, and if the
-// profile has another subject.
+// Reads a profile that a user named and returns its step times for `subject`. Throws UserError as read_profile does,
+// and if the profile has another subject.
 Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject);
 
-// Knowledge of a run's step times from earlier measurements.
+// Known step times of a run from earlier measurements.
 struct StepTimeKnowledge {
   PerformanceProfile profile;
   std::string grounds;  // its sources in words, for the user
 };
 
-// Returns knowledge for a run whose precision is not automatic; empty if the cluster's speed is unknown. It comes from
-// `own_profile`, which a resumed run has, or else from cluster.profile. A path without a file means that there is no
-// own profile. An own profile of another subject is ignored, because a run may be resumed on another cluster. Throws
-// UserError if either is damaged, if cluster.profile has another subject, or if it exists without a prediction to
-// correct.
+// Returns the known step times for a run whose precision is not automatic; empty if the cluster's speed is unknown.
+// They come from `own_profile`, which a resumed run has, or else from cluster.profile. A path without a file means that
+// there is no own profile. An own profile of another subject is ignored, because a run may be resumed on another
+// cluster. Throws UserError if either profile is damaged, if cluster.profile has another subject, or if it exists
+// without a prediction to correct.
 std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const std::filesystem::path& own_profile);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// The events of decisions.jsonl as JSON. fields(event, visitor) lists the fields of each event once, for both writing
-// and reading.
+// Writes and reads the events of decisions.jsonl as JSON. fields(event, visitor) lists the fields of each event once,
+// for both directions.
 #include <array>
 #include <charconv>
 #include <map>
@@ -68,7 +68,7 @@ class Writer : public JsonFieldWriter {
     (*this)(name, list);
   }
 
-  // Writes the values of a state after their checksum, so that manual edits are detected: their consequences are
+  // Writes the values of a state after their checksum. The checksum reveals manual edits, whose consequences would be
   // unpredictable.
   void operator()(const char* name, const std::vector<std::string>& values) {
     if (values.empty()) {

@@ -18,7 +18,7 @@ DecisionEvent event_from_line(const std::string& line) {
   }
 }
 
-// Recognizes a decision to hold by the text of its line. A line that Copus did not write in its own form counts as
+// Recognizes a decision to hold by the text of its line. A line that Copus did not write in its own form is treated as
 // another event.
 bool is_held(std::string_view line) {
   return line.starts_with(R"({"event":"decision",)") && line.find(R"(,"moves":false,)") != std::string_view::npos;
@@ -133,8 +133,8 @@ std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& p
     std::string text;
     bool is_held = false;
   };
-  // Thins decisions to hold. It keeps every stride-th one. When there are twice as many as wanted, it drops every other
-  // one and doubles the stride.
+  // Thins decisions to hold by keeping every stride-th decision. When there are twice as many as wanted, every other
+  // kept decision is dropped and the stride doubled.
   std::vector<Line> lines;
   size_t seen = 0, kept = 0, stride = 1;
   for_each_line(path, [&](const std::string& text) {

@@ -1,6 +1,6 @@
 // decisions.jsonl: the decisions of a run's controller and their outcomes, one JSON object per event. Each line is
-// written at once. Together with run.jsonl it holds all inputs of the controller. A resumed run uses these to bring a
-// new controller up to date, and `copus replay` to run another controller.
+// written at once. Together with run.jsonl it holds all inputs of the controller. A resumed run brings a new controller
+// up to date with these inputs, and `copus replay` runs another controller on them.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace copus {
 
-// The beginning of a controller that lacks the knowledge of earlier controllers. This happens at the start of a run, or
-// when the run is resumed with another configuration file.
+// The beginning of a controller that lacks the knowledge of earlier controllers. A controller begins at the start of a
+// run, and when the run is resumed with another configuration file.
 struct ControllerBegin {
   int64_t step = 0;  // the step after which it begins
   std::string policy;
@@ -30,14 +30,14 @@ struct ControllerBegin {
   // The run's current factor on the learning rate. Empty: the factor with which a run begins in this configuration.
   std::optional<double> rate_factor = {};
   // The controller's initial state (Controller::restore_state), if it inherits the knowledge of the previous controller
-  // and only the settings change from here on. Empty: it inherits nothing.
+  // and only the settings change from here on. Empty if the controller inherits nothing.
   std::vector<std::string> state = {};
 };
 
 // Reads adapt.file for a controller; empty if no file is named. Throws UserError if the file cannot be read.
 std::string policy_file_text(const JobConfig& config);
 
-// The resumption of a run by a new process, whose controller knows what the previous one knew.
+// The resumption of a run by a new process, whose controller continues with the state of the previous controller.
 struct ControllerResumed {
   int64_t step = 0;  // the step after which it continues
 };
@@ -106,13 +106,13 @@ std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path,
                                              int64_t last_step = std::numeric_limits<int64_t>::max());
 
 // Returns the events that bring a controller up to date at the boundary `last_step` (bring_up_to_date). If a recent
-// state is logged, these are the controller's beginning, this state and the events after it, found without reading the
-// rest. Otherwise they are all events.
+// state is logged, they are the controller's beginning, this state and the events after it, found without reading the
+// rest of the log. Otherwise they are all events.
 std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step);
 
-// Returns the events to show to people, without states. A log of more than 16 MiB is thinned, so that its size hardly
-// matters: at most 2 * `most_held` decisions to hold are parsed, evenly spread over the run. All other events are
-// returned.
+// Returns the events to show to people, without states. A log of more than 16 MiB is thinned, so that reading time
+// hardly depends on its size: at most 2 * `most_held` decisions to hold are parsed, evenly spread over the run. All
+// other events are returned.
 std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& path, size_t most_held = 2000);
 
 // Writes the web page of a run with these events into its directory.

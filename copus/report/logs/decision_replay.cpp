@@ -60,8 +60,8 @@ void check_possible(const AnyConfig& config, const DecisionEvent& event) {
   if (const auto* change = std::get_if<RanksChanged>(&event)) check_possible(config, change->to, event);
 }
 
-// Returns the observation of a step that the run made with this global batch. Throws UserError if the record does not
-// belong to such a step.
+// Returns the observation that a record of the run's log describes, for a step with this global batch. Throws UserError
+// if the record does not belong to such a step.
 Observation observation_in(int64_t global_batch, const StepRecord& record, const AnyConfig& config) {
   const auto refuse = [&](const char* field, double value, const std::string& expected) {
     throw UserError(concat("run.jsonl, the line of step ", record.step, ": \"", field, "\" is ", value, ", expected ",
@@ -200,7 +200,7 @@ class Follower {
     return "the log's state of what decides is not the replay's";
   }
 
-  // The log may lack the decision of this boundary, because the process that wrote the log may be the one that was
+  // The log may lack the decision of this boundary, because the process that wrote the log may be the process that was
   // lost. The run continued with a controller that was brought up to date, so that controller knew the decision.
   std::optional<std::string> apply(const RanksChanged& change) {
     const std::optional<SwitchIntent>& intent = controller_.under_way();

@@ -1,5 +1,5 @@
-// Replays a run's logs: gives a controller all inputs of the run's controller, in the same order. This is done to
-// resume an interrupted run, and to check whether the same decisions follow.
+// Replays a run's logs: gives a controller all inputs of the run's controller, in the same order. A replay resumes an
+// interrupted run, or checks whether the same decisions follow.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ class UnusableState : public UserError {
   using UserError::UserError;
 };
 
-// Returns the run's controller at the boundary `until_step`. It makes the controller of the log's latest beginning at
-// or before this boundary, restores the latest state after that beginning, if there is one, and replays all later
-// events and steps. A switch that was announced but not yet reported is the controller's under_way(), and must be
-// announced again. Empty if the log has no such beginning.
+// Returns the run's controller at the boundary `until_step`. Makes the controller of the log's latest beginning at or
+// before this boundary, restores the latest state after that beginning, if there is one, and replays all later events
+// and steps. A switch that was announced but not yet reported is the controller's under_way(), and must be announced
+// again. Empty if the log has no such beginning.
 //
 // `difference` is set if the controller's decisions differ from the log's, because the run's configuration has changed,
-// or if they cannot be known, because lines of run.jsonl are missing. Then only the controller's knowledge() may be
-// used. If the controller does not learn from steps, only the steps with events at their boundaries are needed. Throws
-// UserError if the files do not belong together. Also throws UnusableState.
+// or if the decisions cannot be known, because lines of run.jsonl are missing. Then only the controller's knowledge()
+// may be used. If the controller does not learn from steps, only the steps with events at their boundaries are needed.
+// Throws UserError if the files do not belong together. Also throws UnusableState.
 struct ReplayedController {
   Controller controller;
   std::optional<ReplayDifference> difference;

@@ -1,5 +1,5 @@
 // A file with a line for each event of a run. Lines are handed to the system at once, so a killed process loses nothing
-// that it logged. When the run is resumed, later lines are cut. Treats lines as text.
+// that it logged. When the run is resumed, lines after the resumed step are cut. Treats lines as text.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ class StepOrder {
  public:
   enum class Lines { one_a_step, any_number_a_step };
 
-  // Expects the lines that follow those of step `after`.
+  // Expects the lines that follow the lines of step `after`.
   explicit StepOrder(Lines lines, int64_t after = 0) : lines_(lines), latest_(after) {}
 
-  // Sets the step of the next line. Throws UserError if it does not follow the previous line's step, because a line is
-  // repeated or out of place.
+  // Sets the step of the next line. Throws UserError if this step does not follow the previous line's step, because a
+  // line is repeated or out of place.
   void add(int64_t step);
 
   int64_t latest() const { return latest_; }
@@ -61,13 +61,13 @@ class LineLog {
   // How many bytes of a log are read and checked before the place of the cut.
   static constexpr uint64_t bytes_to_check = uint64_t{1} << 20;
 
-  // Opens the log. A new run starts an empty log. A resumed run keeps all lines before the first one of a step later
+  // Opens the log. A new run starts an empty log. A resumed run keeps all lines before the first line of a step later
   // than `resume_after_step` and cuts the rest, including a half-written last line. A log may be long. With
   // `number_of`, which finds a line's step cheaply, this function searches for the place of the cut, and does not read
-  // lines that begin more than bytes_to_check before it.
+  // lines that begin more than bytes_to_check before this place.
   //
-  // Throws UserError if the file cannot be opened or cut, or if a kept line that it reads is damaged. Also throws it if
-  // the file already exists in a new run and, with a lock, if another process holds the lock.
+  // Throws UserError if the file cannot be opened or cut, or if a kept line that it reads is damaged. Also throws
+  // UserError if the file already exists in a new run and, with a lock, if another process holds the lock.
   LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
           Lock lock, const LineSearch::NumberOfLine& number_of = nullptr);
   ~LineLog();
@@ -100,10 +100,10 @@ class LineLog {
   int64_t size_ = 0;  // bytes of whole lines
 };
 
-// Calls visit(line), without the line end, for every whole line until it returns false. Ignores a last line without
+// Calls visit(line), without the line end, for every whole line until visit returns false. Ignores a last line without
 // line end, whose writer is busy or was killed. If the file is longer than `last_bytes`, reads only the lines that
-// begin in its last `last_bytes` bytes, except the first of them. Throws UserError if there is no such file, or if
-// `visit` throws one; in the latter case the message names the file and the line as damaged.
+// begin in its last `last_bytes` bytes, except the first of these lines. Throws UserError if there is no such file, or
+// if `visit` throws one; in the latter case the message names the file and the line as damaged.
 void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
                    uint64_t last_bytes = std::numeric_limits<uint64_t>::max());
 

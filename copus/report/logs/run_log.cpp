@@ -85,7 +85,8 @@ class LineChoice {
   void add(std::string_view field, int64_t least) {
     add(search_.first_at_least(least, [&](std::string_view line) { return number_in(line, field); }));
   }
-  // Selects lines where a field passes multiples of `interval`; if there are more than `most`, evenly spread ones.
+  // Selects lines where a field passes multiples of `interval`; if there are more than `most`, selects them evenly
+  // spread.
   void add_multiples(std::string_view field, int64_t interval, int64_t until, int64_t most) {
     if (interval <= 0) return;
     const int64_t multiples = until / interval;

@@ -29,9 +29,9 @@ class RunLog {
  public:
   // Opens <run_dir>/run.jsonl. A new run starts an empty log, and throws UserError if the log already exists. A resumed
   // run keeps the lines up to and including `resume_after_step` (the step of the checkpoint) and cuts the rest, because
-  // later steps are repeated and the last line may be half-written. It reads neither lines after that step nor lines
-  // more than LineLog::bytes_to_check before it. Throws UserError if the file cannot be opened or cut, or if a kept
-  // line is damaged, repeated or out of place.
+  // later steps are repeated and the last line may be half-written. The constructor reads neither lines after that step
+  // nor lines more than LineLog::bytes_to_check before it. Throws UserError if the file cannot be opened or cut, or if
+  // a kept line is damaged, repeated or out of place.
   explicit RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
 
   // Appends a step. Throws UserError if the line cannot be written (full disk). The log then still ends with a whole
@@ -40,8 +40,8 @@ class RunLog {
 
   // The logged record of the step after which the run was resumed; empty in a new run and if its line is missing.
   const std::optional<StepRecord>& resumed_step() const { return resumed_step_; }
-  // Appends that step's line again with the held-out loss, before any other step. The log never lacks both lines, and
-  // readers take the later one. Throws UserError as append() does.
+  // Appends the line of resumed_step() again with the held-out loss, before any other step. At any time the log has one
+  // of the two lines, and readers take the later one. Throws UserError as append() does.
   void add_to_resumed_step(const HeldOutLoss& loss);
 
   // As in LineLog.
@@ -80,9 +80,9 @@ struct ChosenRecords {
 
 // Reads a run.jsonl. If it has at most most_bytes_read_whole, all records are read. From a longer file it reads a
 // number of records that hardly depends on the length:
-// - 8000 evenly spread records, and the last one,
+// - 8000 evenly spread records, and the last record,
 // - up to 2000 records of evaluated steps,
-// - the records of `steps`, or of the next steps that have one.
+// - the records of `steps`, or of the next steps that have a record.
 //
 // Throws UserError as read_run_log does.
 ChosenRecords choose_records(const std::filesystem::path& path, const std::vector<int64_t>& steps,

@@ -1,5 +1,5 @@
-// The progress of a command that computes for a long time without printing: a line on standard error, so that the
-// output itself is unchanged.
+// Shows the progress of a command that computes for a long time without printing, as a line on standard error, so that
+// the command's output itself is unchanged.
 #pragma once
 
 #include <chrono>

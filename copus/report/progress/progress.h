@@ -11,8 +11,8 @@
 
 namespace copus {
 
-// An exponential moving average with bias correction: after one value it equals that value. It ignores values that are
-// not finite, as skipped steps have.
+// An exponential moving average with bias correction: after one value it equals that value. Values that are not finite,
+// as of skipped steps, are ignored.
 class SmoothedValue {
  public:
   // `window`: the approximate number of values that the average covers; >= 1.

@@ -105,9 +105,9 @@ std::string scalar_event(std::string_view tag, int64_t step, double value, doubl
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-// Chooses a second that sorts last. TensorBoard reads the files of a directory in the order of their names, which start
-// with the second in which they were opened. A file must sort last even if it is opened in the same second as an
-// earlier one, or after the clock was set back.
+// Chooses a second for a file name that sorts last. TensorBoard reads the files of a directory in the order of their
+// names, which start with the second in which they were opened. A file must sort last even if it is opened in the same
+// second as an earlier file, or after the clock was set back.
 int64_t next_file_second(const std::filesystem::path& dir) {
   auto second = static_cast<int64_t>(now());
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {

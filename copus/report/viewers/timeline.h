@@ -1,5 +1,5 @@
-// A timeline of the ranks' work in a few steps, as a file for Perfetto (ui.perfetto.dev) or chrome://tracing. It uses
-// the Trace Event Format, with one process per rank and tracks for computing and communication.
+// Writes a timeline of the ranks' work in a few steps, as a file for Perfetto (ui.perfetto.dev) or chrome://tracing.
+// The file has the Trace Event Format, with one process per rank and tracks for computing and communication.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,9 @@ struct RankTimeline {
 std::string to_bytes(const RankTimeline& timeline);
 RankTimeline timeline_from_bytes(std::string_view bytes);
 
-// Writes the timelines, by rank, and returns when they are on the disk. It adds an event "idle" wherever a rank
-// computes nothing between the first begin and the last end of a step (over all ranks). Communication that overlaps
-// other communication of its rank gets a separate track. Throws UserError if the file cannot be written.
+// Writes the timelines, by rank, and returns when they are on the disk. Adds an event "idle" wherever a rank computes
+// nothing between the first begin and the last end of a step (over all ranks). Communication that overlaps other
+// communication of its rank gets a separate track. Throws UserError if the file cannot be written.
 void write_timeline(const std::filesystem::path& path, const std::vector<RankTimeline>& ranks);
 
 }  // namespace copus

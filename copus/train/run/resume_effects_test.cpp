@@ -85,6 +85,17 @@ const std::vector<Setting> settings = {
     {"optimizer.decay_tokens=0.7", false},  // only for wsd
 };
 
+// Settings that only Muon has. None of them changes the learning rate.
+const std::vector<std::string> settings_of_muon = {
+    "optimizer.momentum=0.9",
+    "optimizer.nesterov=false",
+    "optimizer.newton_schulz=\"polar_express\"",
+    "optimizer.newton_schulz_steps=6",
+    "optimizer.newton_schulz_precision=\"fp32\"",
+    "optimizer.update_scale=\"original\"",
+    "optimizer.adamw_lr_ratio=0.5",
+};
+
 TEST(ResumeEffects, NoSettingChangesTheRateUnannounced) {
   for (const auto& [text, changes_rate] : settings) {
     SCOPED_TRACE(text);
@@ -99,9 +110,18 @@ TEST(ResumeEffects, NoSettingChangesTheRateUnannounced) {
   }
 }
 
+TEST(ResumeEffects, NoSettingOfMuonChangesTheRateUnannounced) {
+  const std::string muon = "optimizer.kind=muon";
+  for (const std::string& text : settings_of_muon) {
+    EXPECT_THAT(effects_at_half_of(run_with({muon}), run_with({muon, text})), IsEmpty()) << text;
+  }
+}
+
 TEST(ResumeEffects, TheListHasEverySettingOfTrainingThatMayChange) {
   std::set<std::string> listed;
-  for (const Setting& setting : settings) listed.insert(setting.text.substr(0, setting.text.find('=')));
+  const auto list = [&](const std::string& text) { listed.insert(text.substr(0, text.find('='))); };
+  for (const Setting& setting : settings) list(setting.text);
+  for (const std::string& text : settings_of_muon) list(text);
   for (const std::string& key : run_config_keys()) {
     const bool is_of_training = key.starts_with("train.") || key.starts_with("optimizer.");
     if (!is_of_training || change_on_resume(key) == ChangeOnResume::never) continue;

@@ -1,5 +1,5 @@
-// `copus bench agreement`: the cost of all ranks' agreement once a step, simulated with given costs of a message. It
-// covers numbers of ranks that cannot be started in a test.
+// `copus bench agreement`: the cost of all ranks' agreement once a step, simulated with given costs of a message. The
+// simulation covers numbers of ranks that cannot be started in a test.
 #include <algorithm>
 #include <iostream>
 #include <memory>

@@ -1,5 +1,5 @@
-// The cost of all ranks' agreement once a step, simulated for numbers of ranks that no test can start: with messages
-// from every rank to all others, as in earlier versions, and with today's rounds.
+// Simulates the cost of all ranks' agreement once a step, for numbers of ranks that no test can start. It compares
+// messages from every rank to all others, as in earlier versions, with today's rounds.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct AgreementCost {
   double seconds = 0;      // from the common start until the last rank is done
 };
 
-// Returns the seconds of the earlier agreement, for `ranks` >= 1. Every rank sends every other one message of 1,832
-// bytes plus 48 per rank. Beyond 16 KiB it sends two messages, each with one rank's part of these bytes.
+// Returns the seconds of the earlier agreement, for `ranks` >= 1. Every rank sends every other rank one message of
+// 1,832 bytes plus 48 per rank. Beyond 16 KiB it sends two messages, each with one rank's part of these bytes.
 AgreementCost cost_of_agreement_with_all(int64_t ranks, const MessageCosts& costs);
 
 // The sums, then the latest time, by reduction_rounds.

@@ -52,7 +52,7 @@ int run_program_to_end(const std::vector<std::string>& command) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
     throw UserError(concat(command[0], " was not found; install Open MPI (Debian: apt-get install openmpi-bin)"));
   }
-  // mpirun has its own exit codes, for example for a rank that a signal ended. They count as failures.
+  // mpirun has its own exit codes, for example for a rank that a signal ended. They are treated as failures.
   const int exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : failure;
   return exit_code == 0 || exit_code == users_mistake ? exit_code : failure;
 }

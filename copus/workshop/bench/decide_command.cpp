@@ -1,5 +1,6 @@
-// `copus bench decide`: the cost of predictions and decisions on one core. It measures the table of a small and of a
-// large cluster, one decision among all configurations of a table, and the controller's time in each step of a run.
+// `copus bench decide`: measures the cost of predictions and decisions on one core. The cases are the table of a small
+// and of a large cluster, one decision among all configurations of a table, and the controller's time in each step of a
+// run.
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>

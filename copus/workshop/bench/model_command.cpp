@@ -1,5 +1,5 @@
-// `copus bench model`: how well the models of time and memory agree with published runs. Constants of each program and
-// cluster are fitted on half of their sets of runs; both halves are reported.
+// `copus bench model`: compares the models of time and memory with published runs. The constants of each program and
+// cluster are fitted on half of its sets of runs; the agreement is reported for both halves.
 #include <algorithm>
 #include <cmath>
 #include <iostream>

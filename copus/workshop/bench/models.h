@@ -7,9 +7,9 @@
 
 namespace copus {
 
-// "a" and "b": the models of the step benchmark that compares with PyTorch (bench/pytorch/shapes.py). "30M", "100M",
-// "300M": named by their number of parameters. "tiny": for trying out a bench; it can be split over 4 tensor-parallel
-// or 4 pipeline ranks.
+// "a" and "b" are the models of the step benchmark that compares with PyTorch (bench/pytorch/shapes.py). "30M", "100M"
+// and "300M" are named by their number of parameters. "tiny" is for trying out a bench; it can be split over 4
+// tensor-parallel or 4 pipeline ranks.
 ModelDescription bench_model(const std::string& name);
 
 }  // namespace copus

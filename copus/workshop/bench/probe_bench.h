@@ -1,4 +1,4 @@
-// What measuring the gradient noise scale costs a training step: the measurement of `copus bench gns`.
+// Measures for `copus bench gns` what measuring the gradient noise scale costs a training step.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,14 @@ struct ProbeBenchResult {
   double seconds_off = 0, seconds_on = 0;  // medians of a step without and with the probe
   Quartiles overhead{};                    // of a step with the probe relative to its neighbour without it, minus 1
   // The probe's own computation as a fraction of the time of steps with the probe, on the rank where the fraction is
-  // largest. It is less noisy than the difference of step times, but lacks the probe's effects on messages and caches.
+  // largest. This fraction is less noisy than the difference of step times, but lacks the probe's effects on messages
+  // and caches.
   double probe_fraction = 0;
 };
 
-// Trains with one thread per rank and data parallelism over all ranks of `world`, whose gradients are measured. Steps
-// with and without the probe alternate (on, off, off, on), so that a machine whose speed drifts affects both equally.
-// Every rank calls it; the result is from rank 0's clock.
+// Trains with one thread per rank and data parallelism over all ranks of `world`, and measures the ranks' gradients.
+// Steps with and without the probe alternate (on, off, off, on), so that a machine whose speed drifts affects both
+// equally. Every rank calls this; the result is from rank 0's clock.
 ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world);
 
 }  // namespace copus

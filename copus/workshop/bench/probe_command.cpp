@@ -1,6 +1,6 @@
-// `copus bench gns`: measures the fraction of a step's time that measuring the gradient noise scale takes. It tries two
-// sources of the smaller gradients: the ranks of a job with two data-parallel ranks, and the first micro-batch of a
-// single rank. Ranks are started once for each shape and source.
+// `copus bench gns`: measures the fraction of a step's time that measuring the gradient noise scale takes. The command
+// tries two sources of the smaller gradients: the ranks of a job with two data-parallel ranks, and the first
+// micro-batch of a single rank. Ranks are started once for each shape and source.
 #include <algorithm>
 #include <iostream>
 #include <iterator>

@@ -1,5 +1,5 @@
-// `copus bench regret`: the gains and losses of decision rules over many simulated runs whose truth is known. They are
-// compared with the best single configuration and the best sequence of configurations in hindsight.
+// `copus bench regret`: the gains and losses of decision rules over many simulated runs whose true values are known.
+// Each result is compared with the best single configuration and the best sequence of configurations in hindsight.
 #include <algorithm>
 #include <iostream>
 #include <map>

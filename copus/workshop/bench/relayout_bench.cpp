@@ -45,7 +45,7 @@ RankOnDevice on_device(const RelayoutBenchOptions& options, std::unique_ptr<Worl
   return {device, connect_devices(std::move(world), device, default_wait_seconds)};
 }
 
-// How fast all ranks at once move the bytes of a switch, but in one piece.
+// Measures how fast all ranks at once move the bytes of a switch, in one piece per rank.
 class CopyRate {
  public:
   virtual ~CopyRate() = default;

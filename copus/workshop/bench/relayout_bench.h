@@ -1,5 +1,5 @@
-// The measurement of `copus bench relayout`: the pause of training for a change of layout, compared with the time of
-// plain copies of the same bytes, and with a checkpoint and a restart.
+// Measures for `copus bench relayout` how long training pauses for a change of layout, compared with the time of plain
+// copies of the same bytes, and with a checkpoint and a restart.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct RelayoutBenchResult {
 // result is rank 0's. Throws InternalError if a switch is vetoed.
 RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
-// Loads the checkpoint in `to`, in new processes. Returns the time at which all ranks were ready to step, on the same
-// clock.
+// Loads the checkpoint in `to`, in new processes. Returns the time at which all ranks were ready to step, on the clock
+// of RelayoutBenchResult.
 double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
 }  // namespace copus

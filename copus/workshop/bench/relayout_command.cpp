@@ -1,6 +1,6 @@
-// `copus bench relayout`: the pause of training for a change of layout, compared with the time of plain copies of the
-// same bytes, and with a checkpoint and a restart. Ranks are started twice for each change: once to train and switch,
-// and once to measure the restart.
+// `copus bench relayout`: measures how long training pauses for a change of layout. The pause is compared with the time
+// of plain copies of the same bytes, and with a checkpoint and a restart. Ranks are started twice for each change: once
+// to train and switch, and once to measure the restart.
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,8 +53,8 @@ Change usual_change(int64_t ranks) {
   return ranks == 4 ? change("d=4", "t=2,p=2") : change("t=2,p=4", "d=4,t=2");
 }
 
-// Completes both configurations. If ZeRO is not specified, it is on if the weights, gradients and moments of all ranks,
-// 16 bytes per element, would take more than half of the machine's memory.
+// Completes both configurations. If ZeRO is not specified, it is on if the weights, gradients and moments of all ranks
+// together, at 16 bytes per element, would take more than half of the machine's memory.
 std::pair<Configuration, Configuration> complete(const Change& change, const ModelDescription& model) {
   const int64_t copies = std::max(apply(change.from, otherwise).strategy.data_parallel,
                                   apply(change.to, otherwise).strategy.data_parallel);

@@ -7,12 +7,12 @@
 
 namespace copus {
 
-// The request of both jobs: "parameters" (a name of bench_model), "from" and "to" (complete configurations), "rounds",
-// "device", "corpus" and "directory". The last two are paths; checkpoints go into the directory.
+// The request of both jobs has "parameters" (a name of bench_model), "from" and "to" (complete configurations),
+// "rounds", "device", "corpus" and "directory". The last two are paths; checkpoints go into the directory.
 
 // Trains, switches and writes a checkpoint. The result has, for "there" and "back", fields of `copus bench relayout
-// --json` (docs/benches.md). It also has "decided_at" and "written_at", the monotonic_seconds at which the checkpoint
-// was begun and was on the disk.
+// --json` (docs/benches.md). It also has two times of monotonic_seconds: "decided_at", when the checkpoint was begun,
+// and "written_at", when it was on the disk.
 nlohmann::json measure_relayout_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
 // Resumes from that checkpoint. Result: the time when all ranks were ready to step, on the same clock.

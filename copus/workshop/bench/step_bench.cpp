@@ -25,7 +25,7 @@ namespace copus {
 namespace {
 
 // Returns the bytes per second that a copy much larger than any cache reads and writes. On a GPU several copies run in
-// a row, so that the wait for the last one hardly counts.
+// a row, so that the time of waiting for the last copy is negligible.
 double measure_bandwidth(at::Device device) {
   const int64_t elements = int64_t{1} << (device.is_cpu() ? 26 : 28);
   const int copies = device.is_cpu() ? 1 : 8;
@@ -73,7 +73,7 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   return static_cast<double>(m.num_layers) * (norms + multiplied + normed_heads + rotary + activation) + ends;
 }
 
-// Fills the weights with random numbers on the device; the measurement needs no others. ParameterStore::initialize
+// Fills the weights with random numbers on the device, which suffice for the measurement. ParameterStore::initialize
 // computes its numbers on the host, which takes some seconds for billions of weights. Programs that take turns on a GPU
 // would lose these seconds in every turn.
 void fill_on_device(ParameterStore& store, double standard_deviation) {
@@ -165,8 +165,9 @@ double StepBench::run(int64_t steps) {
 void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   const ModelDescription& model = options.model;
   const double trained_tokens = static_cast<double>(tokens_per_step());
-  // The attention term of training_flops_per_token counts the whole score matrix. Only its causal half is needed, and
-  // the backward pass computes the scores again: (2 + 5) / 6 of the convention's operations per visible score.
+  // The attention term of training_flops_per_token counts the whole score matrix. Only the causal half of the matrix is
+  // needed, and the backward pass computes the scores again. Each visible score thus takes (2 + 5) / 6 of the
+  // convention's operations.
   const double attention_convention = 24.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
                                       attended_tokens(model, options.sequence_length);
   const double peak = result.matmul_peak_gflops * 1e9;
@@ -176,8 +177,8 @@ void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   const double element = precision == Precision::bf16 ? 2 : 4;
   result.elementwise.floor_seconds =
       trained_tokens * elementwise_elements_per_token(model) * element / result.memory_bandwidth;
-  // AdamW reads weight, gradient and moments and writes all but the gradient. The norm and zeroing each need one more
-  // pass over the gradients. bf16 weights are rounded from the fp32 ones.
+  // AdamW reads weight, gradient and moments, and writes weight and moments. The norm and zeroing each need one more
+  // pass over the gradients. bf16 weights are rounded from the fp32 weights.
   const double optimizer_bytes = 4 * (7 + 2) + (precision == Precision::bf16 ? 4 + 2 : 0);
   result.optimizer.floor_seconds =
       static_cast<double>(count_parameters(model)) * optimizer_bytes / result.memory_bandwidth;

@@ -1,4 +1,4 @@
-// How fast one training step runs on this machine, and where its time goes: the measurement of `copus bench step`.
+// Measures for `copus bench step` how fast one training step runs on this machine, and where its time goes.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct StepBenchOptions {
   int64_t threads = 0;                      // 0: all cores
 };
 
-// Seconds of one part of a step, and a lower bound for them. The bound assumes matrix products at the measured peak,
-// and all other operations at the measured memory bandwidth, with every operand moved once. A small model that stays in
-// the caches can be faster.
+// Seconds of one part of a step, and a lower bound for these seconds. The bound assumes matrix products at the measured
+// peak, and all other operations at the measured memory bandwidth, with every operand moved once. A small model that
+// stays in the caches can be faster.
 struct PartReport {
   double seconds;
   double floor_seconds;
@@ -53,7 +53,7 @@ class StepBench {
   // Runs steps (AdamW with clipping, as in training) and returns their median seconds.
   double run(int64_t steps);
 
-  // Returns the whole report over `steps` steps, after one warm-up step. On a GPU as many steps again, with events,
+  // Returns the whole report over `steps` steps, after one warm-up step. On a GPU, another `steps` steps with events
   // measure the parts. The seconds of the parts and `other` add up to the seconds of such a step.
   StepBenchResult measure(int64_t steps);
 

@@ -1,5 +1,5 @@
 // `copus doctor`: reports the abilities of this machine within ten seconds. All checks run at the same time, each with
-// a deadline, since file systems, name servers and drivers can hang. The checks of libtorch and GPUs run in
+// a deadline, because file systems, name servers and drivers can hang. The checks of libtorch and GPUs run in
 // copus-torch, which may crash or fail to start.
 #include <fcntl.h>
 #include <poll.h>
@@ -145,7 +145,7 @@ class Trainer {
     }
   }
 
-  // Kills the process if it has not ended, and returns its exit status. A process that hangs in a driver survives
+  // Kills the process if it has not ended, and returns the exit status. A process that hangs in a driver survives
   // SIGKILL and is abandoned.
   int end() {
     if (process_ <= 0 || error_ != 0) return 0;

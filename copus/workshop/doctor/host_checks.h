@@ -12,8 +12,8 @@
 
 namespace copus {
 
-// `bound`: cores on which this process may run. `usable`: how many of them Copus uses. `quota`: the cores that its
-// control group allows. `threads`: threads of a process that has the cores to itself (default_threads).
+// `bound`: cores on which this process may run. `usable`: how many of these cores Copus uses. `quota`: the cores that
+// the process' control group allows. `threads`: threads of a process that has the cores to itself (default_threads).
 Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota, int64_t threads);
 // Bytes of memory and of address space that this process can still allocate.
 Finding check_memory(int64_t available, int64_t address_space);

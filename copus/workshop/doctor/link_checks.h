@@ -27,7 +27,7 @@ struct KernelDevices {
 };
 KernelDevices kernel_devices(const std::filesystem::path& root = "/");
 
-// `platform`: that of this build (gpu_platform()); `visible`: the number of GPUs that it sees.
+// `platform`: the platform of this build (gpu_platform()); `visible`: the number of GPUs that the build sees.
 Finding check_gpus(const std::string& platform, int64_t visible, const KernelDevices& devices);
 // `version`: of the NCCL that was found, 22703 for 2.27.3; empty: none was found, for the reason in `why_not`.
 Finding check_nccl(std::optional<int64_t> version, const std::string& why_not, int64_t gpus);

@@ -1,4 +1,4 @@
-// What `copus profile --config` has measured for each configuration, and how it prints the results.
+// Holds what `copus profile --config` has measured for each configuration, and prints the results.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// A point in a space in which configurations that teach the same are close together.
+// A point in a space in which configurations are close together if measuring them teaches the same.
 std::vector<double> place_of(const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   std::vector<double> place;

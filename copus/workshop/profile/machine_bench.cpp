@@ -65,9 +65,9 @@ constexpr int64_t gpu_lengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192};
 constexpr int64_t gpu_sequences[] = {512, 1024, 2048, 4096, 8192};
 constexpr int64_t gpu_all_reduces[] = {8, 64 << 10, 1 << 20, 16 << 20, 128 << 20};
 // The measured size: micro-batches of 8192 tokens of a model with some billions of parameters, whose activations do not
-// fit into any cache. Training keeps a GPU at its power limit, where its clock is lower than after a pause. On an H200
-// products are a tenth faster in the first second than within the steps of a run. Each round therefore begins with some
-// work.
+// fit into any cache. Training keeps a GPU at its power limit, where the GPU's clock is lower than after a pause. On an
+// H200 products are a tenth faster in the first second than within the steps of a run. Each round therefore begins with
+// some work.
 constexpr Sizes gpu_sizes = {.rounds = 7,
                              .seconds_per_round = 0.02,
                              .seconds_to_warm_up = 1,
@@ -179,9 +179,8 @@ class MachineBench {
   }
 
   // Measures the memory of the device's context: the used memory that belongs neither to tensors nor to communicators.
-  // Predictions count the context in addition to the communicators. A job may therefore use the device's total memory.
-  // The connection from which communicators are split counts as part of the context, since every rank has one in any
-  // layout.
+  // Predictions add the context to the communicators, so a job may use the device's total memory. The connection from
+  // which communicators are split is part of the context, because every rank has such a connection in any layout.
   void measure_context(MachineMeasurements& result) {
     const DeviceMemory memory = device_memory(device_);
     const int64_t communicators = world_.communicator_bytes() - connection_bytes_;
@@ -196,8 +195,8 @@ class MachineBench {
     return computes_here() ? kernels::zeros(shape, dtype_, device_) : at::Tensor();
   }
 
-  // Fills operands with values as in training, because a GPU's clock depends on how many bits its products flip. There
-  // is one tensor for the first operands and one for the second.
+  // Fills operands with values as in training, because a GPU's clock depends on how many bits its products flip. One
+  // tensor holds the first operands, another the second operands.
   enum class Operand { first, second };
   void fill_operands() {
     if (device_.is_cpu() || !computes_here()) return;
@@ -232,7 +231,7 @@ class MachineBench {
   }
 
   // Returns the time on the clock that suits the probe. Cores are timed by the thread's own CPU time, so that other
-  // processes on them have less influence. A GPU's work is done when the host has waited for it.
+  // processes on these cores have less influence. A GPU's work is done when the host has waited for it.
   double now(const Probe& probe) const {
     if (device_.is_cpu()) return probe.computes ? thread_seconds() : real_seconds();
     kernels::synchronize(device_);

@@ -1,5 +1,5 @@
-// `copus profile --config`: runs steps of some configurations with the program itself, and learns from them. Ranks are
-// started for every cell in every round.
+// `copus profile --config`: runs steps of some configurations (cells) with the program itself, and learns from them.
+// Ranks are started for every cell in every round.
 #include "copus/workshop/profile/profile_cells.h"
 
 #include <algorithm>
@@ -105,7 +105,7 @@ std::vector<Configuration> most_teaching_configurations(const ProfileOptions& op
   return choose_cells(candidates, options.cells, options.seed);
 }
 
-// The cells that the user names, or those that teach most.
+// The configurations that the user names, or the configurations whose step times teach most.
 std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<ConfigurationChange>& names,
                            const RunConfig& config) {
   std::vector<Cell> cells;
@@ -119,8 +119,8 @@ std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<Conf
   return cells;
 }
 
-// Runs every cell once in every round, so that a machine whose speed drifts affects all of them. Stores the precision
-// of training in `config`. Throws RanksFailed for a user's mistake, and if the user stops it.
+// Runs every cell once in every round, so that a machine whose speed drifts affects all cells. Stores the precision of
+// training in `config`. Throws RanksFailed for a user's mistake, and if the user stops the measurement.
 void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>& cells) {
   CommandProgress progress("measurements", options.rounds * std::ssize(cells));
   int64_t done = 0;
@@ -145,7 +145,7 @@ void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>
   if (std::ranges::all_of(cells, &Cell::has_failed)) throw UserError("no configuration could be run (see above)");
 }
 
-// Predicts all cells, and learns from the first options.learn_from ones.
+// Predicts all cells, and learns from the first options.learn_from cells.
 Knowledge learn(const ProfileOptions& options, const RunConfig& config, std::vector<Cell>& cells) {
   const TrainingSystem system = training_system_of(config);
   StepTimeModel model(config.model, config.train.sequence_length, config.cluster.description, system);

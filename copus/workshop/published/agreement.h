@@ -1,4 +1,4 @@
-// How well predictions agree with published measurements: ranking, the cost of choosing by them, and errors.
+// Computes how well predictions agree with published measurements: ranking, the cost of choosing by them, and errors.
 #pragma once
 
 #include <span>
@@ -8,8 +8,9 @@
 
 namespace copus {
 
-// Returns Kendall's tau-b (Kendall 1945) of two orders of the same items: 1 if they agree, -1 if they are opposite.
-// Pairs that are tied in one order count for neither. NaN if all are tied or there are fewer than two.
+// Returns Kendall's tau-b (Kendall 1945) of two orders of the same items: 1 if they agree, -1 if they are opposite. A
+// pair that is tied in one order neither agrees nor disagrees. NaN if all pairs are tied or there are fewer than two
+// items.
 double kendall_tau(std::span<const double> a, std::span<const double> b);
 
 // The loss from choosing by prediction: 1 - measured throughput of the predicted fastest / best measured throughput.
@@ -32,8 +33,8 @@ struct FitSample {
   double weight;
 };
 
-// Returns the constants with the smallest weighted sum of absolute logarithmic errors, each between 1/4 and 4. The part
-// of an error beyond log 1.5 counts a tenth. Constants that the samples do not determine stay at 1.
+// Returns the constants, each between 1/4 and 4, that minimise the weighted sum of absolute logarithmic errors. The
+// part of an error beyond log 1.5 is weighted by a tenth. Constants that the samples do not determine stay at 1.
 FittedConstants fit_constants(std::span<const FitSample> samples);
 
 }  // namespace copus

@@ -10,17 +10,17 @@
 namespace copus {
 namespace {
 
-// The Megatron-like program of Hagemann et al. 2023 (arXiv 2311.05610), later published as Aleph Alpha's "scaling".
-// Facts from its code:
+// Describes the Megatron-like program of Hagemann et al. 2023 (arXiv 2311.05610), later published as Aleph Alpha's
+// "scaling". Facts from its code:
 // - weights and gradients are bf16, always with ZeRO-1;
 // - a buffer of 500 million bf16 gradients serves reductions;
 // - the head's logits are gathered over the tensor-parallel ranks for PyTorch's cross entropy;
 // - layers are split equally;
 // - RMSNorm is eager.
 //
-// Tensors as wide as the stream: in bf16 units there are both streams (2), and for each of the two eager norms its fp32
-// input, its fp32 normalized input and its result (5), which makes 12. Fused norms keep only their results, which makes
-// 4. One more in each case was fitted to the runs that failed.
+// Tensors as wide as the stream, in bf16 units: both streams (2), and for each of the two eager norms its fp32 input,
+// its fp32 normalized input and its result (5), together 12. Fused norms keep only their results, together 4. In each
+// case one more tensor was fitted to the runs that failed.
 TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   TrainingSystem system;
   system.name = "aleph alpha";
@@ -33,8 +33,8 @@ TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   use.working = {.gathered = 4, .feed_forward = 4};
   if (contains(run.notes, "kernel=torch") || contains(run.notes, "kernel=fused")) {
     // PyTorch keeps bf16 scores, the mask, and the fp32 softmax with its bf16 copy. Megatron's kernel keeps scores and
-    // softmax in bf16. In the backward pass both also hold fp32 gradients of each step, in blocks of memory that no
-    // other tensor can use.
+    // softmax in bf16. In the backward pass both programs also hold fp32 gradients of each step, in blocks of memory
+    // that no other tensor can use.
     use.kept.score_bytes = contains(run.notes, "kernel=torch") ? 8 : 4;
     use.working.score_bytes = 32;
   } else if (contains(run.notes, "flash_attentionv1")) {
@@ -58,8 +58,8 @@ TrainingSystem nemo() {
   return system;
 }
 
-// MPT models use flash-attention's fused cross entropy by default: logits, their shifted copy and the gradient, in
-// bf16. Its "PURE" mixed precision computes and reduces gradients in bf16.
+// MPT models use flash-attention's fused cross entropy by default. It keeps logits, their shifted copy and the
+// gradient, in bf16. LLM Foundry's "PURE" mixed precision computes and reduces gradients in bf16.
 TrainingSystem llm_foundry() {
   TrainingSystem system = megatron();
   system.name = "llm-foundry";

@@ -1,4 +1,4 @@
-// Memory of the programs behind published runs: what they keep, and the memory of their devices.
+// Describes the memory of the programs behind published runs: what they keep, and the memory of their devices.
 #pragma once
 
 #include <string>

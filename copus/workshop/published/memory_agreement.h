@@ -1,5 +1,5 @@
-// The agreement of predicted memory with published runs: which of the runs that worked are predicted to be feasible,
-// and which of the runs that ran out of memory are predicted to be infeasible.
+// Judges the agreement of predicted memory with published runs: which of the runs that worked are predicted to be
+// feasible, and which of the runs that ran out of memory are predicted to be infeasible.
 #pragma once
 
 #include <cstdint>

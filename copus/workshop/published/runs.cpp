@@ -156,7 +156,7 @@ int64_t product(const char* name, std::initializer_list<int64_t> factors) {
   return exact;
 }
 
-// An empty cell or 0 counts as 1.
+// An empty cell or 0 means 1.
 int64_t degree(const Row& row, const char* column) { return std::max<int64_t>(1, row.integer(column).value_or(1)); }
 
 double count_parameters_of(const PublishedRun& run, bool tied) {
@@ -179,8 +179,8 @@ bool says_tied(const PublishedRun& run, const Row& row) {
   return explains(true) && !explains(false);
 }
 
-// Shapes of well-known models that some tables omit: InternLM and Aquila2 from their config.json, GPT-3 from its paper
-// (Brown et al. 2020), with the vocabulary as Megatron-LM pads it.
+// Shapes of well-known models that some tables omit. InternLM and Aquila2 come from their config.json, GPT-3 from its
+// paper (Brown et al. 2020), with the vocabulary as Megatron-LM pads it.
 struct KnownShape {
   std::string_view name;
   int64_t layers, hidden, heads, ffn, vocab;

@@ -39,8 +39,8 @@ struct PublishedRun {
   std::optional<double> memory_gigabytes;
   std::string status;  // why it failed; empty: it ran
 
-  // The reason why the run cannot be described in Copus' terms, such as an unknown layout; then not all fields above
-  // are set. Empty if it can.
+  // The reason why the run cannot be described in Copus' terms, such as an unknown layout. In this case not all fields
+  // above are set. Empty if the run can be described.
   std::string unusable;
 
   // The model as Copus would have it, with three feed-forward matrices. If the published model has two, the three are
@@ -64,10 +64,10 @@ enum class PublishedTable {
 // - Empty sp, zero_stage and recompute are off, but marked as unknown.
 // - dp, grad_accum and global_batch follow from each other. If the three batch sizes disagree, the global batch is dp x
 //   micro_batch x grad_accum.
-// - vpp counts only with pp > 1, sp only with tp > 1.
+// - vpp is used only with pp > 1, sp only with tp > 1.
 // - Embeddings are tied if params_b equals, to its last decimal, the number of parameters with tied embeddings and not
 //   the number without.
-// - A recompute cell that is neither none nor full counts as attention.
+// - A recompute cell that is neither none nor full means attention.
 //
 // Throws UserError with line, column and expectation for a missing column, a row with another number of cells, an
 // unterminated quote, and a cell that is not a number as required or is above 10^9 if it must be an integer. Runs too

@@ -6,8 +6,9 @@ namespace copus {
 
 namespace {
 
-// Megatron-LM and programs based on it, as in the published comparison of times. The loss has the collectives of Copus,
-// which processes logits in pieces. A plan for Megatron-LM leaves out Megatron-LM's own, smaller collectives.
+// Describes Megatron-LM and programs based on it, as in the published comparison of times. The collectives of the loss
+// are those of Copus, which processes logits in pieces. A plan for Megatron-LM leaves out Megatron-LM's own, smaller
+// collectives.
 TrainingSystem megatron_passes() {
   TrainingSystem system = megatron();
   system.memory = copus_memory_use();

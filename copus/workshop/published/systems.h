@@ -1,5 +1,5 @@
-// The programs behind published runs, with the properties that determine a step's time and memory, and the clusters on
-// which they ran. Predictions for them are compared with the published measurements.
+// Describes the programs behind published runs, with the properties that determine a step's time and memory, and the
+// clusters on which they ran. Predictions for these programs are compared with the published measurements.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The agreement of predicted step times with published ones. Constants are fitted on half of the sets, and both halves
-// are judged.
+// Judges the agreement of predicted step times with published ones. Constants are fitted on half of the sets, and both
+// halves are judged.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct PublishedAgreement {
   Quartiles uncorrected_slowdown{};  // over all sets
 };
 
-// Fits the constants on the first set of every group, holds out the second one, and so on in turn. `find_cluster`
+// Fits the constants on the first set of every group, holds out the second set, and so on in turn. `find_cluster`
 // returns the shipped description with this name.
 PublishedAgreement judge_step_times(const std::vector<PublishedRun>& runs,
                                     const std::function<ClusterDescription(const std::string&)>& find_cluster);

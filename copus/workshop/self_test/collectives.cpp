@@ -78,7 +78,7 @@ class Buffer {
   // Address of the element at `index`.
   void* at(int64_t index = 0) const { return static_cast<std::byte*>(tensor_.data_ptr()) + index * size_of(type_); }
 
-  // How the elements from `begin` on differ from the expected ones; empty if they do not.
+  // Returns how the elements from `begin` on differ from the expected elements; empty if they do not.
   std::optional<std::string> difference(const Values& expected, int64_t begin = 0) const {
     const auto size = static_cast<size_t>(size_of(type_));
     std::vector<std::byte> found(bytes_), right(expected.size() * size);
@@ -131,8 +131,8 @@ class OperationChecks {
     return std::accumulate(counts_.begin(), counts_.begin() + member, int64_t{0});
   }
 
-  // Checks parts of different sizes, some of them empty if there are more members than elements, and the sums over all
-  // members.
+  // Prepares parts of different sizes, some of them empty if there are more members than elements, and the expected
+  // results over all members.
   void prepare(int64_t count) {
     count_ = count;
     counts_.assign(static_cast<size_t>(size()), count / size());

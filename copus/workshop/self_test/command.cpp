@@ -40,7 +40,7 @@ struct SelfTestCommandOptions {
   uint64_t seed = 1;
 };
 
-// Runs the tests as one rank of a job; every rank calls it. Returns whether all tests passed, the same on all ranks.
+// Runs the tests as one rank of a job; every rank calls this. Returns whether all tests passed, the same on all ranks.
 // Rank 0 prints.
 bool test(const SelfTestCommandOptions& options, const RankEnvironment& environment, std::unique_ptr<World> world) {
   const MemoryFile corpus(random_letters(corpus_bytes));

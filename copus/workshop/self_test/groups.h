@@ -19,7 +19,7 @@ struct GroupFamily {
   int64_t members() const { return static_cast<int64_t>(groups.front().size()); }
   // The group that `rank` is in; null if it is in none.
   const std::vector<int64_t>* group_of(int64_t rank) const;
-  // Uses with all kinds of operations, since a check runs every kind in every group.
+  // Uses with all kinds of operations, because a check runs every kind in every group.
   std::vector<GroupUse> uses() const;
 };
 

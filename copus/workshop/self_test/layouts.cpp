@@ -198,7 +198,7 @@ std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device
   try {
     with_trainer(std::move(start), tour);
   } catch (const InternalError& error) {
-    // The state is lost on all ranks, since the hash is a sum over all of them.
+    // The state is lost on all ranks, because the hash is a sum over all ranks.
     check.failure = error.what();
     checks.push_back(check);
   }

@@ -20,7 +20,8 @@ class TimeLimit {
 
   double seconds() const { return seconds_; }
 
-  // Whether less than `share` of the time remains, by rank 0's clock. Every rank calls it, and all get the same result.
+  // Whether less than `share` of the time remains, by rank 0's clock. Every rank calls this, and all get the same
+  // result.
   bool is_over(double share = 0) {
     int64_t over = monotonic_seconds() - begin_ > (1 - share) * seconds_ ? 1 : 0;
     everyone_.broadcast(&over, 1, DataType::int64, 0);
@@ -36,8 +37,8 @@ class TimeLimit {
   bool was_over_ = false;
 };
 
-// Parts of the test; every rank calls them. The re-layouts visit the layouts of the job and return to the first one,
-// and compare the state's hash before and after each. `seed` is the seed of the random numbers for repeated
+// Parts of the test; every rank calls them. check_relayouts visits the layouts of the job, returns to the first one,
+// and compares the state's hash before and after each re-layout. `seed` is the seed of the random numbers for repeated
 // collectives.
 std::vector<GroupCheck> check_groups(at::Device memory, uint64_t seed, World& world);
 std::vector<GroupSpeed> measure_groups(at::Device memory, TimeLimit& limit, World& world);

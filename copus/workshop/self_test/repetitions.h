@@ -1,5 +1,5 @@
 // Checks that the collectives of a group repeat bitwise. Reductions of random numbers round, so their bits show the
-// order of addition. The exact values of collectives.h would have the same sum in every order.
+// order of addition. The exact values of collectives.h would not show it, because their sum is the same in every order.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,8 +13,8 @@
 namespace copus {
 
 // Repeats every collective on the same random fp32 and bf16 numbers in the memory of `device`, with few elements to
-// many. Every member calls it with the same seed. Returns this rank's first difference between two repetitions, such as
-// "all-reduce of 300007 fp32: element 3 is 1.00000012 in repetition 2 and was 1".
+// many. Every member calls this with the same seed. Returns this rank's first difference between two repetitions, such
+// as "all-reduce of 300007 fp32: element 3 is 1.00000012 in repetition 2 and was 1".
 std::optional<std::string> find_unrepeated_result(Communicator& group, at::Device device, uint64_t seed);
 
 }  // namespace copus

@@ -22,7 +22,7 @@ constexpr double most_seconds_per_round = 0.005;  // each round makes as many ca
 constexpr int64_t most_calls = 100;
 constexpr double slow_share = 0.5;  // of the median's bandwidth
 
-// Converts bytes per second of a vector to those of a link (nccl-tests, PERFORMANCE.md).
+// Converts bytes per second of a vector to bytes per second of a link (nccl-tests, PERFORMANCE.md).
 double bus_factor(const std::string& operation, int64_t members) {
   const auto n = static_cast<double>(members);
   if (operation == "all-reduce") return 2 * (n - 1) / n;

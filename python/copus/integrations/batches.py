@@ -1,4 +1,5 @@
-"""How integrations measure a trainer's micro-batches, and how they keep their mistakes from ending its job."""
+"""Measures a trainer's micro-batches for the integrations, and keeps mistakes of the integrations from ending its
+job."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _DEPTH = 4
 
 
 def sequences_of(batch: Any, depth: int = _DEPTH) -> int | None:
-    """The number of sequences of a micro-batch: the first dimension of the first tensor that has one, or None.
+    """Returns the number of sequences of a micro-batch: the first dimension of the first tensor that has a dimension,
+    or None.
 
     A batch may be a tensor, or tensors in mappings, sequences, dataclasses and other objects' attributes.
     """

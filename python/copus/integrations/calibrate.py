@@ -2,9 +2,9 @@
 own training function.
 
 You provide a checkpoint and a function that trains from it with another batch and learning rate and returns the
-held-out loss. Branches of the reference batch over several lengths form a ladder. It converts the loss of any other
-branch into the samples with which the reference batch reaches that loss. From these numbers follows c in critical batch
-= c x noise scale. The branches are those of `copus calibrate`.
+held-out loss. Branches of the reference batch over several lengths form a ladder. The ladder converts the loss of any
+other branch into the number of samples with which the reference batch reaches that loss. From these numbers follows c
+in critical batch = c x noise scale. The branches are those of `copus calibrate`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from copus import _core
 _MULTIPLES = (2, 4, 8)
 _FEWEST_UPDATES = 32
 
-# Rungs of the ladder, in eighths of a branch of the largest batch. Branches of smaller batches also end at rungs. The
-# highest rung is longer than the branches. So even if noise makes a batch appear more efficient than the reference
-# batch, its loss is still within the ladder.
+# Lengths of the ladder's rungs, in eighths of a branch of the largest batch. Branches of smaller batches also end at
+# rungs. The highest rung is longer than the branches. Even if noise makes a batch appear more efficient than the
+# reference batch, its loss is therefore within the ladder.
 _RUNGS = (1, 2, 4, 8, 12)
 
 _NEEDED_REPETITIONS, _MOST_REPETITIONS = 2, 8

@@ -4,11 +4,11 @@
     trainer.add_callback(AdviserCallback(trainer, sequence_length=2048, directory="runs/a"))
     trainer.train()
 
-Trainer clips gradients before any callback sees them, and reports their norm to callbacks only at logging steps. So the
-callback takes the norm before clipping from Trainer's call of accelerator.clip_grad_norm_, which Trainer makes in every
-step, even if max_grad_norm is 0. It counts the sequences of a micro-batch in Trainer's calls of training_step, because
-neither Trainer's arguments nor a checkpoint say what the data loader returns. It reads the first micro-batch's gradient
-after its backward.
+Trainer clips gradients before any callback sees them, and reports their norm to callbacks only at logging steps. So
+this callback takes the norm before clipping from Trainer's call of accelerator.clip_grad_norm_, which Trainer makes in
+every step, even if max_grad_norm is 0. The callback counts the sequences of a micro-batch in Trainer's calls of
+training_step, because neither Trainer's arguments nor a checkpoint say what the data loader returns. It reads the first
+micro-batch's gradient after the backward pass of this micro-batch.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class AdviserCallback(TrainerCallback):
     copus.Adviser except the batch. The batch is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x
     data-parallel ranks. A step with fewer micro-batches at the end of an epoch is skipped. Copus needs gradients of two
     sizes in each step. With one micro-batch per step it gets them if DDP or FSDP2 reduces gradients of several ranks;
-    on a single rank it reports that it cannot measure. Its state is in Trainer's checkpoints. `count` returns the
-    sequences of a micro-batch, if they are not the first dimension of its first tensor.
+    on a single rank it reports that it cannot measure. The adviser's state is in Trainer's checkpoints. `count` returns
+    the sequences of a micro-batch, if they are not the first dimension of its first tensor.
     """
 
     def __init__(

@@ -2,9 +2,9 @@
 
     trainer = lightning.Trainer(accumulate_grad_batches=8, callbacks=[AdviserCallback(sequence_length=2048)])
 
-Lightning calls on_after_backward after each micro-batch and on_before_optimizer_step before it clips. It keeps no norm,
-so the callback computes the norm there. Only automatic optimization is supported: with manual optimization nobody knows
-where a step begins.
+Lightning calls on_after_backward after each micro-batch and on_before_optimizer_step before it clips. Lightning keeps
+no norm, so the callback computes the norm in on_before_optimizer_step. Only automatic optimization is supported: with
+manual optimization a callback cannot tell where a step begins.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class AdviserCallback(Callback):
     first tensor, or the result of `count`) x accumulate_grad_batches x data-parallel ranks. Two kinds of steps are
     skipped: steps with fewer sequences at the end of an epoch, and steps in which training_step returns None for a
     micro-batch. Copus needs gradients of two sizes in each step. With one micro-batch per step it gets them if DDP
-    reduces gradients of several ranks; on a single rank it reports that it cannot measure. Its state is in the
-    checkpoints.
+    reduces gradients of several ranks; on a single rank it reports that it cannot measure. The adviser's state is in
+    the checkpoints.
     """
 
     def __init__(

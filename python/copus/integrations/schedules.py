@@ -54,7 +54,7 @@ class BatchSchedule:
 
     @classmethod
     def trained(cls, directory: str | pathlib.Path) -> BatchSchedule:
-        """The batches with which the run in this directory was trained, from its run.jsonl.
+        """Returns the batches with which the run in this directory was trained, from its run.jsonl.
 
         Raises ValueError if the directory has no step of a run.
         """
@@ -70,7 +70,7 @@ class BatchSchedule:
 
     @classmethod
     def advised(cls, directory: str | pathlib.Path) -> BatchSchedule:
-        """The batches that a run was advised to take, from its decisions.jsonl, whether it took them or not.
+        """Returns the batches that a run was advised to take, from its decisions.jsonl, whether it took them or not.
 
         Raises ValueError if the directory has no decisions.
         """
@@ -113,7 +113,7 @@ class BatchSchedule:
     # Formats of trainers.
 
     def megatron(self) -> str:
-        """The value for Megatron-LM's --step-batch-size-schedule, which adapt.schedule of Copus reads too.
+        """Returns the value for Megatron-LM's --step-batch-size-schedule, which adapt.schedule of Copus reads too.
 
         Thresholds are tokens with a suffix, because Copus reads a plain number as sequences. Megatron-LM also needs the
         length of the run in --train-samples, and no --global-batch-size other than its default.
@@ -121,14 +121,14 @@ class BatchSchedule:
         return " ".join(f"{self._tokens(start)}:{batch}" for start, batch in self.pieces)
 
     def olmo_core(self) -> dict[str, list[int]]:
-        """Batches and the starts of their pieces, both in tokens, for OLMo-core's BatchSizeSchedulerCallback:
+        """Returns batches and the starts of their pieces, both in tokens, for OLMo-core's BatchSizeSchedulerCallback:
 
             given = schedule.olmo_core()
             BatchSizeSchedulerCallback(batch_sizes=given["batch_sizes"],
                                        schedule=[Duration.tokens(start) for start in given["starts"]])
 
-        The callback multiplies the learning rate by the square root of the batch's ratio by itself.
-        Raises ValueError where a batch is neither a multiple nor a divisor of the one before, which it refuses.
+        The callback itself multiplies the learning rate by the square root of the batch's ratio. Raises ValueError if a
+        batch is neither a multiple nor a divisor of the previous batch, because the callback raises an error there.
         """
         for (_, before), (start, batch) in zip(self.pieces, self.pieces[1:]):
             if batch % before and before % batch:
@@ -139,9 +139,9 @@ class BatchSchedule:
                 "starts": [start * self.sequence_length for start, _ in self.pieces]}
 
     def levanter(self) -> list[dict[str, int]]:
-        """The value for Levanter's trainer.train_batch_size: batches from given steps on.
+        """Returns the value for Levanter's trainer.train_batch_size: batches from given steps on.
 
-        A threshold within a step counts from the next step on, as in Megatron-LM.
+        A threshold within a step takes effect at the next step, as in Megatron-LM.
         """
         steps, step, consumed = [], 0, 0
         for index, (start, batch) in enumerate(self.pieces):
@@ -162,9 +162,9 @@ class BatchSchedule:
     def _tokens(self, samples: int) -> str:
         """Writes a threshold in tokens, in the shortest form that both programs read as this many sequences.
 
-        Both divide by the sequence length and drop the remainder, so any number of tokens between this sequence and the
-        next is right. Both multiply in floating point, so a number that is exact on paper may come out one token too
-        small.
+        Both programs divide by the sequence length and drop the remainder, so any number of tokens between this
+        sequence and the next is right. They multiply in floating point, so a number that is exact on paper may become
+        one token too small.
         """
         if samples == 0:
             return "0"

@@ -6,7 +6,7 @@
 
 torchtitan reads trainer.gradient_accumulation_steps in every step and divides losses by the step's tokens, so
 accumulation may change between steps. Versions that divide by the initial accumulation are refused. With an
-accumulation of 1 nothing can be measured, so advice to use it is not followed. The learning rate's schedule continues
+accumulation of 1 nothing can be measured, so advice to use 1 is not followed. The learning rate's schedule continues
 by steps. The factor for the batch is applied in every step and is not part of a checkpoint.
 """
 
@@ -26,8 +26,8 @@ import copus
 class Following:
     """Feeds a copus.Adviser with the steps of a torchtitan Trainer, and changes its batch as advised.
 
-    `advice` holds the advice followed so far. Options are those of copus.Adviser except batch and sequence_length,
-    which are the trainer's.
+    `advice` holds the advice followed so far. Options are the same as for copus.Adviser, except batch and
+    sequence_length, which come from the trainer.
     """
 
     def __init__(self, trainer: Any, **options: Any) -> None:
@@ -81,7 +81,7 @@ class Following:
         loss = None if self._has_pipeline else torch.stack(self._losses).sum() * self._replicas
         advice = self.adviser.step(self._norm, samples=self._batch, seconds=time.perf_counter() - begin,
                                    lr=learning_rate, loss=loss)
-        # With a single micro-batch per step, torchtitan shows no gradient of a part of the step, and measuring would
+        # With a single micro-batch per step, torchtitan exposes no gradient of a part of the step, so measuring would
         # end.
         if advice is not None and advice.micro_batches > 1:
             self.advice.append(advice)

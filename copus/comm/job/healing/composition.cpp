@@ -246,8 +246,8 @@ void Composition::begin_next() {
   for (const int64_t process : lost_before_) {
     if (!processes_.at(process).leaving) replace(process);
   }
-  // Rank 0 must have been a member before. If a newcomer has a smaller number than such a member, a newcomer with a new
-  // number replaces it.
+  // Rank 0 must have been a member before. A newcomer whose number is smaller than every such member's is therefore
+  // replaced by a newcomer with a new number.
   for (const int64_t process : late) {
     kill(process);
     replace(process);
@@ -267,7 +267,7 @@ std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left
 }
 
 // Returns whether the next epoch has to wait for newcomers that can read the memory kept on these machines. Starts
-// newcomers on machines without any.
+// newcomers on machines that have none.
 bool Composition::waits_for_newcomers(const std::set<int64_t>& machines) {
   const auto has = [&](int64_t machine, const auto& one_that) {
     return std::ranges::any_of(

@@ -1,6 +1,6 @@
-// Tracks the membership of a job whose ranks come and go. It records which processes are members of the current epoch
-// and which of them are ready for the next one, and decides which actions the launcher has to take. Its inputs are
-// events. It uses no processes, sockets or clocks.
+// Tracks the membership of a job whose ranks come and go. Composition records which processes are members of the
+// current epoch and which of them are ready for the next one, and decides which actions the launcher has to take. Its
+// inputs are events. It uses no processes, sockets or clocks.
 #pragma once
 
 #include <compare>
@@ -33,20 +33,20 @@ struct Act {
 
 class Composition {
  public:
-  // A failed process, and every process of a failed job, has this long to end by itself, unless it reported an error of
-  // its own.
+  // A failed process, and every process of a failed job, has this long to end by itself, unless it has reported an
+  // error of its own.
   static constexpr double kill_after_seconds = 1.5;
   // The time that a process has to end after it has reported an error of its own, while it still unwinds its stack.
-  // Only its exit code and its message tell whether the user made a mistake, so it gets more time than others, within
-  // the 5 s in which a job ends.
+  // Only the exit code and message of this process show whether the user made a mistake. It therefore gets more time
+  // than other processes, within the 5 s in which a job ends.
   static constexpr double kill_after_own_error_seconds = 4;
   // Members have this long to leave an epoch, or two steps if that is longer.
   static constexpr double leave_within_seconds = 10;
   // Newcomers for which the others wait have this long to set themselves up.
   static constexpr double set_up_within_seconds = 120;
-  // Pauses before newcomers are started. If a newcomer ends before it is ready, another one is started at once. If that
-  // one ends early too, the next is started after the first pause. Each further pause is twice as long as the previous
-  // one, up to the longest.
+  // Pauses before newcomers are started. If a newcomer ends before it is ready, another newcomer is started at once. If
+  // this newcomer ends early too, the next one is started after the first pause. Each further pause is twice as long as
+  // the previous pause, up to the longest pause.
   static constexpr double first_pause_seconds = 0.5;
   static constexpr double longest_pause_seconds = 300;
   // Limits if only newcomers can read the memory kept on a machine: the longest pause, and the total time during which
@@ -55,13 +55,13 @@ class Composition {
   static constexpr double bring_back_within_seconds = 300;
 
   // done: a member has ended in good order, or the last members have been released. Members end together when all work
-  // is done, so later failures of others do no harm. failed: the job ends as a failure.
+  // is done, so later failures of other members do no harm. failed: the job ends as a failure.
   enum class Course { going_on, done, failed };
 
   // Processes 0 to size - 1 are the members of the first epoch, `members_per_machine` on each machine. If all members
-  // of a machine have ended and it has no newcomer, newcomers are started there, even if `replaces` is false, up to
-  // `restarts` times without progress. The next epoch waits for them, because only they can read the memory kept on
-  // their machine.
+  // of a machine have ended and it has no newcomer, newcomers are started there up to `restarts` times without
+  // progress, even if `replaces` is false. The next epoch waits for these newcomers, because only they can read the
+  // memory kept on their machine.
   explicit Composition(int64_t size, bool replaces, int64_t restarts = 0,
                        int64_t members_per_machine = std::numeric_limits<int64_t>::max());
 
@@ -69,8 +69,8 @@ class Composition {
   auto operator<=>(const Composition&) const = default;
 
   int64_t epoch() const { return epoch_; }
-  // The members of the epoch, by rank. The first one was a member of the previous epoch, unless it is a newcomer on a
-  // machine whose members have all ended. The last `num_parting` members want to leave. They stay for one more epoch,
+  // The members of the epoch, by rank. The first member was a member of the previous epoch, unless it is a newcomer on
+  // a machine whose members have all ended. The last `num_parting` members want to leave. They stay for one more epoch,
   // in which the others take over the state that only they hold, and are released when an epoch has ended without a
   // failure.
   const std::vector<int64_t>& members() const { return members_; }
@@ -81,8 +81,8 @@ class Composition {
   // Returns whether a failed job has nothing to lose: its ranks ended before training began, none of them by an error
   // of its own, and nobody asked the job to end. All ranks can then be started again.
   bool can_begin_again() const;
-  // Returns whether a process is a member of the epoch. It stays a member after it has left the epoch in good order,
-  // until it is released or ends.
+  // Returns whether a process is a member of the epoch. A member that has left the epoch in good order is still a
+  // member, until it is released or ends.
   bool is_member(int64_t process) const { return is_member(processes_.at(process)); }
   // Whether this member has left the epoch in good order.
   bool is_ready(int64_t process) const;
@@ -99,18 +99,18 @@ class Composition {
   void becomes_ready(int64_t process);
   // If all remaining members want to leave, the job stops, because none would continue.
   void asks_to_leave(int64_t process);
-  // Records that a member of the epoch has failed; it must end soon if it has not ended already. `by_own_error`: it
-  // reported the error itself.
+  // Records that a member of the epoch has failed. The member must end soon if it has not ended already.
+  // `by_own_error`: the member reported the error itself.
   void fails(int64_t process, bool by_own_error = false);
-  // Records that the process has ended and been reaped. `in_good_order`: it ended as ranks do at the end of a job. If a
-  // member fails by an error of its own before training begins, the job ends.
+  // Records that the process has ended and been reaped. `in_good_order`: the process ended as ranks do at the end of a
+  // job. If a member fails by an error of its own before training begins, the job ends.
   void ends(int64_t process, bool in_good_order);
   // The machine of this process has gone or is leaving, so no replacement can be started.
   void cannot_be_replaced(int64_t process);
-  // Records that a member has left the epoch in good order without being asked: all work is done, and it waits for the
-  // others to leave.
+  // Records that a member has left the epoch in good order without being asked: all work is done, and the member waits
+  // for the others to leave.
   void comes_to_the_end();
-  // Ends the job after a signal, or because the remaining members cannot take over from those that leave. From then on
+  // Ends the job after a signal, or because the remaining members cannot take over from leaving members. From then on
   // no process joins or leaves, except newcomers that alone can read the memory kept on a machine.
   void stop();
   // After a second signal no process is started at all.
@@ -121,8 +121,8 @@ class Composition {
   void has_begun() { has_begun_ = true; }
   // Training has passed its latest step so far.
   void advances() { restarts_left_ = restarts_; }
-  // Advances the time by `seconds`, of which at most half a second counts: if the launcher was stopped for longer, so
-  // were the other processes. `step_seconds` is an upper bound for the members' steps.
+  // Advances the time by `seconds`, but by at most half a second: if the launcher was stopped for longer, so were the
+  // other processes. `step_seconds` is an upper bound for the members' steps.
   void pass(double seconds, double step_seconds);
 
   // Returns the actions to take since the last call, in order.

@@ -110,7 +110,7 @@ void Coordinator::start_members() {
   if (has_several_machines()) give_all(BeginEpoch{std::move(first)});
 }
 
-// The newcomer is started as the last rank of a job of the initial size, so that it uses as many of the machine's cores
+// A newcomer is started as the last rank of a job of the initial size, so that it uses as many of the machine's cores
 // as the other ranks.
 void Coordinator::start_newcomer(int64_t number, int64_t replaces) {
   const Member& before = members_.at(replaces);
@@ -238,7 +238,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Stopped& news) {
   if (const auto rank = composition_.rank_of(news.number)) watch_->set_stopped(*rank, news.is_stopped);
 }
 
-// Its ranks ask to leave by themselves, because they received the same signal.
+// The ranks of that machine ask to leave by themselves, because they received the same signal.
 void Coordinator::handle_one(int64_t machine, const Leaves& /*news*/) {
   left_.insert(machine);
   for (const auto& [number, member] : members_) {
@@ -262,8 +262,8 @@ void Coordinator::look_at_health(double seconds) {
   if (failure_is_known_) end_stopped_members();
 }
 
-// A stopped process cannot leave by itself and is killed. If no other process continues, the stopped ones hold all
-// remaining training state, and are woken instead.
+// A stopped process cannot leave by itself and is killed. If no other process continues, the stopped processes hold all
+// remaining training state. Then they are woken instead.
 void Coordinator::end_stopped_members() {
   const int64_t failed = watch_->failure()->rank;
   std::vector<int64_t> stopped;

@@ -1,6 +1,6 @@
-// The deciding launcher of a job whose ranks come and go, on one or several machines. It ends failed ranks, regroups
-// the others without them, and has replacements started. composition.h decides on the actions, and machine_processes.h
-// carries them out on each machine.
+// Coordinates a job whose ranks come and go, on one or several machines, in the launcher that decides for all. It ends
+// failed ranks, regroups the others without them, and has replacements started. composition.h decides on the actions,
+// and machine_processes.h carries them out on each machine.
 #pragma once
 
 #include <chrono>
@@ -22,12 +22,12 @@ namespace copus {
 
 class Coordinator {
  public:
-  // Machine 0 is that of this process. `others` are the machines from 1 on, which have arrived.
+  // Machine 0 is the machine of this process. `others` are the machines from 1 on, which have arrived.
   Coordinator(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& own,
               std::vector<std::unique_ptr<RemoteMachine>>& others);
 
   // Returns the job's exit code when all processes have ended. With `may_begin_again`, returns nothing if no rank is
-  // left, training had not begun and no rank failed by an error of its own; another coordinator can then begin the job
+  // left, training had not begun and no rank failed by an error of its own. Another coordinator can then begin the job
   // again. Throws UserError if the first process cannot be started.
   std::optional<int> run(bool may_begin_again);
 

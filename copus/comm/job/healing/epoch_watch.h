@@ -1,4 +1,4 @@
-// What a launcher knows about the ranks of one epoch and about the failure that ends it.
+// Collects what a launcher learns about the ranks of one epoch and about the failure that ends it.
 #pragma once
 
 #include <chrono>

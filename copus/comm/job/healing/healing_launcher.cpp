@@ -1,6 +1,6 @@
 // The launchers of jobs whose ranks come and go. On one machine, a single process decides (Coordinator) and starts and
-// ends ranks (MachineProcesses). On several machines, each launcher starts and ends its ranks, and machine 0's decides
-// for all.
+// ends ranks (MachineProcesses). On several machines, each launcher starts and ends its ranks, and the launcher of
+// machine 0 decides for all.
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,8 +69,8 @@ class Start {
   std::optional<int> code_;
 };
 
-// Restarts a job if all its ranks were killed before training began: up to `healing.restarts` times, and, unless that
-// is 0, up to 20 times in the first minute, because ranks are often hit again while they start.
+// Restarts a job if all its ranks were killed before training began. The limit is `healing.restarts` restarts or, if
+// this is not 0, up to 20 restarts in the first minute, because ranks are often killed again while they start.
 int run_coordinated(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& hands,
                     std::vector<std::unique_ptr<RemoteMachine>>& others) {
   constexpr int64_t most_restarts = 20;
@@ -92,8 +92,9 @@ class FirstMachine {
     if (machine.serves_store) allow_many_sockets();  // c10d accepts every connection
   }
 
-  // If it serves the store, c10d's threads are running when ranks are forked. They receive no signals, which hands_ has
-  // blocked before, and their locks do not matter, because a child calls only async-signal-safe functions.
+  // If this launcher serves the store, c10d's threads are running when ranks are forked. These threads receive no
+  // signals, because hands_ has blocked them before. Their locks do not matter, because a child calls only
+  // async-signal-safe functions.
   int run(const OpenMeetingPlace& open) {
     const std::optional<MeetingPlace> place = start_.open(machine_, open);
     if (!place) return start_.exit_code();

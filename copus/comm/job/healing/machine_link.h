@@ -1,5 +1,5 @@
-// The connection between the deciding launcher of a job and the launcher of another machine. Both send signs of life
-// and measure how long the other has been silent.
+// The connection between the deciding launcher of a job and the launcher of another machine. Both launchers send signs
+// of life and measure how long the other launcher has been silent.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class MachineLink {
   // Sends the hello for the other launcher's door (tcp_socket.h).
   void greet(const std::string& token, int64_t machine) { link_.greet(hello(token, machine)); }
   void send(std::string_view message);
-  // Sends and receives as much as is possible without waiting, and a sign of life when it is due. `seconds`: since the
-  // previous call; at most half a second of it counts as silence.
+  // Sends and receives as much as is possible without waiting, and sends a sign of life when it is due. `seconds` is
+  // the time since the previous call, of which at most half a second is counted as silence.
   void exchange(double seconds);
   // Returns the next received message.
   std::optional<std::string> next();

@@ -1,5 +1,6 @@
-// The orders that a job's deciding launcher gives to the launchers of machines, and the news that these report. On the
-// deciding launcher's own machine both are plain values; to and from other machines they are sent over a connection.
+// Declares the orders that a job's deciding launcher gives to the launchers of machines, and the news that these
+// launchers report. On the deciding launcher's own machine both are plain values; to and from other machines they are
+// sent over a connection.
 #pragma once
 
 #include <cstdint>

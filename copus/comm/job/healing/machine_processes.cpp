@@ -163,8 +163,8 @@ std::vector<News> MachineProcesses::look() {
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
     Member& member = members_.at(process->number);
-    // The process may have left its world since its last message was read. Then it ended in good order, and its
-    // requests do not count any more.
+    // The process may have left its world since its last message was read. In this case it ended in good order, and its
+    // requests are dropped.
     listen_to(process->number, member, news, wishes);
     std::erase_if(wishes, [&](const News& wish) { return std::get<Said>(wish).number == process->number; });
     member.lifeline = Descriptor();

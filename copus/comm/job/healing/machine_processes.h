@@ -1,5 +1,5 @@
-// The ranks' processes on a launcher's own machine. It starts, kills and reaps them and exchanges messages with them,
-// following orders. coordinator.h decides what to do.
+// Manages the ranks' processes on a launcher's own machine. It starts, kills and reaps the processes and exchanges
+// messages with them, following orders. coordinator.h decides what to do.
 #pragma once
 
 #include <chrono>

@@ -21,8 +21,8 @@ constexpr auto longest_parting = std::chrono::seconds(2);
 
 int RemoteMachine::descriptor() const { return link_ && !garbled_ && !link_->is_over() ? link_->descriptor() : -1; }
 
-// A launcher that sends invalid messages may still be running. It ends when it receives nothing any more, as with a
-// silent connection, and only then counts as lost.
+// A launcher that sends invalid messages may still be running. It then receives nothing any more and ends, as it does
+// when its connection is silent. Only after that is its machine treated as lost.
 std::vector<News> RemoteMachine::hear(double seconds) {
   if (!link_) return {};
   if (garbled_) {

@@ -1,4 +1,4 @@
-// Another machine of a job, from the view of the deciding launcher.
+// Represents another machine of a job, for the deciding launcher.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The world of ranks that could not meet because one of them failed: every operation throws. So a rank that joins an
-// epoch that has failed notices this immediately, in the same way as any other failure.
+// The world of ranks that could not meet because one of them failed: every operation throws. A rank that joins a failed
+// epoch therefore notices the failure immediately, in the same way as any other failure.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// How the ranks of a job find each other, whichever launcher started them.
+// Lets the ranks of a job find each other, whichever launcher started them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -110,7 +110,7 @@ class RankStore {
   std::string key(const std::string& name) const { return concat("copus/", environment_.attempt, "/", name); }
 
   // The process that serves the store is gone or stopped. If it also started this process, the launcher watch reports
-  // that and may end this process meanwhile (launcher_watch.h).
+  // this and may meanwhile end this process (launcher_watch.h).
   [[noreturn]] void fail_without_store() {
     store_.reset();
     if (!environment_.launcher_serves_store) {
@@ -126,7 +126,7 @@ class RankStore {
 };
 
 // Rank 0 makes the segment and publishes its position. It keeps the store, which it may serve, until all ranks have
-// come. Each rank joins as soon as it can, so that ranks that have come can monitor each other.
+// joined. Each rank joins as soon as it can, so that the ranks that have joined can monitor each other.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
   const auto joined = [](int64_t rank) { return concat("joined/", rank); };
   const auto join = [&](SharedSegment segment) {
@@ -186,8 +186,8 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                   meeting);
 }
 
-// Besides mpirun, only SLURM starts MPI programs. Its ranks on one machine use shared memory. Without `srun --mpi=...`
-// most MPI libraries end the process, so MPI is used only for jobs that name no other way to meet.
+// Besides mpirun, only SLURM starts MPI programs. SLURM's ranks on one machine use shared memory. Without `srun
+// --mpi=...` most MPI libraries end the process, so MPI is used only for jobs that name no other way to meet.
 bool uses_mpi(const RankEnvironment& environment) {
   if (!has_mpi()) return false;
   if (environment.launcher == LauncherKind::open_mpi) return true;
@@ -197,7 +197,7 @@ bool uses_mpi(const RankEnvironment& environment) {
          (environment.launcher_serves_mpi || !meeting_place);
 }
 
-// An MPI library that does not know the launcher would take each rank for a separate job.
+// An MPI library that does not support the launcher would take each rank for a separate job.
 std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environment, double wait_seconds) {
   std::unique_ptr<World> world = join_mpi(wait_seconds);
   if (world->rank() != environment.rank || world->size() != environment.world_size) {

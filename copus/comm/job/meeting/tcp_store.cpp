@@ -61,7 +61,7 @@ std::string place_of(const MeetingAddress& address) {
 enum class Outcome { done, useless, silent };
 
 // Some c10d calls have no deadline if the process that serves the store is stopped. So each call runs on its own
-// thread, which is abandoned when its time is over. Rethrows exceptions of the call.
+// thread, which is abandoned when the call's time is over. Rethrows exceptions of the call.
 template <class Result>
 Outcome call_within(double seconds, const std::function<bool()>& is_useless, std::function<Result()> call,
                     std::optional<Result>& result) {

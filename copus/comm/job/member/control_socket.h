@@ -52,8 +52,8 @@ struct FromLauncher {
   std::vector<KeptArena> kept = {};  // by the launcher of this machine
 };
 
-// The message that a launcher repeatedly sends to its ranks, through a separate socket (lifeline.h): that the launcher
-// is alive, or that an epoch has failed.
+// The message that a launcher repeatedly sends to its ranks through a separate socket (lifeline.h). It says that the
+// launcher is alive, or that an epoch has failed.
 struct FromLifeline {
   int64_t epoch = -1;
   std::optional<FailureReport> failure = {};

@@ -1,6 +1,7 @@
-// A rank's connection to its launcher in a job on several machines. A launcher may lose its connection to the others,
-// or be stopped, while its ranks continue. The other machines then continue without this machine, and its ranks must
-// not write any more. So a rank that receives nothing from its launcher ends itself before the others count it as gone.
+// A rank's connection to its launcher in a job on several machines. A launcher may lose its connection to the other
+// launchers, or be stopped, while its ranks continue. The other machines then continue without this machine, and its
+// ranks must not write any more. So a rank that receives nothing from its launcher ends itself before the other
+// machines treat it as gone.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,12 @@ namespace copus {
 
 // The interval of signs of life from launchers to their ranks and to each other.
 inline constexpr double sign_of_life_seconds = 0.5;
-// A process ends itself if it receives nothing from the launcher above it for this long. At most this much of the time
-// between two checks counts, because the checking process may have been stopped itself.
+// A process ends itself if it receives nothing from the launcher above it for this long. At most longest_look_for_signs
+// of the time between two checks is counted, because the checking process may have been stopped itself.
 inline constexpr double fenced_after_seconds = 2;
 inline constexpr double longest_look_for_signs = 0.5;
 // A launcher that is silent for this long is lost with its machine. By then it has ended its ranks and itself, even if
-// it hardly got a processor.
+// it got hardly any processor time.
 inline constexpr double lost_after_seconds = 4;
 static_assert(lost_after_seconds > fenced_after_seconds + 2 * longest_look_for_signs);
 

@@ -30,8 +30,8 @@ constexpr auto look_for_others_after = std::chrono::milliseconds(5);
 constexpr double longest_look_seconds = 0.5;
 // A spare always waits, so this value only says that it is in a step. If all ranks wait, that is reported as a failure.
 constexpr double step_seconds_of_spare = 1e-3;
-// The deciding launcher notices a lost machine and reports it. If it hardly gets a processor, that takes longer than
-// the limit of silence.
+// The deciding launcher notices a lost machine and reports it. This takes longer than the limit of silence if the
+// launcher gets hardly any processor time.
 constexpr double longest_finding_seconds = lost_after_seconds + 4;
 
 Descriptor taken_over(int descriptor) {
@@ -126,7 +126,7 @@ std::unique_ptr<World> Membership::join_epoch(FromLauncher next) {
                             next.rank, size, wait_seconds_, true, AfterFailure::leave_it_to_the_launcher);
 }
 
-// Each epoch has its own names at the meeting place, and its rank 0 a new token. So no listening socket admits a late
+// In each epoch, the names at the meeting place and the token of rank 0 are new. So no listening socket admits a late
 // rank of an older epoch.
 std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point job_started) {
   Lifeline& lifeline = *connection_->lifeline;

@@ -1,8 +1,8 @@
 // A rank's side of a job whose ranks come and go (launch_healing_ranks, launch_healing_machine). The launcher gives
 // each process a number, which is initially its rank, and reuses numbers only if the job begins again. An epoch is one
-// composition of the job: its members are processes, sorted by number, and a process' rank is its position among them.
-// When a rank fails, the launcher ends its process. The waits of all others throw RankFailure; these ranks give up the
-// epoch's world and join the next epoch.
+// composition of the job. The epoch's members are processes, sorted by number, and a process' rank is its position
+// among them. When a rank fails, the launcher ends the rank's process. The waits of all other ranks throw RankFailure;
+// these ranks give up the epoch's world and join the next epoch.
 #pragma once
 
 #include <chrono>
@@ -24,8 +24,9 @@ namespace copus {
 class Membership {
  public:
   // Makes the membership of a rank that such a launcher has started (environment.control), and takes over the inherited
-  // descriptors. `wait_seconds`: how long this rank waits for other ranks and for the launcher. `open_meeting_place`:
-  // opens the place where ranks on several machines meet in each epoch; ranks of one machine do not need it.
+  // descriptors. `wait_seconds` limits how long this rank waits for other ranks and for the launcher.
+  // `open_meeting_place` opens the place where ranks on several machines meet in each epoch; ranks of one machine do
+  // not need it.
   Membership(const RankEnvironment& environment, double wait_seconds, OpenMeetingPlace open_meeting_place = {});
   ~Membership();
   Membership(const Membership&) = delete;
@@ -36,13 +37,13 @@ class Membership {
   // RankFailure if the launcher does not answer within `wait_seconds` or has ended the job.
   //
   // The previous epoch's world must be destroyed before. If it is destroyed while an exception other than RankFailure
-  // unwinds the stack, that counts as a failure of this rank.
+  // unwinds the stack, this rank has failed.
   //
   // If ranks on several machines cannot meet because one of them has failed, all operations of the returned world throw
   // RankFailure.
   //
-  // After a failure the world's watchdog does not end this process. The launcher does, if the process does not call
-  // join_next() within 10 s, or two steps if that is longer.
+  // After a failure the world's watchdog does not end this process. The launcher ends it if the process does not call
+  // join_next() within 10 s, or within two steps if that is longer.
   std::unique_ptr<World> join_next();
 
   // The epoch that was joined last.
@@ -55,17 +56,17 @@ class Membership {
   // leave. Rank 0 calls it between two steps. Does not block.
   bool regroup_wanted();
   // Returns whether the job is to stop, because the launcher received a signal, all members want to leave, or the
-  // launcher is silent. A signal to this rank itself concerns only this rank. Call it between two steps. Does not
+  // launcher is silent. A signal to this rank itself concerns only this rank. To be called between two steps. Does not
   // block.
   bool stop_wanted();
   // Waits as a rank that the layout cannot use, with the world of this epoch. Returns when the epoch is to end: the
   // launcher asks for it, the job is done, or a rank has failed. Asks to leave when `wants_to_leave` returns true.
   void wait_as_spare(World& world, const std::function<bool()>& wants_to_leave);
   // Asks to leave. In the next epoch this process is among the parting members, and after that join_next() returns
-  // null. Its end is then not a failure, and it is not replaced. The launcher ignores the request after it has
-  // forwarded a signal that ends the job.
+  // null. The end of this process is then not a failure, and the process is not replaced. The launcher ignores the
+  // request after it has forwarded a signal that ends the job.
   void ask_to_leave();
-  // Asks the launcher to stop the job, because the remaining members cannot take over from those that leave. No process
+  // Asks the launcher to stop the job, because the remaining members cannot take over from leaving members. No process
   // joins or leaves any more.
   void ask_to_stop();
 
@@ -73,8 +74,8 @@ class Membership {
   const std::vector<KeptArena>& kept_arenas() const { return kept_; }
   // Gives this process' arena to the launcher in place of an earlier one. The arena outlives this process.
   void keep(const StateArena& arena);
-  // Tells the launcher that all members of the epoch have their state. The launcher then drops the arenas of ended
-  // processes that are not members of the epoch.
+  // Tells the launcher that every member of the epoch has its training state. The launcher then drops the arenas of
+  // ended processes that are not members of the epoch.
   void settled();
   // Replaces the note for newcomers (Epoch::note), of at most a few thousand bytes. From then on, if all members of a
   // machine have ended, the launcher starts new processes there.

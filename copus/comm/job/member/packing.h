@@ -1,4 +1,4 @@
-// Numbers and texts as a sequence of bytes, as launchers and ranks send them. Bytes from another machine may be
+// Packs numbers and texts into bytes, which launchers and ranks send to each other. Bytes from another machine may be
 // truncated or not be a message at all, so every length is checked before it is used.
 #pragma once
 

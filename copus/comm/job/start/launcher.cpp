@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A longer time between two checks means that this process was stopped or did not get a processor. The ranks may have
-// been in the same situation, so the excess does not count against them.
+// been stopped too, so the excess time is not counted as their silence.
 constexpr double longest_look = 0.5;
 
 class Job {

@@ -1,5 +1,5 @@
-// How a job starts. A process finds out whether torchrun, SLURM, Open MPI or Copus itself has started it as a rank, and
-// then joins the job. Otherwise it starts the ranks itself and monitors them.
+// Starts jobs. A process finds out whether torchrun, SLURM, Open MPI or Copus itself has started it as a rank, and then
+// joins the job. Otherwise it starts the ranks itself and monitors them.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct RankEnvironment {
   bool launcher_serves_mpi = false;    // SLURM tells MPI libraries where the other ranks are (PMIx, PMI-2)
   bool has_agent = false;  // the parent of this process is torchrun's agent or SLURM's daemon, which outlives it
   std::string attempt;     // distinguishes restarts of a job, and jobs that meet at the same place
-  // The inherited descriptor of the shared segment, from Copus' launcher. It is -1 in a process that replaces another
-  // one; such a process gets a segment when it joins.
+  // The inherited descriptor of the shared segment, from Copus' launcher. It is -1 in a replacement process, which gets
+  // a segment when it joins.
   int segment = -1;
   // From launch_healing_ranks: the inherited descriptor for Membership's communication with the launcher (-1: none),
   // and the number of this process.
@@ -46,13 +46,13 @@ struct RankEnvironment {
 // Reads the first of these sets of variables that exists: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 // MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*. In this order, an inner launcher comes before the launcher that
 // started it. Empty if the process is not a rank, for example in a shell or script that SLURM started. Throws UserError
-// if variables contradict each other, describe a job incompletely, or belong to another launcher than these.
+// if variables contradict each other, describe a job incompletely, or belong to another launcher.
 std::optional<RankEnvironment> read_rank_environment();
 // The same with other variables: `lookup` returns a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
 
-// Joins the job that the environment describes. In a build with MPI, the ranks of mpirun connect over MPI. So do
-// SLURM's ranks on several machines, unless SLURM does not serve MPI and a meeting place is named. All other ranks
+// Joins the job that the environment describes. In a build with MPI, the ranks of mpirun connect over MPI. SLURM's
+// ranks on several machines do too, unless SLURM does not serve MPI and a meeting place is named. All other ranks
 // connect over shared memory or, on several machines, over TCP. Throws UserError if the connection is not possible, and
 // RankFailure if ranks do not come within `wait_seconds`.
 std::unique_ptr<World> join_world(const RankEnvironment& environment, double wait_seconds);
@@ -67,16 +67,17 @@ int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 // Settings of a job whose ranks come and go.
 struct Healing {
   bool replaces = true;  // a replacement is started for each lost process
-  // Limits of restarts: how many times without progress processes are started on a machine whose ranks have all ended
-  // (Membership::leave_note), and how many times a job is restarted whose ranks were all killed before the first note.
+  // Limits two kinds of restarts. Processes are started this many times without progress on a machine whose ranks have
+  // all ended (Membership::leave_note). A job whose ranks were all killed before the first note is restarted this many
+  // times.
   int64_t restarts = 3;
 };
-// Like the function above, for ranks that join through Membership (membership.h). When a rank fails, the others
-// continue without it, and its replacement joins between two steps. A line on stderr reports each failure. The job ends
-// as above if no rank is left, if all wait for one another, after a user's mistake, and after any rank's own error
-// before the first note. The exit code is that of rank 0 in the last epoch. A replacement process gets the rank and
-// world size (RankEnvironment) that it would have if it joined at once; they mean nothing after other processes have
-// come or gone.
+// Like launch_ranks, for ranks that join through Membership (membership.h). When a rank fails, the others continue
+// without it, and its replacement joins between two steps. A line on stderr reports each failure. The job ends as with
+// launch_ranks if no rank is left, if all ranks wait for one another, after a user's mistake, and after any rank's own
+// error before the first note. The exit code is that of rank 0 in the last epoch. A replacement process gets the rank
+// and world size (RankEnvironment) that it would have if it joined at once. They mean nothing after other processes
+// have come or gone.
 int launch_healing_ranks(int64_t size, const std::vector<std::string>& arguments, const Healing& healing);
 // One machine of a job on several machines. Each has a launcher process that starts the machine's ranks. All launchers
 // pass the same values except `machine` and `serves_store`.
@@ -89,10 +90,10 @@ struct MachineOfJob {
   bool serves_store = false;  // this launcher serves the store; otherwise torchrun's agent or another launcher does
 };
 // Like launch_healing_ranks, over several machines. The launcher of machine 0 decides for all, and reports events and
-// the end of the job; the other launchers return the job's exit code. When a machine goes, the others continue without
-// it; when machine 0 goes, the others end with 1 and a message. SIGTERM and SIGINT at machine 0 end the whole job. At
-// another machine they make its ranks ask to leave, and its launcher returns 0 once the others continue without it.
-// Throws UserError if the launchers do not find each other.
+// the end of the job; the other launchers return the job's exit code. When another machine goes, the job continues
+// without it. When machine 0 goes, the others end with code 1 and a message. SIGTERM and SIGINT at machine 0 end the
+// whole job. At another machine they make its ranks ask to leave, and its launcher returns 0 once the others continue
+// without it. Throws UserError if the launchers do not find each other.
 int launch_healing_machine(const MachineOfJob& machine, const std::vector<std::string>& arguments,
                            const Healing& healing);
 // join_world for a rank that launch_ranks has started, in programs with and without libtorch.

@@ -21,7 +21,8 @@ namespace copus {
 namespace {
 
 constexpr auto look_at_launcher_after = std::chrono::milliseconds(50);
-// All ranks of the machine notice it before the first of them ends, which would otherwise count as a failure.
+// All ranks of the machine must notice that the launcher is gone before the first of them ends. Otherwise its end would
+// be reported as a failure.
 constexpr auto until_all_know = std::chrono::milliseconds(400);
 
 class LauncherWatch {

@@ -1,4 +1,4 @@
-// The process that started this one: whether it is gone or stopped.
+// Watches whether the process that started this process is gone or stopped.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class ParentProcess {
   // Whether it has ended: then this process has another parent.
   bool is_gone() const;
   // Checks the parent, `seconds` after the previous check. Returns true once for each stop that lasts two seconds. At
-  // most half a second between two checks counts, because this process may have been stopped too.
+  // most half a second between two checks is counted, because this process may have been stopped too.
   bool has_stopped(double seconds);
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t largest_port = 65535;
 
-// Ports for launchers that name none. They are below those that Linux assigns itself (32768 and up).
+// Ports for launchers that name none. They are below the ports that Linux assigns itself (32768 and up).
 constexpr int64_t first_derived_port = 15000;
 constexpr int64_t num_derived_ports = 15000;
 
@@ -36,7 +36,7 @@ class Variables {
   using Lookup = std::function<const char*(const char*)>;
   explicit Variables(const Lookup& lookup) : lookup_(lookup) {}
 
-  // Empty variables count as unset, because shells and job scripts use this to disable them.
+  // Empty variables are treated as unset, because shells and job scripts use empty values to disable variables.
   std::optional<std::string> text(const char* name) const {
     const char* value = lookup_(name);
     return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
@@ -230,7 +230,7 @@ RankEnvironment read_slurm(const Variables& variables) {
 }
 
 // If a user exported RANK and WORLD_SIZE by hand, they must agree with the launcher around them. torchrun's values need
-// not: one task of SLURM or of mpirun may be a torchrun that starts several ranks.
+// not agree: one task of SLURM or of mpirun may be a torchrun that starts several ranks.
 void check_same_rank(const Variables& variables, const RankEnvironment& by_hand) {
   if (variables.has("TORCHELASTIC_RUN_ID")) return;
   std::optional<RankEnvironment> around;
@@ -249,7 +249,7 @@ void check_same_rank(const Variables& variables, const RankEnvironment& by_hand)
 }
 
 // Throws UserError if the environment describes a rank incompletely, or by variables of a launcher that Copus does not
-// support. Otherwise each such process would train alone.
+// support. Without this error, each process of such a job would train alone.
 void check_no_rank(const Variables& variables) {
   for (const char* name : {"COPUS_SEGMENT", "COPUS_CONTROL", "COPUS_PROCESS", "COPUS_LIFELINE", "COPUS_LOCAL_RANK",
                            "COPUS_LOCAL_WORLD_SIZE"}) {
@@ -307,7 +307,7 @@ void check_no_rank(const Variables& variables) {
 }
 
 // Throws UserError unless the descriptors that the variables name come from Copus' launcher. Only the launcher's own
-// ranks get these descriptors. If another program passes the variables to a process, they refer to nothing.
+// ranks get these descriptors. In any other process that inherits the variables, they refer to nothing.
 void check_inherited(const RankEnvironment& environment) {
   const auto check = [](const char* name, int descriptor, mode_t kind) {
     struct stat status{};

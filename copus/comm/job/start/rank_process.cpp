@@ -130,7 +130,7 @@ RankProcesses::~RankProcesses() {
 
 RankProcess& RankProcesses::start(const RankStart& start) {
   if (all_ended()) group_ = 0;  // the group ended with its last process
-  // These come first, because of two variables with the same name the first one counts.
+  // These variables come first, because the first of two variables with the same name is used.
   std::vector<std::string> variables = start.variables;
   variables.push_back(start_of_job_);
   for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);

@@ -1,5 +1,5 @@
-// The processes that a launcher starts as the ranks of a job: how they start and end, where their stderr goes, and how
-// signals are forwarded to them.
+// Manages the processes that a launcher starts as the ranks of a job: how they start and end, where their stderr goes,
+// and how signals are forwarded to them.
 #pragma once
 
 #include <sys/types.h>
@@ -95,7 +95,7 @@ struct RankProcess : ProcessEnd {
   std::optional<std::chrono::steady_clock::time_point> killed_at;
 };
 
-// What conclude() has to know about a process.
+// The properties of a process that conclude() needs.
 struct ConcludedProcess {
   ProcessEnd end;
   std::string held_back;     // its message about the user's mistake that was not forwarded
@@ -110,13 +110,12 @@ struct RankStart {
 };
 
 // The ranks' processes. They are children of this process in a separate process group, so a terminal sends Ctrl-C only
-// to the launcher, which forwards it once. This process must have no threads that were started before this object,
-// because they would receive the signals. The destructor leaves no process running, except processes that hang in the
-// kernel.
+// to the launcher, which forwards it once. Threads of this process must not be started before this object, because they
+// would receive the signals. The destructor leaves no process running, except processes that hang in the kernel.
 class RankProcesses {
  public:
   // How long a killed process may take to end. A process that hangs in the kernel, for example because a network file
-  // system does not answer, never computes again. It counts as ended after this time.
+  // system does not answer, never computes again. After this time it is treated as ended.
   static constexpr std::chrono::seconds ends_within{10};
 
   // `arguments`: of this program, which each process runs.
@@ -145,8 +144,8 @@ class RankProcesses {
   const std::set<int>& passed_on() const { return passed_on_; }
   // Why the end of a process is a failure; empty if it is not. `in_the_middle`: it had not left the job yet.
   std::optional<std::string> judge_end(const ProcessEnd& process, bool in_the_middle) const;
-  // Reports a failed job to the user and returns its exit code. `first`: its rank 0; `failed`: the process that the
-  // report names, if any.
+  // Reports a failed job to the user and returns its exit code. `first` is the job's rank 0; `failed` is the process
+  // that the report names, if any.
   int conclude(const FailureReport& failure, const ConcludedProcess& first,
                const std::optional<ConcludedProcess>& failed) const;
 

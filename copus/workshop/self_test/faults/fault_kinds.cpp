@@ -76,7 +76,7 @@ Descriptor open_file_of(int64_t pid, int number) {
 
 Descriptor control_socket(int64_t pid) { return open_file_of(pid, control_descriptor(pid)); }
 
-// Finds the launcher's end of the socket pair. The two ends of a pair are made one right after the other. So their
+// Finds the launcher's end of the socket pair. The two ends of a pair are made one right after the other, so their
 // inode numbers, by which the system names a process' open files, are neighbours.
 Descriptor launchers_end(int64_t pid) {
   struct stat ours{};

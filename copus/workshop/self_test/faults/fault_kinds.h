@@ -1,4 +1,4 @@
-// The faults that the processes of a training job are struck with to test healing, and the required results.
+// Lists the faults that strike the processes of a training job to test healing, and the required results.
 #pragma once
 
 #include <cstdint>

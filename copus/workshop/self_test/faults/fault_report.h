@@ -1,5 +1,5 @@
-// The output of `copus selftest --faults`: a line for each run and each failure, and at the end how soon each kind of
-// fault was healed; or one JSON object.
+// Writes the output of `copus selftest --faults`, as text or as one JSON object. The text has a line for each run and
+// each failure, and at the end how soon each kind of fault was healed.
 #pragma once
 
 #include <nlohmann/json.hpp>

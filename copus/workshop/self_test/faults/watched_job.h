@@ -1,5 +1,5 @@
-// A training job that is observed from outside: its launcher as a child of this process, and its ranks through the
-// memory that they share.
+// Observes a training job from outside: its launcher as a child of this process, and its ranks through the memory that
+// they share.
 #pragma once
 
 #include <cstdint>
