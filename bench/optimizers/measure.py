@@ -9,6 +9,7 @@ file of rows; runs that have a row are not repeated. Prints the table at the end
 
 import argparse
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -73,18 +74,18 @@ def run(program, data, model, optimizer, rate, seed):
                           length=LENGTH, batch=BATCH, data=data, optimizer=optimizer, rate=rate, seed=seed,
                           interval=tokens // EVALUATIONS)
         (folder / "run.toml").write_text(text)
-        subprocess.run([program, "train", "run.toml", "--run-dir", "run", "--set", "log.interval=1"], cwd=folder,
-                       check=True, stdout=subprocess.DEVNULL)
+        ended = subprocess.run([program, "train", "run.toml", "--run-dir", "run", "--set", "log.interval=1"],
+                               cwd=folder, stdout=subprocess.DEVNULL, check=False)
         records = [json.loads(line) for line in (folder / "run" / "run.jsonl").read_text().splitlines()]
     held_out = [(record["consumed_tokens"], record["held_out_loss"]) for record in records
                 if record.get("held_out_loss") is not None]
     step_seconds = statistics.median(record["step_seconds"] for record in records[2:])
     return {"model": model, "optimizer": optimizer, "rate": rate, "seed": seed, "step_seconds": step_seconds,
-            "held_out": held_out}
+            "diverged": ended.returncode != 0, "held_out": held_out}
 
 
 def final(row):
-    return row["held_out"][-1][1]
+    return math.inf if row.get("diverged") else row["held_out"][-1][1]
 
 
 def tokens_to(row, loss):

@@ -21,47 +21,56 @@ double shorter_side(const ParameterInfo& matrix) {
 // Returns the seconds of the Newton-Schulz iteration on a matrix.
 double newton_schulz_seconds(const ParameterInfo& matrix, const Device& device, const TrainingSystem& system) {
   const double shorter = shorter_side(matrix), longer = elements_of(matrix) / shorter;
-  const double one = matmul_seconds(device, shorter, shorter, longer, system.activation_bytes) +
-                     matmul_seconds(device, shorter, shorter, shorter, system.activation_bytes) +
-                     matmul_seconds(device, shorter, longer, shorter, system.activation_bytes);
-  return static_cast<double>(system.newton_schulz_steps) * one;
+  const double bytes = system.whole_matrices.element_bytes;
+  const double one = matmul_seconds(device, shorter, shorter, longer, bytes) +
+                     matmul_seconds(device, shorter, shorter, shorter, bytes) +
+                     matmul_seconds(device, shorter, longer, shorter, bytes);
+  return static_cast<double>(system.whole_matrices.newton_schulz_steps) * one;
 }
 
 }  // namespace
 
-double matrix_update_seconds(const ModelDescription& model, const ParallelStrategy& strategy,
-                             const std::vector<LayerRange>& layers, const ClusterDescription& cluster,
-                             const TrainingSystem& system) {
-  std::vector<double> work, seconds;
+MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const ParallelStrategy& strategy,
+                                          const std::vector<LayerRange>& layers, const ClusterDescription& cluster,
+                                          const TrainingSystem& system) {
+  std::vector<ParameterInfo> matrices;
+  std::vector<double> work;
   double elements = 0;
   for (const ParameterInfo& parameter : list_parameters(model)) {
     const auto holds = [&](const LayerRange& range) {
       return range.begin <= parameter.layer && parameter.layer < range.end;
     };
     if (!is_hidden_matrix(parameter) || std::ranges::none_of(layers, holds)) continue;
+    matrices.push_back(parameter);
     work.push_back(newton_schulz_flops(parameter.shape, 1));
-    seconds.push_back(newton_schulz_seconds(parameter, cluster.device, system));
     elements += elements_of(parameter);
   }
+  struct Owner {
+    double seconds = 0, elements = 0, matrices = 0;
+  };
   const int64_t ranks = strategy.data_parallel * strategy.tensor_parallel;
-  const std::vector<int64_t> owners = choose_owners(work, ranks);
-  std::vector<double> busy(ranks), rounds(ranks);
-  for (size_t i = 0; i < owners.size(); ++i) {
-    busy[owners[i]] += seconds[i];
-    ++rounds[owners[i]];
+  std::vector<Owner> owners(ranks);
+  const std::vector<int64_t> owner_of = choose_owners(work, ranks);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    Owner& owner = owners[owner_of[i]];
+    owner.seconds += newton_schulz_seconds(matrices[i], cluster.device, system);
+    owner.elements += elements_of(matrices[i]);
+    ++owner.matrices;
   }
-  double total = std::ranges::max(busy);
-  if (ranks > 1) {
-    constexpr double element_bytes = 4;
-    const double shards = static_cast<double>(strategy.cuts_optimizer() ? strategy.zero_shards() : 1);
-    const double held = elements / static_cast<double>(strategy.tensor_parallel) / shards;
-    const double holders = shards * static_cast<double>(strategy.tensor_parallel);
-    const double sent = held * (1 - 1 / holders) + held * (1 - 1 / static_cast<double>(ranks));
-    const Link link = link_of(cluster, RankSeries{0, 1, ranks});
-    total += 2 * std::ranges::max(rounds) * link.latency_seconds +
-             send_seconds(link, static_cast<int64_t>(element_bytes * sent));
-  }
-  return total;
+  const auto most = [&](double Owner::* what) { return (*std::ranges::max_element(owners, {}, what)).*what; };
+  MatrixUpdateSeconds seconds{.compute = most(&Owner::seconds)};
+  if (ranks == 1) return seconds;
+  // A rank sends its parts of momenta to the owners in its copy of the state, and the directions of its own matrices to
+  // all copies. It receives the momenta of its own matrices, and the directions of its parts.
+  const int64_t shards = strategy.cuts_optimizer() ? strategy.zero_shards() : 1;
+  const double copies = static_cast<double>(strategy.data_parallel / shards);
+  const double held = elements / static_cast<double>(strategy.tensor_parallel * shards);
+  const double own = most(&Owner::elements);
+  const double bytes = 4 * std::max(held / copies + own * copies, own + held);
+  const Link link = link_of(cluster, RankSeries{0, 1, ranks});
+  seconds.messages =
+      2 * most(&Owner::matrices) * link.latency_seconds + send_seconds(link, static_cast<int64_t>(bytes));
+  return seconds;
 }
 
 double matrix_update_bytes(const ModelDescription& model, const TrainingSystem& system) {
@@ -69,7 +78,8 @@ double matrix_update_bytes(const ModelDescription& model, const TrainingSystem& 
   for (const ParameterInfo& parameter : list_parameters(model)) {
     if (!is_hidden_matrix(parameter)) continue;
     const double shorter = shorter_side(parameter), elements = elements_of(parameter);
-    most = std::max(most, 3 * 4 * elements + system.activation_bytes * (3 * elements + 2 * shorter * shorter));
+    most =
+        std::max(most, 3 * 4 * elements + system.whole_matrices.element_bytes * (3 * elements + 2 * shorter * shorter));
   }
   return most;
 }

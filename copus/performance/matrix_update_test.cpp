@@ -30,7 +30,8 @@ ClusterDescription cluster_with_free_links() {
 
 double seconds(const ParallelStrategy& strategy) {
   return matrix_update_seconds(model_of_four_layers(), strategy, {{0, 4}}, cluster_with_free_links(),
-                               copus_in_fp32(Processor::cpu, OptimizerKind::muon));
+                               copus_in_fp32(Processor::cpu, OptimizerKind::muon))
+      .total();
 }
 
 TEST(MatrixUpdate, OneRankDoesAllOperations) {
@@ -47,6 +48,26 @@ TEST(MatrixUpdate, RanksShareWholeMatrices) {
   EXPECT_NEAR(seconds({.data_parallel = 4, .zero_stage = 1}), seconds({}) / 4, 1e-12);
   EXPECT_NEAR(seconds({.data_parallel = 2, .tensor_parallel = 2}), seconds({}) / 4, 1e-12);
   EXPECT_NEAR(seconds({.data_parallel = 64, .zero_stage = 1}), largest, 1e-12);
+}
+
+// Two equal matrices on two ranks; a link that moves an element a second.
+TEST(MatrixUpdate, AnOwnerSendsItsDirectionsToAllCopies) {
+  ModelDescription model = model_of_four_layers();
+  ClusterDescription cluster = cluster_with_free_links();
+  cluster.within_node.bytes_per_second = 4;
+  const auto messages = [&](const ParallelStrategy& strategy) {
+    return matrix_update_seconds(model, strategy, {{0, 4}}, cluster, copus_in_fp32(Processor::cpu, OptimizerKind::muon))
+        .messages;
+  };
+  double elements = 0;
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    if (is_hidden_matrix(parameter)) elements += static_cast<double>(parameter.num_elements());
+  }
+  EXPECT_EQ(messages({}), 0);
+  // Every rank holds all momenta, owns half of the matrices, and sends them to both copies, itself included.
+  EXPECT_NEAR(messages({.data_parallel = 2}), elements / 2 + elements, 1);
+  // Every rank holds half of each kind of tensor, and exchanges momenta and directions of a half.
+  EXPECT_NEAR(messages({.data_parallel = 2, .zero_stage = 1}), elements, 1);
 }
 
 TEST(MatrixUpdate, CountsInTheOptimizersTimeOfMuonAlone) {

@@ -145,10 +145,10 @@ class ConfigurationMemory {
     const CommunicatorCosts& costs = use_.communicators;
     if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
     CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
-    // The data- and tensor-parallel ranks of a pipeline rank exchange parts of matrices. Without a pipeline these are
-    // all ranks, which exchange messages anyway.
+    // The ranks that exchange parts of matrices are the data- and tensor-parallel ranks of a pipeline rank. Without a
+    // pipeline these are all ranks, which exchange messages anyway.
     const bool is_alone = strategy_.data_parallel * strategy_.tensor_parallel == 1;
-    if (system_.newton_schulz_steps > 0 && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
+    if (system_.whole_matrices.are_exchanged && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
     return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) + communicator_bytes(counts, costs);
   }
 
@@ -198,7 +198,7 @@ class ConfigurationMemory {
 
   // Returns the memory while the optimizer works on whole matrices.
   MemoryParts in_matrix_update(int64_t rank, MemoryParts parts) const {
-    if (system_.newton_schulz_steps == 0) return {};
+    if (system_.whole_matrices.newton_schulz_steps == 0) return {};
     parts.activations = parts.logits = 0;
     parts.workspace = fixed_bytes(rank) + matrix_update_bytes(model_, system_);
     return parts;

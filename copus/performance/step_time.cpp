@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "copus/base/error.h"
-#include "copus/performance/matrix_update.h"
+#include "copus/base/numbers/exact_sum.h"
 
 namespace copus {
 
@@ -407,10 +407,11 @@ double StepTimeModel::shared_communication(const Configuration& configuration, c
   return first + exposed + end_of_step(strategy, costs, buckets);
 }
 
-// Returns the seconds of the optimizer. 0 if a virtual clock charges operations, since it does not charge the
-// optimizer's.
+// Returns the seconds of the optimizer. If a virtual clock charges operations, it does not charge the optimizer's, only
+// its messages.
 double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
-  if (cluster_.flops_per_second > 0) return 0;
+  const MatrixUpdateSeconds matrices = matrix_update(strategy);
+  if (cluster_.flops_per_second > 0) return matrices.messages;
   double slowest = 0;
   for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
     const double held = held_parameters(strategy, rank);
@@ -418,12 +419,12 @@ double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
     const double bytes = held * system_.gradient_traffic + updated * system_.optimizer_traffic;
     slowest = std::max(slowest, memory_seconds(cluster_.device, bytes));
   }
-  return ranks_per_device(strategy) * (slowest + matrix_update(strategy));
+  return ranks_per_device(strategy) * (slowest + matrices.total());
 }
 
 // Returns the seconds of the update's work on whole matrices, on the pipeline rank that takes longest.
-double StepTimeModel::matrix_update(const ParallelStrategy& strategy) {
-  if (system_.newton_schulz_steps == 0) return 0;
+MatrixUpdateSeconds StepTimeModel::matrix_update(const ParallelStrategy& strategy) {
+  if (system_.whole_matrices.newton_schulz_steps == 0) return {};
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
   const auto [found, is_new] = matrix_updates_.try_emplace(
       {strategy.data_parallel, strategy.tensor_parallel, p, num_stages, sharing_ranks(strategy)});
@@ -432,7 +433,8 @@ double StepTimeModel::matrix_update(const ParallelStrategy& strategy) {
   for (int64_t rank = 0; rank < p; ++rank) {
     std::vector<LayerRange> layers;
     for (int64_t stage = rank; stage < num_stages; stage += p) layers.push_back(ranges[stage]);
-    found->second = std::max(found->second, matrix_update_seconds(model_, strategy, layers, cluster_, system_));
+    const MatrixUpdateSeconds seconds = matrix_update_seconds(model_, strategy, layers, cluster_, system_);
+    if (seconds.total() > found->second.total()) found->second = seconds;
   }
   return found->second;
 }
@@ -455,7 +457,11 @@ double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
   if (system_.agreement_bytes == 0) return 0;
   const int64_t ranks = strategy.world_size();
   const Link link = link_of(cluster_, RankSeries{0, 1, ranks});
-  return small_all_reduce_seconds(link, ranks, static_cast<int64_t>(system_.agreement_bytes)) +
+  // Work on whole matrices needs the gradient's norm before the ranks agree on the step.
+  const double norm = system_.whole_matrices.newton_schulz_steps == 0
+                          ? 0
+                          : small_all_reduce_seconds(link, ranks, ExactSum::num_words * sizeof(int64_t));
+  return norm + small_all_reduce_seconds(link, ranks, static_cast<int64_t>(system_.agreement_bytes)) +
          small_all_reduce_seconds(link, ranks, sizeof(double));
 }
 

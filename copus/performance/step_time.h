@@ -13,6 +13,7 @@
 #include "copus/performance/block_elements.h"
 #include "copus/performance/block_time.h"
 #include "copus/performance/link_cost.h"
+#include "copus/performance/matrix_update.h"
 #include "copus/performance/memory.h"
 #include "copus/performance/pipeline_time.h"
 #include "copus/performance/sharded_stage.h"
@@ -74,7 +75,7 @@ class StepTimeModel {
   double exposed_gathers(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets);
   double shared_communication(const Configuration& configuration, const Stages& costs);
   double optimizer(const ParallelStrategy& strategy);
-  double matrix_update(const ParallelStrategy& strategy);
+  MatrixUpdateSeconds matrix_update(const ParallelStrategy& strategy);
   double held_parameters(const ParallelStrategy& strategy, int64_t pipeline_rank);
   double agreement(const ParallelStrategy& strategy) const;
   double crowding(const Configuration& configuration);
@@ -91,8 +92,8 @@ class StepTimeModel {
   TrainingSystem system_;
   BlockCounter elements_;
   std::map<BlockShape, BlockCosts> blocks_;
-  std::map<int64_t, std::vector<LayerRange>> stages_;        // by number of stages
-  std::map<std::array<int64_t, 5>, double> matrix_updates_;  // by degrees, stages and ranks that share the optimizer
+  std::map<int64_t, std::vector<LayerRange>> stages_;                     // by number of stages
+  std::map<std::array<int64_t, 5>, MatrixUpdateSeconds> matrix_updates_;  // by degrees, stages and optimizer shards
   PipelineTimes pipeline_times_;
   MemoryModel memory_;
 };

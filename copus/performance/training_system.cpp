@@ -113,7 +113,9 @@ void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
   system.optimizer_bytes = slots + (keeps_master ? element : 0);
   system.optimizer_traffic = 3 * element + 2 * slots + (keeps_master ? rounding_traffic : 0);
   if (!needs_whole_matrices(optimizer)) return;
-  system.newton_schulz_steps = MuonSettings().newton_schulz_steps;
+  system.whole_matrices = {.are_exchanged = true,
+                           .newton_schulz_steps = MuonSettings().newton_schulz_steps,
+                           .element_bytes = keeps_master ? 2.0 : 4.0};
   system.optimizer_traffic += 4 * element;  // momenta are computed, and directions written, apart from the update
 }
 

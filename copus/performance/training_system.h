@@ -83,8 +83,15 @@ struct TrainingSystem {
   double gradient_bytes = 4;
   double optimizer_bytes = 12;                     // fp32 master weights and two moments
   OptimizerKind optimizer = OptimizerKind::adamw;  // only for Copus: decides what moves in a re-layout
-  int64_t newton_schulz_steps = 0;                 // iterations on whole matrices in an update; 0: it needs none
-  double activation_bytes = 2;                     // bytes per element
+  // Work on whole hidden matrices, whose parts are on several ranks.
+  struct WholeMatrices {
+    bool are_exchanged = false;       // whether ranks exchange parts of matrices
+    int64_t newton_schulz_steps = 0;  // iterations on every matrix in an update
+    double element_bytes = 0;         // in these iterations
+    bool operator==(const WholeMatrices&) const = default;
+  };
+  WholeMatrices whole_matrices = {};
+  double activation_bytes = 2;  // bytes per element
 
   // Memory traffic of all operations except matrix products, in elements per token of a layer, reads and writes
   // together. Sequence parallelism splits only the traffic of the residual stream.

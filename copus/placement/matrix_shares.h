@@ -13,7 +13,7 @@
 
 namespace copus {
 
-// Elements of a hidden matrix that a rank updates: those of the ranks with this tensor-parallel coordinate whose
+// Elements of a hidden matrix that a rank updates. The ranks with this tensor-parallel coordinate update them whose
 // data-parallel coordinate modulo strategy.zero_shards() is `shard` (always 0 without ZeRO).
 struct MatrixPart {
   int64_t tensor = 0;

@@ -56,11 +56,12 @@ std::optional<DualNoiseScale> dual_noise_scale(const DualNoiseAverage& average) 
   if (signal - error <= 0) {
     return DualNoiseScale{.value = std::nullopt, .low = scale_with(signal + error), .high = std::nullopt};
   }
-  // d ln |G|* / d ln signal: 1 without noise in m, 1/2 if m is mostly noise.
+  // With x = |G|*, ln(noise / x) changes by this much with ln noise, to which mean_noise is proportional, and by the
+  // negative of it with ln signal: by 1 without noise in m, and by 1/2 if m is mostly noise.
   const double ratio = square(mean_noise / gradient_norm(signal, mean_noise));
   const double slope = (1 + ratio) / (1 + 2 * ratio);
-  const double variance = noise_variance / square(noise) + square(slope) * signal_variance / square(signal) -
-                          2 * slope * covariance / (noise * signal);
+  const double variance = square(slope) * (noise_variance / square(noise) + signal_variance / square(signal) -
+                                           2 * covariance / (noise * signal));
   const double value = scale_with(signal), factor = std::exp(2 * two_sided * std::sqrt(std::max(0.0, variance)));
   return DualNoiseScale{.value = value, .low = value / factor, .high = value * factor};
 }

@@ -59,7 +59,8 @@ struct DualNoiseScale {
 // Estimates the noise scale. Empty before the second observation. Let G and the noise of m be distributed alike, over
 // elements or over singular directions: independent normal elements with squared sizes in the ratio |G|*^2 to
 // |m - G|*^2. Then E<g, d> = |G|*^2 / sqrt(|G|*^2 + |m - G|*^2) in both norms, which is solved for |G|*. The interval
-// is from the scatter of the observations, by the delta method for the logarithm of the ratio.
+// is from the scatter of the observations, by the delta method for the logarithm of the ratio. It is too
+// narrow if observations follow each other so closely that they share m.
 std::optional<DualNoiseScale> dual_noise_scale(const DualNoiseAverage& average);
 
 }  // namespace copus

@@ -27,9 +27,9 @@ TEST(DualNoise, TheVarianceOfAnAverageIsTheSumOfItsSquaredWeights) {
 // (sum of E|noise_i| / sum of |G_i|)^2.
 class SignDescent {
  public:
-  explicit SignDescent(double spread) {
+  explicit SignDescent(double spread, int elements = 4000) {
     std::normal_distribution<double> normal;
-    for (int i = 0; i < 4000; ++i) {
+    for (int i = 0; i < elements; ++i) {
       gradient_.push_back(0.3 * normal(random_));
       deviation_.push_back(std::exp(spread * normal(random_)));
     }
@@ -121,6 +121,22 @@ TEST(DualNoise, TheIntervalContainsTheTruthAsOftenAsItSays) {
   }
   EXPECT_GT(covered, 0.90 * 400);
   EXPECT_LT(covered, 0.985 * 400);
+}
+
+// The same with gradients, in a batch in which the average is mostly noise. The truth is what a long run says, since
+// these intervals are of chance alone. Observations are 60 steps apart, so that they share little of the average.
+TEST(DualNoise, TheIntervalContainsTheTruthWhereTheAverageIsMostlyNoise) {
+  SignDescent descent(/*spread=*/0, /*elements=*/100);
+  const double truth = *descent.estimate(1, 60000, 60)->value;
+  int covered = 0, known = 0;
+  for (int run = 0; run < 60; ++run) {
+    const auto scale = descent.estimate(1, 1800, 60);
+    if (!scale || !scale->value) continue;
+    ++known;
+    covered += scale->low <= truth && truth <= *scale->high ? 1 : 0;
+  }
+  EXPECT_GT(known, 50);
+  EXPECT_GT(covered, 0.85 * known);
 }
 
 }  // namespace

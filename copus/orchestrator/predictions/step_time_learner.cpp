@@ -18,7 +18,15 @@ std::string describe(const Corrected& step) {
 TrainingSystem system_of(const RunConfig& config, bool is_bf16, Processor processor) {
   const OptimizerKind optimizer = config.optimizer.kind;
   TrainingSystem system = is_bf16 ? copus_in_bf16(processor, optimizer) : copus_in_fp32(processor, optimizer);
-  if (needs_whole_matrices(optimizer)) system.newton_schulz_steps = config.optimizer.muon.newton_schulz_steps;
+  TrainingSystem::WholeMatrices& matrices = system.whole_matrices;
+  matrices.are_exchanged = matrices.are_exchanged || config.noise_scale.dual_interval > 0;
+  if (needs_whole_matrices(optimizer)) {
+    const MuonSettings& muon = config.optimizer.muon;
+    matrices.newton_schulz_steps = muon.newton_schulz_steps;
+    if (muon.newton_schulz_precision != Precision::automatic) {
+      matrices.element_bytes = muon.newton_schulz_precision == Precision::bf16 ? 2 : 4;
+    }
+  }
   system.memory.communicators = config.cluster.description.communicators;
   if (config.data.mask_across_documents) system.document_length = config.data.document_length;
   return system;

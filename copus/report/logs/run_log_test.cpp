@@ -54,7 +54,9 @@ TEST_F(RunLogTest, FieldNames) {
                                   "rate_factor", "phase", "grad_norm", "clipped", "step_seconds", "switch_seconds",
                                   "predicted_step_seconds", "tokens_per_second", "strategy", "global_batch",
                                   "micro_batch", "small_batch", "small_batch_squared_norm", "noise_scale",
-                                  "noise_scale_low", "noise_scale_high", "noise_scale_tokens", "critical_batch",
+                                  "noise_scale_low", "noise_scale_high", "noise_scale_tokens", "sign_noise_scale",
+                                  "sign_noise_scale_low", "sign_noise_scale_high", "spectral_noise_scale",
+                                  "spectral_noise_scale_low", "spectral_noise_scale_high", "critical_batch",
                                   "statistical_efficiency", "goodput", "skipped_samples", "held_out_loss",
                                   "held_out_losses", "elapsed_seconds", "seconds_left", "share_done"));
 }
@@ -82,6 +84,8 @@ TEST_F(RunLogTest, NumbersComeBackBitwise) {
   record.lr = std::nextafter(1e-3, 1);
   record.step_seconds = 5e-324;
   record.noise_scale = 1.0 / 3;
+  record.sign_noise_scale = 1.0 / 7;
+  record.spectral_noise_scale_high = 1.0 / 11;
   record.held_out_loss = 2.0 / 3;
   record.held_out_losses = {{"a.txt", 1.0 / 3}, {"b \"c\".txt", 1}};
   record.strategy = {.data_parallel = 2, .pipeline_parallel = 4};
@@ -92,6 +96,8 @@ TEST_F(RunLogTest, NumbersComeBackBitwise) {
   EXPECT_EQ(back.lr, record.lr);
   EXPECT_EQ(back.step_seconds, record.step_seconds);
   EXPECT_EQ(back.noise_scale, record.noise_scale);
+  EXPECT_EQ(back.sign_noise_scale, record.sign_noise_scale);
+  EXPECT_EQ(back.spectral_noise_scale_high, record.spectral_noise_scale_high);
   EXPECT_EQ(back.held_out_loss, record.held_out_loss);
   EXPECT_EQ(back.held_out_losses, record.held_out_losses);
   EXPECT_EQ(back.strategy, record.strategy);

@@ -257,7 +257,9 @@ class Regrouping {
       }
       discard_directions(before, state);
     }
-    if (holds()) discard_directions(rank_before(processes_[members_.rank()]), state_.at_rest.mine);
+    // After an interrupted regroup the gradients are gone, and the directions are discarded already.
+    const std::vector<BucketState>& mine = state_.at_rest.mine;
+    if (holds() && mine.front().gradient.defined()) discard_directions(rank_before(processes_[members_.rank()]), mine);
     everyone_.barrier();
     // The gradients are no longer needed, and their memory may serve the new layout.
     for (BucketState& bucket : state_.at_rest.mine) bucket.gradient.reset();

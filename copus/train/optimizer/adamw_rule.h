@@ -25,7 +25,7 @@ class AdamWRule : public UpdateRule {
   OptimizerScalars begin(double first_batch) const override;
   OptimizerScalars after_update(const OptimizerScalars& scalars, double new_batch) const override;
   double rate_factor(const OptimizerScalars& after) const override { return adamw_factor(after); }
-  // The same without a rule.
+  // Returns rate_factor() for these scalars; needs no rule.
   static double adamw_factor(const OptimizerScalars& after);
 
  private:

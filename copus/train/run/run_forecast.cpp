@@ -5,6 +5,7 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -20,6 +21,7 @@
 #include "copus/orchestrator/predictions/step_time_learner.h"
 #include "copus/performance/measured/machine.h"
 #include "copus/performance/memory.h"
+#include "copus/placement/matrix_shares.h"
 #include "copus/record/batch_worth.h"
 #include "copus/report/files/performance_profile.h"
 #include "copus/statistics/busiest_share.h"
@@ -113,6 +115,21 @@ std::string describe_documents(const RunConfig& config, const Configuration& con
                 ranks > 1 ? concat(", and ", format_number("%.2f", busiest),
                                    " times as long as on average on the busiest data-parallel rank of a step")
                           : "");
+}
+
+// How evenly the ranks of a pipeline rank share Muon's matrices, on the pipeline rank where they do so worst.
+std::string describe_matrices(const RunConfig& config, const ParallelStrategy& strategy) {
+  const std::vector<LayerRange> stages =
+      balance_stages(config.model, config.train.sequence_length, strategy.num_stages());
+  MatrixShares worst;
+  for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
+    MatrixShares shares = share_matrices(config.model, strategy, stages, rank);
+    if (rank == 0 || shares.imbalance > worst.imbalance) worst = std::move(shares);
+  }
+  const int64_t ranks = strategy.data_parallel * strategy.tensor_parallel;
+  return concat(ranks, " ranks share the Newton-Schulz iterations of ", worst.matrices.size(),
+                " matrices; the busiest rank does ", format_number("%.2f", worst.imbalance), " times the mean",
+                worst.idle_ranks > 0 ? concat(", and ", worst.idle_ranks, " ranks own no matrix") : "");
 }
 
 void warn(const std::optional<std::string>& reason) {
@@ -223,6 +240,10 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
             << "runs in    " << to_string(plan.start) << " on " << counted(ranks, "rank") << '\n';
   if (config.data.mask_across_documents) {
     std::cout << "documents  " << describe_documents(config, plan.start, dataset.document_lengths()) << '\n';
+  }
+  const ParallelStrategy& strategy = plan.start.strategy;
+  if (needs_whole_matrices(config.optimizer.kind) && strategy.data_parallel * strategy.tensor_parallel > 1) {
+    std::cout << "muon       " << describe_matrices(config, strategy) << '\n';
   }
   const std::vector<MemoryParts> memory = memory_by_pipeline_rank(config, plan.start);
   for (size_t rank = 0; rank < memory.size(); ++rank) {

@@ -44,10 +44,18 @@ DualMeasurement::DualMeasurement(const ParameterStore& parameters, const Optimiz
   groups_ = std::max<int64_t>(1, std::ssize(indices) / matrices_at_once);
 }
 
+// Whether measurement number `number` measures this matrix. Every group has about as many matrices of each kind: the
+// indices are spread before they are divided, because the kinds of a layer's matrices repeat at a fixed distance.
+bool DualMeasurement::is_due(int64_t index_in_model, int64_t number) const {
+  constexpr uint64_t golden = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio (Knuth, vol. 3, 6.4)
+  const uint64_t spread = (static_cast<uint64_t>(index_in_model) * golden) >> 32;
+  return static_cast<int64_t>(spread * static_cast<uint64_t>(groups_) >> 32) == number % groups_;
+}
+
 std::array<ExactSum, 4> DualMeasurement::measure(int64_t number, double gradient_factor) {
   std::vector<const SharedMatrix*> matrices;
   for (size_t i = 0; i < index_in_model_.size(); ++i) {
-    if (index_in_model_[i] % groups_ == number % groups_) matrices.push_back(&exchange_.matrices()[i]);
+    if (is_due(index_in_model_[i], number)) matrices.push_back(&exchange_.matrices()[i]);
   }
   const double correction = 1 / (1 - std::pow(decay_, optimizer_.steps()));
   const auto average_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {

@@ -25,7 +25,8 @@ struct DualNormsOfStep {
 
 class DualMeasurement {
  public:
-  // A measured step measures about this many matrices of the model, other ones in each step.
+  // A measurement takes about this many matrices of the model, and the next one takes others. It takes all of them if
+  // the model has fewer than twice as many.
   static constexpr int64_t matrices_at_once = 16;
 
   // Keeps references to all arguments but `config`, which belong to the same layout.
@@ -36,6 +37,9 @@ class DualMeasurement {
   // matrices are those that measurement number `number` measures. The sums over all ranks are the same in every layout
   // that has the same gradients. All ranks of a pipeline rank call it before the optimizer's update.
   std::array<ExactSum, 4> measure(int64_t number, double gradient_factor);
+
+  // Whether a measurement measures the hidden matrix with this index among those of the model.
+  bool is_due(int64_t index_in_model, int64_t number) const;
 
  private:
   const ParameterStore& parameters_;

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "copus/train/testing/given_gradients.h"
@@ -68,17 +70,40 @@ TEST(DualMeasurement, MatchesSingularValues) {
   for (size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-4) << i;
 }
 
-TEST(DualMeasurement, MeasuresOtherMatricesInTurn) {
-  RunConfig config = small_run_by_muon();
-  config.train.clip_norm = 0;
-  config.model.num_layers = 9;  // 63 matrices: three groups of 21
-  const std::vector<ParameterInfo> all = hidden_matrices(config.model);
-  for (const int64_t number : {0, 1, 2, 3}) {
-    std::vector<ParameterInfo> some;
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (static_cast<int64_t>(i) % 3 == number % 3) some.push_back(all[i]);
+// Nine layers have 63 matrices, and 32 layers have 224, in 3 and 14 groups.
+TEST(DualMeasurement, MeasuresOtherMatricesOfAllKindsInTurn) {
+  for (const int64_t layers : {9, 32}) {
+    RunConfig config = small_run_by_muon();
+    config.train.clip_norm = 0;
+    config.model.num_layers = layers;
+    config.model.hidden_size = 4;
+    config.model.intermediate_size = 4;
+    const std::vector<ParameterInfo> all = hidden_matrices(config.model);
+    const int64_t groups = std::ssize(all) / DualMeasurement::matrices_at_once;
+    update_every_rank(config, at::kDouble, {}, [&](Rank& rank) {
+      const DualMeasurement measurement(rank.parameters, config.optimizer, rank.optimizer, rank.exchange);
+      std::vector<int64_t> times(all.size());
+      for (int64_t number = 0; number < groups; ++number) {
+        std::set<std::string> kinds;
+        for (size_t i = 0; i < all.size(); ++i) {
+          if (!measurement.is_due(static_cast<int64_t>(i), number)) continue;
+          ++times[i];
+          kinds.insert(all[i].name.substr(all[i].name.find("layers.") + 9));  // the rest after the layer's digits
+        }
+        EXPECT_GE(kinds.size(), 5) << layers << " layers, measurement " << number;
+      }
+      EXPECT_EQ(std::set(times.begin(), times.end()), std::set<int64_t>{1});
+    });
+    for (const int64_t number : {0, 2}) {
+      std::vector<ParameterInfo> some;
+      update_every_rank(config, at::kDouble, {}, [&](Rank& rank) {
+        const DualMeasurement measurement(rank.parameters, config.optimizer, rank.optimizer, rank.exchange);
+        for (size_t i = 0; i < all.size(); ++i) {
+          if (measurement.is_due(static_cast<int64_t>(i), number)) some.push_back(all[i]);
+        }
+      });
+      EXPECT_NEAR(measure(config, at::kDouble, {}, number)[0] / expected(config, some)[0], 1, 1e-9) << number;
     }
-    EXPECT_NEAR(measure(config, at::kDouble, {}, number)[0] / expected(config, some)[0], 1, 1e-9) << number;
   }
 }
 

@@ -63,6 +63,22 @@ double relative_error(const at::Tensor& ours, const at::Tensor& expected) {
   return ((ours.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
 }
 
+// The largest element of this rank's directions.
+double largest_direction(const Rank& rank) {
+  double largest = 0;
+  for (const SharedMatrix& matrix : rank.exchange.matrices()) {
+    for (const MatrixPart& part : matrix.parts) {
+      const bool is_here = part.tensor == rank.groups.here().tensor &&
+                           part.shard == rank.groups.here().data % rank.parameters.placement().strategy.zero_shards();
+      if (!is_here && rank.parameters.placement().strategy.cuts_optimizer()) continue;
+      if (part.tensor != rank.groups.here().tensor) continue;
+      const at::Tensor directions = rank.exchange.view(rank.optimizer.slot_tensors(1)[matrix.bucket], matrix, part);
+      largest = std::max(largest, directions.abs().max().item<double>());
+    }
+  }
+  return largest;
+}
+
 TEST(Orthogonalization, FollowsThePublishedAlgorithmInFloat64) {
   for (const NewtonSchulz polynomials : {NewtonSchulz::jordan, NewtonSchulz::polar_express}) {
     for (const bool nesterov : {true, false}) {
@@ -123,7 +139,20 @@ TEST(Orthogonalization, TheSameGradientsGiveTheSameBitsInEveryLayout) {
         EXPECT_TRUE(ours.equal(flat.narrow(0, begin - parameter.offset, end - begin)))
             << parameter.info.name << " with " << to_string(strategy);
       }
-      for (const at::Tensor& slot : rank.optimizer.slot_tensors(1)) EXPECT_TRUE(slot.isfinite().all().item<bool>());
+      EXPECT_EQ(largest_direction(rank), 0);
+    });
+  }
+}
+
+TEST(Orthogonalization, DirectionsOfAnUpdateThatIsNotMadeAreDiscarded) {
+  const RunConfig config = small_run_by_muon();
+  for (const ParallelStrategy& strategy : {ParallelStrategy{}, {.data_parallel = 3, .zero_stage = 1}}) {
+    update_every_rank(config, at::kFloat, strategy, [](Rank& rank) {
+      set_gradients(rank.parameters, 0);
+      rank.orthogonalization.run(1);
+      EXPECT_GT(largest_direction(rank), 0);
+      rank.optimizer.discard_directions();
+      EXPECT_EQ(largest_direction(rank), 0);
     });
   }
 }

@@ -41,13 +41,14 @@ class RankModel {
 
   // Publishes changed master weights as the compute weights of all data-parallel ranks, all of which call it.
   void publish_weights();
-  // Computes what needs whole matrices before the ranks agree on step `step` (from 1): the directions of the update, if
-  // the optimizer has any, and norms that the step measures, which it returns. `squared_norm`: this rank's part of the
-  // squared norm of the gradient. Every rank calls it.
-  std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, int64_t step);
-
   // Like publish_weights(), if this rank has already derived its compute weights from its master weights.
   void gather_weights();
+
+  // Computes what needs whole matrices before the ranks agree on step `step` (from 1): the directions of the update, if
+  // the optimizer has any, and norms that the step measures, which it returns. `squared_norm`: this rank's part of the
+  // squared norm of the gradient. Every rank calls it. Once all ranks have agreed on the step, all have their
+  // directions; on a GPU the work may still be queued.
+  std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, int64_t step);
 
   RankGroups groups;
   ParameterStore parameters;

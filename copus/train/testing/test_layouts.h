@@ -56,6 +56,7 @@ inline const Change sequence_parallel = [](RunConfig& config) { config.parallel.
 inline const Change tied = [](RunConfig& config) { config.model.tie_word_embeddings = true; };
 inline const Change signum = [](RunConfig& config) { config.optimizer.kind = OptimizerKind::signum; };
 inline const Change muon = [](RunConfig& config) { config.optimizer.kind = OptimizerKind::muon; };
+inline const Change dual_norms = [](RunConfig& config) { config.noise_scale.dual_interval = 1; };
 inline const Change biases = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen2;
   config.model.qkv_bias = true;

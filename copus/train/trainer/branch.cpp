@@ -43,6 +43,7 @@ RunConfig branch_in_layout(const RunConfig& run, const Branch& branch, int64_t c
   RunConfig config = run;
   config.adapt = {};
   config.noise_scale.enabled = false;
+  config.noise_scale.dual_interval = 0;
   config.train.global_batch = branch.global_batch;
   config.train.max_steps = 0;
   config.train.max_seconds = 0;

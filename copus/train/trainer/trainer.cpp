@@ -361,7 +361,11 @@ StepRecord Trainer::compute_step(const StopQuestion& stop) {
   const ProbePlan plan = plan_probe(config_, configuration(), state_.step + 1, measures_noise_);
   const StepAgreement agreed = accumulate_gradients(plan, stop);
   const std::optional<WeightUpdate> update = completion_.update_of(agreed, state_);
-  if (update) update_weights(*update);
+  if (update) {
+    update_weights(*update);
+  } else {
+    model_->optimizer->discard_directions();
+  }
   StepRecord record = completion_.complete(agreed, update, measures_noise_, state_);
   record.switch_seconds = clock_.take_pause();
   if (survives_) survives_->record = record;
@@ -397,7 +401,12 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   // Only here does the host wait for a GPU. Every rank must do so before the ranks agree. The norm is the last of the
   // device's work, so all earlier work is done as well.
   report.squared_norm = model_->optimizer->squared_gradient_norm();
-  const std::optional<DualNormsOfStep> dual = model_->prepare_update(report.squared_norm, state_.step + 1);
+  std::optional<DualNormsOfStep> dual;
+  if (loss_tokens > 0) {
+    // Ranks differ in how many matrices they own, so this time is not compared between them.
+    recorder_.begin({.category = "optimizer", .name = "whole matrices", .part = std::nullopt}, "whole matrices");
+    dual = model_->prepare_update(report.squared_norm, state_.step + 1);
+  }
   report.small_squared_norms = gradients.small_squared_norms;
   report.small_squared_norms.add(model_->probe.take());
   if (model_->groups.here().tensor == 0) {
