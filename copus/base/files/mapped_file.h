@@ -8,6 +8,8 @@
 
 namespace copus {
 
+struct WatchedFile;
+
 // Maps a whole regular file for its lifetime; pages are read when they are first touched. If somebody truncates the
 // file, touching a missing page ends the process (see below), and the missing rest of its last page reads as zeros.
 // Linux allows a process 65,530 mappings, so a process with many mappings copies small files instead.
@@ -28,6 +30,7 @@ class MappedFile {
   std::string path_;
   std::unique_ptr<std::byte[]> copy_;  // empty: the file is mapped
   const std::byte* data_ = nullptr;
+  WatchedFile* watched_ = nullptr;  // tells the handler of SIGBUS which file a mapping is of
   std::size_t size_ = 0;
 };
 
