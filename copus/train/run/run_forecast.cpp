@@ -18,6 +18,7 @@
 #include "copus/orchestrator/predictions/candidates.h"
 #include "copus/orchestrator/predictions/job_model.h"
 #include "copus/orchestrator/predictions/step_time_learner.h"
+#include "copus/performance/block_time.h"
 #include "copus/performance/measured/machine.h"
 #include "copus/performance/memory.h"
 #include "copus/record/batch_worth.h"
@@ -106,10 +107,14 @@ std::optional<std::string> resolve(ExecutionConfig& execution) {
 std::string describe_documents(const RunConfig& config, const Configuration& configuration,
                                const DocumentLengths& lengths) {
   const int64_t ranks = configuration.strategy.data_parallel;
-  const double share = config.data.document_length / static_cast<double>(config.train.sequence_length);
-  const double busiest = busiest_share(lengths.deviation, ranks, configuration.global_batch / ranks);
+  const auto sequence = static_cast<double>(config.train.sequence_length);
+  const double attended = attended_length(training_system_of(config), config.train.sequence_length);
+  // Only the work that follows from the documents varies; reading whole blocks of keys adds to all sequences alike.
+  const double deviation = lengths.deviation * std::min(1.0, lengths.of_a_token / attended);
+  const double busiest = busiest_share(deviation, ranks, configuration.global_batch / ranks);
   return concat("a token's document has ", format_number("%.0f", config.data.document_length),
-                " tokens on average; attention takes ", format_number("%.0f %%", 100 * share), " of its full time",
+                " tokens on average; attention takes ", format_number("%.0f %%", 100 * attended / sequence),
+                " of its full time",
                 ranks > 1 ? concat(", and ", format_number("%.2f", busiest),
                                    " times as long as on average on the busiest data-parallel rank of a step")
                           : "");
