@@ -19,7 +19,7 @@ TrainingSystem system_of(const RunConfig& config, bool is_bf16, Processor proces
   const OptimizerKind optimizer = config.optimizer.kind;
   TrainingSystem system = is_bf16 ? copus_in_bf16(processor, optimizer) : copus_in_fp32(processor, optimizer);
   system.memory.communicators = config.cluster.description.communicators;
-  if (config.data.mask_across_documents) system.document_length = config.data.document_length;
+  if (config.data.masks_across_documents()) system.document_length = config.data.document_length;
   return system;
 }
 

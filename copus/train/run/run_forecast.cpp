@@ -26,6 +26,7 @@
 #include "copus/statistics/busiest_share.h"
 #include "copus/statistics/efficiency_belief.h"
 #include "copus/train/run/device.h"
+#include "copus/train/run/run_data.h"
 #include "copus/train/run/run_output.h"
 #include "copus/train/run/run_setup.h"
 #include "copus/train/step/training_state.h"
@@ -217,8 +218,8 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
   if (!plan.checkpoint) plan.start = starting_configuration(config);
   check_modelled_job(plan);
   check_units(config, executed_configuration(config, plan.start), optimizer_slots(config.optimizer.kind));
-  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, execution.seed);
-  measure_documents(plan.config, dataset);
+  const Dataset dataset = open_run_data(config);
+  resolve_documents(plan.config, dataset);
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const int64_t ranks = plan.start.strategy.world_size();
   std::cout << "model      " << count(count_parameters(config.model)) << " parameters\n"
@@ -226,8 +227,10 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
             << "training   " << to_string(execution.precision) << " on " << execution.device << ", "
             << plan.start.global_batch << " x " << sequence_length << " tokens a step\n"
             << "runs in    " << to_string(plan.start) << " on " << counted(ranks, "rank") << '\n';
-  if (config.data.mask_across_documents) {
+  if (config.data.masks_across_documents()) {
     std::cout << "documents  " << describe_documents(config, plan.start, dataset.document_lengths()) << '\n';
+  } else if (const auto note = note_on_documents(config, dataset)) {
+    std::cout << "documents  " << *note << '\n';
   }
   const std::vector<MemoryParts> memory = memory_by_pipeline_rank(config, plan.start);
   for (size_t rank = 0; rank < memory.size(); ++rank) {
