@@ -127,7 +127,7 @@ class RemoteCorpus(ProgramTest):
                 self.data.mkdir()
                 self.bring_indices()
                 run = self.start("train", "run.toml", "--run-dir", "r", "--set", f"parallel.data_parallel={ranks}",
-                                 "--set", f"parallel.wait_limit={wait_limit}")
+                                 "--set", f"parallel.wait_limit={wait_limit}", "--set", "heal.enabled=false")
                 waits = 0
                 for line in run.stdout:
                     self.assertLess(waits, 20)
