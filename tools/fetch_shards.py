@@ -8,19 +8,22 @@ The shards are those that tools/tokenize_corpus.py --shard-tokens writes, behind
 s3://, gs:// and others. The first call copies the indices of all shards, which are small and which a run with
 data.shuffle_shards = true needs at its start. The second call follows the run: it reads the list of the next shards in
 the run directory (shards.txt) and keeps the first ones of them here, until the run is complete. With --delete-passed it
-deletes the tokens of the other shards. Without --run-dir it copies all shards.
+deletes the tokens of the other shards. Without --run-dir it copies all shards. Up to --parallel files are copied at a
+time.
 
 A shard has its name when it is whole: its size is the one that its index says. A transfer that fails or ends early is
-repeated until --deadline; then the program names the shard and ends with exit code 2.
+repeated. If a file gets no farther for --deadline, the program names it and ends with exit code 2.
 """
 
 import argparse
 import json
 import os
+import queue
 import re
 import signal
 import struct
 import sys
+import threading
 import time
 from array import array
 from pathlib import Path
@@ -60,6 +63,63 @@ def token_bytes(index):
     return sum(lengths) * ITEM_BYTES[dtype]
 
 
+class Transfers:
+    """Up to `most` calls at a time, each in a thread that does not keep the program alive."""
+
+    def __init__(self, most):
+        self._most, self._done = most, queue.SimpleQueue()
+        self.running = set()
+
+    def has_room(self):
+        return len(self.running) < self._most
+
+    def start(self, name, call):
+        """Calls call(name)."""
+        def work():
+            try:
+                call(name)
+                self._done.put((name, None))
+            except BaseException as error:
+                self._done.put((name, error))
+
+        self.running.add(name)
+        threading.Thread(target=work, daemon=True).start()
+
+    def take(self, timeout=None):
+        """The name of a call that has ended; raises the exception of one that failed. None after the timeout."""
+        try:
+            name, error = self._done.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self.running.discard(name)
+        if error is not None:
+            raise error
+        return name
+
+    def run_all(self, names, call):
+        """Calls call(name) for every name, and returns when all calls have ended."""
+        for name in names:
+            if not self.has_room():
+                self.take()
+            self.start(name, call)
+        while self.running:
+            self.take()
+
+
+class Progress:
+    """Of a file, over all attempts: how far one of them came, and when."""
+
+    def __init__(self):
+        self._most, self._at = -1, time.monotonic()
+
+    def reach(self, size):
+        if size > self._most:
+            self._most, self._at = size, time.monotonic()
+
+    def seconds_ago(self):
+        return time.monotonic() - self._at
+
+
 class Fetcher:
     def __init__(self, folder_url, to, deadline):
         self.folder_url, self.to, self.deadline = folder_url, to, deadline
@@ -93,43 +153,48 @@ class Fetcher:
 
     def _fetch(self, path, check):
         """Copies to a temporary name, and gives the file its own when it has been checked."""
-        begin, attempts = time.monotonic(), 0
+        progress, attempts = Progress(), 0
         partial = path.with_name(f".{path.name}.partial")
         while True:
             attempts += 1
             try:
-                self._copy(f"{self.folder_url}{path.name}", partial, begin + self.deadline)
+                self._copy(f"{self.folder_url}{path.name}", partial, progress)
                 check(partial)
                 partial.rename(path)
                 return
             except CorpusError as error:
-                left = self.deadline - (time.monotonic() - begin)
+                left = self.deadline - progress.seconds_ago()
                 if left <= 0:
-                    raise CorpusError(f"{path}: could not be fetched within {self.deadline:g} s ({attempts} attempts): "
-                                      f"{error}") from error
+                    raise CorpusError(f"{path}: could not be fetched: it got no farther for {self.deadline:g} s "
+                                      f"({attempts} attempts): {error}") from error
                 tell(f"note: attempt {attempts}: {error}")
                 time.sleep(min(left, 2.0 ** min(attempts, 5) / 4))
             finally:
                 partial.unlink(missing_ok=True)
 
     @staticmethod
-    def _copy(url, partial, until):
+    def _copy(url, partial, progress):
         file = remote_files.RemoteFile(url)
         file.look_up()
         with file.open() as source, open(partial, "wb") as target:
-            while block := source.read(COPY_BYTES):
+            while block := source.read1(COPY_BYTES):  # what has arrived
                 target.write(block)
-                if time.monotonic() > until:
-                    raise CorpusError(f"{url}: is still being copied, with {target.tell():,} bytes so far")
+                progress.reach(target.tell())
             target.flush()
             os.fsync(target.fileno())
 
 
-def is_complete(run_dir):
+def completion(run_dir):
+    """When the run wrote that it is complete; None if it is not."""
+    summary, shards = run_dir / "summary.json", run_dir / "shards.txt"
     try:
-        return json.loads((run_dir / "summary.json").read_text())["ended"] == "done"
+        if json.loads(summary.read_text())["ended"] != "done":
+            return None
+        written = summary.stat().st_mtime_ns
+        # A run that is resumed to train longer lists its shards anew, and keeps its old summary until it ends again.
+        return None if shards.exists() and shards.stat().st_mtime_ns > written else written
     except (FileNotFoundError, ValueError, KeyError):
-        return False
+        return None
 
 
 def wanted(run_dir, names, ahead):
@@ -145,21 +210,25 @@ def wanted(run_dir, names, ahead):
     return [name for name in (Path(line).name for line in lines[:count]) if name in names]
 
 
-def follow(fetcher, names, run_dir, ahead, delete_passed):
-    """Keeps the run's next shards here until it is complete."""
-    known = set(names)
-    while not is_complete(run_dir):
+def follow(fetcher, names, run_dir, ahead, delete_passed, transfers):
+    """Keeps the run's next shards here until it is complete. A run that is complete already may be resumed."""
+    known, before = set(names), completion(run_dir)
+    if before is not None:
+        tell(f"note: the run in {run_dir} is complete; waiting for it to be resumed")
+    while completion(run_dir) in (None, before):
         keep = wanted(run_dir, known, ahead)
         if delete_passed and keep:
             for name in names:
                 if name not in keep:
                     (fetcher.to / f"{name}.bin").unlink(missing_ok=True)
-        missing = next((name for name in keep if not fetcher.has_tokens(name)), None)
-        if missing:
-            fetcher.tokens(missing)
-            tell(f"fetched {missing}")
-        else:
-            time.sleep(BETWEEN_LOOKS)
+        for name in keep:
+            if not transfers.has_room():
+                break
+            if name not in transfers.running and not fetcher.has_tokens(name):
+                transfers.start(name, fetcher.tokens)
+        if fetched := transfers.take(BETWEEN_LOOKS):
+            tell(f"fetched {fetched}")
+    tell(f"the run in {run_dir} is complete")
 
 
 def positive(text):
@@ -182,30 +251,37 @@ def main():
     parser.add_argument("--delete-passed", action="store_true",
                         help="delete the tokens of all shards of this corpus that are not among them")
     parser.add_argument("--deadline", type=positive, default=600, metavar="SECONDS",
-                        help="for each file, over all attempts; default: 600")
+                        help="how long a file may get no farther, over all attempts; default: 600")
+    parser.add_argument("--parallel", type=int, default=4, metavar="COUNT", help="files copied at a time; default: 4")
     arguments = parser.parse_args()
     if arguments.ahead < LEAST_AHEAD:
         parser.error(f"--ahead: expected {LEAST_AHEAD} or more, which is what a run reads at a time")
     if arguments.delete_passed and not arguments.run_dir:
         parser.error("--delete-passed: needs --run-dir, the run that says which shards it has passed")
+    if arguments.parallel < 1:
+        parser.error("--parallel: expected 1 or more")
+    remote_files.STALL_SECONDS = min(remote_files.STALL_SECONDS, arguments.deadline)
+    transfers = Transfers(arguments.parallel)
     try:
         folder_url, names = names_of(arguments.shards)
         arguments.to.mkdir(parents=True, exist_ok=True)
         fetcher = Fetcher(folder_url, arguments.to, arguments.deadline)
-        for name in names:
-            fetcher.index(name)
+        transfers.run_all(names, fetcher.index)
         tell(f"indices of {len(names)} shards are in {arguments.to}")
         if arguments.run_dir and not arguments.indices:
-            follow(fetcher, names, arguments.run_dir, arguments.ahead, arguments.delete_passed)
+            follow(fetcher, names, arguments.run_dir, arguments.ahead, arguments.delete_passed, transfers)
         elif not arguments.indices:
-            for name in names:
-                fetcher.tokens(name)
+            transfers.run_all(names, fetcher.tokens)
     except CorpusError as error:
         parser.error(printable(error))  # exit code 2
     except OSError as error:
         parser.error(printable(f"{error.filename}: {error.strerror}" if error.filename else error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    finally:
+        for name in transfers.running:
+            for end in ("idx", "bin"):
+                (arguments.to / f".{name}.{end}.partial").unlink(missing_ok=True)
     return 0
 
 

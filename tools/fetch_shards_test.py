@@ -87,20 +87,68 @@ class FetchTest(unittest.TestCase):
 
     def test_follows_the_list_of_the_run(self):
         order = [NAMES[3], NAMES[0], NAMES[5], NAMES[1], NAMES[2], NAMES[4]]
-        fetcher = self.fetcher()
         self.list_shards(order)
-        follower = threading.Thread(target=fetch_shards.follow,
-                                    args=(fetcher, NAMES, self.run_dir, 4, True), daemon=True)
-        follower.start()
+        follower = self.follow(parallel=1)
         self.wait_for(order[:4])
         sent = [path.removeprefix("/").removesuffix(".bin") for path in self.server.sent if path.endswith(".bin")]
         self.assertEqual(list(dict.fromkeys(sent)), order[:4])
         self.list_shards([*order[2:], *order[:2]])
         self.wait_for(order[2:])
         self.complete()
+        self.assert_ends(follower)
+        self.assert_whole(order[2:])
+
+    def follow(self, parallel):
+        follower = threading.Thread(target=fetch_shards.follow, daemon=True, args=(
+            self.fetcher(), NAMES, self.run_dir, 4, True, fetch_shards.Transfers(parallel)))
+        follower.start()
+        return follower
+
+    def assert_ends(self, follower):
         follower.join(30)
         self.assertFalse(follower.is_alive())
-        self.assert_whole(order[2:])
+
+    def test_follows_a_complete_run_that_is_resumed_to_train_longer(self):
+        self.list_shards(NAMES[:4])
+        self.complete()
+        follower = self.follow(parallel=4)
+        self.wait_for(NAMES[:4])
+        self.assertTrue(follower.is_alive(), "waits for the run to be resumed")
+        self.list_shards(NAMES[2:])
+        self.wait_for(NAMES[2:])
+        self.assertTrue(follower.is_alive(), "the summary is older than the list")
+        self.assertIsNone(fetch_shards.completion(self.run_dir))
+        self.complete()
+        self.assert_ends(follower)
+
+    def test_copies_several_files_at_a_time(self):
+        for number in range(4):
+            self.fetcher().index(NAMES[number])
+        self.server.gate = threading.Barrier(4, timeout=30)
+        fetch_shards.Transfers(4).run_all(NAMES[:4], self.fetcher().tokens)
+        self.assert_whole(NAMES[:4])
+        self.assertFalse(self.server.gate.broken)
+
+    def test_copies_no_more_files_at_a_time_than_it_may(self):
+        running, most = set(), []
+
+        def call(name):
+            running.add(name)
+            most.append(len(running))
+            time.sleep(0.02)
+            running.discard(name)
+
+        fetch_shards.Transfers(2).run_all(NAMES, call)
+        self.assertEqual(len(most), COUNT)
+        self.assertLessEqual(max(most), 2)
+
+    def test_a_large_file_may_take_longer_than_the_deadline(self):
+        self.fetcher().index(NAMES[0])
+        self.server.pause = 0.05
+        begin = time.monotonic()
+        self.fetcher(deadline=0.5).tokens(NAMES[0])
+        self.assertGreater(time.monotonic() - begin, 0.5)
+        self.assert_whole(NAMES[:1])
 
     def wait_for(self, names):
         deadline = time.monotonic() + 60
@@ -118,7 +166,8 @@ class FetchTest(unittest.TestCase):
         self.fetcher().index(NAMES[0])
         for sends_sizes in (True, False):
             self.server.sends_sizes, self.server.ends_after = sends_sizes, 8
-            with self.assertRaisesRegex(CorpusError, rf"{NAMES[0]}\.bin: could not be fetched within 0.5 s .*attempts"):
+            with self.assertRaisesRegex(CorpusError, rf"{NAMES[0]}\.bin: could not be fetched: it got no farther for "
+                                        r"0.5 s .*attempts"):
                 self.fetcher(deadline=0.5).tokens(NAMES[0])
             self.assert_whole([])
 
@@ -141,8 +190,9 @@ class FetchTest(unittest.TestCase):
                 (["https://example.org/web.bin", "--to", "x"], "expected the address of all shards"),
                 ([self.url, "--to", str(self.to), "--ahead", "3"], "--ahead: expected 4 or more"),
                 ([self.url, "--to", str(self.to), "--delete-passed"], "needs --run-dir"),
-                ([self.server.url("/no-*-of-00002"), "--to", str(self.to), "--deadline", "0.1"],
-                 "no-00000-of-00002.idx: could not be fetched within 0.1 s")):
+                ([self.server.url("/no-*-of-00002"), "--to", str(self.to), "--deadline", "0.1", "--parallel", "1"],
+                 "no-00000-of-00002.idx: could not be fetched: it got no farther for 0.1 s"),
+                ([self.url, "--to", str(self.to), "--parallel", "0"], "--parallel: expected 1 or more")):
             result = self.call(*arguments)
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(words, result.stderr)

@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import re
 import threading
+import time
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -39,17 +40,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if with_body:
             server.sent.append(self.path)
-            self.wfile.write(content[:server.ends_after])
+            if server.gate:
+                server.gate.wait()
+            self.write(content[:server.ends_after])
             if server.stalls:
                 self.wfile.flush()
                 server.released.wait()
+
+    def write(self, content):
+        step = 1 if self.server.pause else len(content)
+        for begin in range(0, len(content), step or 1):
+            self.wfile.write(content[begin:begin + step])
+            self.wfile.flush()
+            time.sleep(self.server.pause)
 
     def log_message(self, *arguments):
         pass
 
 
 class FileServer(http.server.ThreadingHTTPServer):
-    """Sends `files`, by their paths; of each answer only the first `ends_after` bytes, where that is set."""
+    """Sends `files`, by their paths; of each answer only the first `ends_after` bytes, where that is set. Waits `pause`
+    seconds after each byte, if that is above 0, and at `gate`, a barrier, before each body."""
     daemon_threads = True
 
     def __init__(self):
@@ -57,6 +68,7 @@ class FileServer(http.server.ThreadingHTTPServer):
         self.files, self.headers, self.sent = {}, {}, []
         self.sends_ranges, self.sends_sizes, self.sends_versions = False, True, True
         self.ends_after, self.stalls = None, False
+        self.pause, self.gate = 0, None
         self.released = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 

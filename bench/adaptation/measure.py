@@ -43,7 +43,8 @@ def train(copus: str, config: str, directory: pathlib.Path, beginning: dict, sec
     overrides = [f"parallel.data_parallel={layout['d']}", f"parallel.tensor_parallel={layout['t']}",
                  f"parallel.pipeline_parallel={layout['p']}",
                  f"train.global_batch={beginning['batch']}", "train.micro_batch=2", f"train.seed={beginning['seed']}",
-                 f"train.max_seconds={seconds}", "evaluate.max_batches=1", "log.tensorboard=false", *settings]
+                 f"train.max_seconds={seconds}", "evaluate.max_batches=1", "log.tensorboard=false",
+                 "data.mask_across_documents=false", *settings]
     command = [copus, "train", config, "--run-dir", str(directory)]
     for setting in overrides:
         command += ["--set", setting]

@@ -31,6 +31,7 @@ num_attention_heads = 16
 num_key_value_heads = 16
 [data]
 train = "corpus.txt"
+mask_across_documents = false
 [train]
 sequence_length = 16
 global_batch = 2

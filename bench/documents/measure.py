@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """What does attention within documents save? Measures tokens/s with and without it, beside the prediction.
 
-    bench/documents/measure.py build/copus [--lengths 100 1000 10000] [--turns 5] [--machine here.toml]
+    bench/documents/measure.py build/copus [--lengths 100 1000 10000] [--turns 5] [--hidden 64] [--machine here.toml]
 
-For each length, makes a corpus of documents of about this length (exponentially distributed) and trains a small Llama
-on sequences of 4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document
-length that the run measured, processor seconds of a step (of one thread; the median of the turns, with their range) and
-the ratio of tokens/s with and without the mask, measured and predicted. Processor time excludes the start: the time of
-a one-step run is subtracted. A busy machine changes processor time less than tokens/s. Predictions come from a run's
-start, before it has learned from a step, on a machine that `copus profile --machine` has described. Without --machine,
-the machine is described first.
+Makes a corpus of documents of about each length (exponentially distributed) and trains a small Llama on sequences of
+4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document length that the
+run measured, processor seconds of a step (of one thread; the median of the turns, with their range), the seconds that
+were predicted, and the ratio of tokens/s with and without the mask, measured and predicted. Processor time excludes the
+start: the time of a one-step run is subtracted. A busy machine changes it less than it changes tokens/s. The corpus is
+as long as the steps, so that every sequence counts once: sequences of few documents differ much in their work.
+Predictions come from a run's start, before it has learned from a step, on a machine that `copus profile --machine` has
+described in fp32; without --machine this is done first.
 """
 
 import argparse
@@ -28,8 +29,8 @@ RUN = """
 [model]
 architecture = "llama"
 vocab_size = 256
-hidden_size = 64
-intermediate_size = 128
+hidden_size = {hidden}
+intermediate_size = {intermediate}
 num_hidden_layers = 2
 num_attention_heads = 4
 num_key_value_heads = 2
@@ -55,12 +56,12 @@ interval_seconds = 0
 [log]
 tensorboard = false
 """
-TOKENS = 300_000
+SEQUENCE = 4096
 
 
-def write_corpus(folder, mean):
+def write_corpus(folder, mean, tokens):
     numbers = random.Random(1)
-    lengths, left = array.array("i"), TOKENS
+    lengths, left = array.array("i"), tokens
     while left:
         lengths.append(min(left, max(2, round(numbers.expovariate(1 / mean)))))
         left -= lengths[-1]
@@ -68,7 +69,7 @@ def write_corpus(folder, mean):
     for length in lengths:
         offsets.append(offset)
         offset += 2 * length
-    (folder / "corpus.bin").write_bytes(array.array("H", (numbers.randrange(256) for _ in range(TOKENS))).tobytes())
+    (folder / "corpus.bin").write_bytes(array.array("H", (numbers.randrange(256) for _ in range(tokens))).tobytes())
     (folder / "corpus.idx").write_bytes(
         b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1) + lengths.tobytes() +
         offsets.tobytes() + array.array("q", range(len(lengths) + 1)).tobytes())
@@ -96,7 +97,7 @@ def measured(program, folder, masks, steps):
 
 
 def predicted(program, folder, masks):
-    """The tokens/s that a run expects before its first step, and the line about documents."""
+    """The seconds of a step that a run expects before its first one, and the length of a token's document."""
     shutil.rmtree(folder / "r", ignore_errors=True)
     text = subprocess.run([*command(program, masks), "--dry-run"], cwd=folder, check=True, capture_output=True,
                           text=True).stdout
@@ -104,8 +105,8 @@ def predicted(program, folder, masks):
     if rate is None:
         raise SystemExit(f"the run does not predict its speed:\n{text}")
     documents = re.search(r"a token's document has (\d+) tokens", text)
-    return (float(rate[1].replace(",", "")) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[rate[2]],
-            int(documents[1]) if documents else None)
+    tokens_per_second = float(rate[1].replace(",", "")) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[rate[2]]
+    return SEQUENCE / tokens_per_second, int(documents[1]) if documents else None
 
 
 def main():
@@ -113,34 +114,38 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--lengths", type=int, nargs="+", default=[100, 1000, 10000])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=64, help="the model's width; it has 4 heads")
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--machine", type=pathlib.Path, help="the machine's description (default: it is measured)")
     options = parser.parse_args()
     program = str(pathlib.Path(options.program).resolve())
     folder = pathlib.Path(tempfile.mkdtemp(prefix="copus-documents-"))
     try:
-        (folder / "run.toml").write_text(RUN.format(steps=options.steps))
+        (folder / "run.toml").write_text(
+            RUN.format(steps=options.steps, hidden=options.hidden, intermediate=2 * options.hidden))
         if options.machine:
             shutil.copy(options.machine, folder / "machine.toml")
         else:
-            subprocess.run([program, "profile", "--machine", "machine.toml"], cwd=folder, check=True,
-                           stdout=subprocess.DEVNULL)
-        print("documents of | a token's document | step without mask, s | with mask, s | ratio of tokens/s | predicted")
+            subprocess.run([program, "profile", "--machine", "machine.toml", "--precision", "fp32"], cwd=folder,
+                           check=True, stdout=subprocess.DEVNULL)
+        print("documents of | a token's document | step without mask, s | predicted | with mask, s | predicted | "
+              "ratio of tokens/s | predicted")
         for mean in options.lengths:
-            write_corpus(folder, mean)
+            write_corpus(folder, mean, options.steps * SEQUENCE + 1)
             seconds = {True: [], False: []}
             for turn in range(options.turns):
                 for masks in (turn % 2 == 0, turn % 2 != 0):
                     seconds[masks].append(measured(program, folder, masks, options.steps))
-            ratios = [without / within for without, within in zip(seconds[False], seconds[True])]
-            rate, documents = predicted(program, folder, True)
-            expected = rate / predicted(program, folder, False)[0]
+            ratios = [whole / masked for whole, masked in zip(seconds[False], seconds[True])]
+            within, documents = predicted(program, folder, True)
+            without = predicted(program, folder, False)[0]
 
             def with_range(values, digits):
                 return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
-            print(f"{mean} | {documents} | {with_range(seconds[False], 3)} | {with_range(seconds[True], 3)} | "
-                  f"{with_range(ratios, 2)} | {expected:.2f}", flush=True)
+            print(f"{mean} | {documents} | {with_range(seconds[False], 3)} | {without:.3f} | "
+                  f"{with_range(seconds[True], 3)} | {within:.3f} | {with_range(ratios, 2)} | {without / within:.2f}",
+                  flush=True)
     finally:
         shutil.rmtree(folder)
 

@@ -82,7 +82,8 @@ class Runner:
             lines = ["[model]", "vocab_size = 256"]
             lines += [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
             lines += [f"max_position_embeddings = {LENGTH}", "[data]", f'train = "data/{name}/train.txt"',
-                      f'held_out = ["data/{name}/held_out.txt"]', 'document_separator = "\\n\\n\\n"', "[train]",
+                      f'held_out = ["data/{name}/held_out.txt"]', 'document_separator = "\\n\\n\\n"',
+                      "mask_across_documents = false", "[train]",
                       f"sequence_length = {LENGTH}", 'precision = "fp32"', "threads = 1", "[optimizer]",
                       "warmup_tokens = 0", "min_lr_ratio = 0.0", "[evaluate]", "interval = 0", "[checkpoint]",
                       "keep_last = 16", "[log]", "tensorboard = false", "interval = 100000"]

@@ -131,6 +131,7 @@ num_key_value_heads = 2
 max_position_embeddings = 64
 [data]
 train = "corpus.txt"
+mask_across_documents = false
 [train]
 sequence_length = 64
 threads = 1

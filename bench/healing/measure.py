@@ -36,6 +36,7 @@ num_attention_heads = 4
 num_key_value_heads = 4
 [data]
 train = "corpus.txt"
+mask_across_documents = false
 held_out_fraction = 0.01
 [train]
 sequence_length = 64

@@ -20,7 +20,8 @@ class ShortRuns:
         self.path = pathlib.Path(self.folder.name)
         (self.path / "corpus.txt").write_text("".join(f"{i} green bottles, {i * i} on the wall\n" for i in range(20000)))
         lines = ["[model]"] + [f"{key} = {json.dumps(value)}" for key, value in model.items()]
-        lines += ["[data]", f'train = "{self.path / "corpus.txt"}"', "held_out_fraction = 0.0"]
+        lines += ["[data]", f'train = "{self.path / "corpus.txt"}"', "held_out_fraction = 0.0",
+                  "mask_across_documents = false"]
         lines += ["[train]", f"sequence_length = {sequence_length}", "max_steps = 1", 'precision = "fp32"']
         lines += ["[evaluate]", "interval = 0", "[log]", "tensorboard = false"]
         (self.path / "run.toml").write_text("\n".join(lines) + "\n")

@@ -38,6 +38,7 @@ num_attention_heads = 4
 num_key_value_heads = 2
 [data]
 train = "corpus.txt"
+mask_across_documents = false
 [train]
 sequence_length = 32
 global_batch = 8

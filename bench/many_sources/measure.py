@@ -27,6 +27,7 @@ num_hidden_layers = 2
 num_attention_heads = 4
 num_key_value_heads = 2
 [data]
+mask_across_documents = false
 held_out_fraction = 0.1
 train = [{sources}]
 [train]

@@ -76,6 +76,7 @@ def train_command(arguments: argparse.Namespace, batch: int, learning_rate: floa
         "noise_scale.window_samples": arguments.window_samples,
         "evaluate.interval": 0,
         "evaluate.max_batches": 64,
+        "data.mask_across_documents": "false",
         "checkpoint.interval": steps // CHECKPOINTS,
         "checkpoint.keep_last": 100,  # also checkpoints from interruptions
     }

@@ -91,7 +91,8 @@ def write_run(folder: pathlib.Path) -> pathlib.Path:
     corpus = folder / "corpus.txt"
     corpus.write_text("".join(f"{i} green bottles, {i * i} on the wall\n" for i in range(20000)))
     lines = ["[model]"] + [f"{key} = {json.dumps(value)}" for key, value in MODEL.items()]
-    lines += ["[data]", f'train = "{corpus}"', "held_out_fraction = 0.0"]
+    lines += ["[data]", f'train = "{corpus}"', "held_out_fraction = 0.0",
+              "mask_across_documents = false"]
     lines += ["[train]", f"sequence_length = {SEQUENCE_LENGTH}", "max_steps = 1", 'precision = "fp32"']
     path = folder / "run.toml"
     path.write_text("\n".join(lines) + "\n")

@@ -175,7 +175,8 @@ def check_supported(config: dict) -> None:
 
 def train_copus(config_path: str, run_directory: pathlib.Path, seconds: float | None) -> dict:
     # All held-out text, once, at the end.
-    settings = ["evaluate.interval=0", "evaluate.max_batches=0", "train.precision=fp32"]
+    settings = ["evaluate.interval=0", "evaluate.max_batches=0", "train.precision=fp32",
+                "data.mask_across_documents=false"]
     if seconds is not None:
         settings.append(f"train.max_seconds={seconds}")
     command = [str(ROOT / "build/copus"), "train", config_path, "--run-dir", str(run_directory)]

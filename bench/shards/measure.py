@@ -36,6 +36,7 @@ num_hidden_layers = 2
 num_attention_heads = 4
 num_key_value_heads = 2
 [data]
+mask_across_documents = false
 held_out_fraction = 0.0
 train = "PATTERN"
 [train]

@@ -48,7 +48,8 @@ def run_file(folder: pathlib.Path, batch: int) -> pathlib.Path:
     text = pathlib.Path(folder / "text.txt")
     text.write_text("".join(f"line {i * i % 997} of some text, {i}\n" for i in range(20000)))
     lines = ["[model]"] + [f"{key} = {json.dumps(value)}" for key, value in MODEL.items()]
-    lines += ["[data]", f'train = "{text}"', "[train]", f"sequence_length = {SEQUENCE_LENGTH}",
+    lines += ["[data]", f'train = "{text}"', "mask_across_documents = false"]
+    lines += ["[train]", f"sequence_length = {SEQUENCE_LENGTH}",
               f"global_batch = {batch}", f"micro_batch = {MICRO_BATCH}", "max_steps = 1000", 'precision = "fp32"']
     path = folder / f"run-{batch}.toml"
     path.write_text("\n".join(lines) + "\n")

@@ -26,17 +26,21 @@ struct DataSource {
   bool operator==(const DataSource&) const = default;
 };
 struct DataConfig {
-  std::vector<DataSource> train;       // data.train: a string, a list of strings, or a list of {path, weight}
-  std::vector<std::string> held_out;   // files to evaluate on; empty: the last part of every training source
-  double held_out_fraction = 0.01;     // size of that last part, as a fraction of each source's tokens; 0: none
-  std::string document_separator;      // text between documents of text files; empty: a file is one document
-  bool mask_document_ends = true;      // whether the prediction of a document's first token has no loss
-  bool mask_across_documents = false;  // whether attention is limited to a token's own document
+  std::vector<DataSource> train;      // data.train: a string, a list of strings, or a list of {path, weight}
+  std::vector<std::string> held_out;  // files to evaluate on; empty: the last part of every training source
+  double held_out_fraction = 0.01;    // size of that last part, as a fraction of each source's tokens; 0: none
+  std::string document_separator;     // text between documents of text files; empty: a file is one document
+  bool mask_document_ends = true;     // whether the prediction of a document's first token has no loss
+  // Whether attention is limited to a token's own document. Empty: a new run decides by its data (run_setup.h), and
+  // everything else, such as a run from before this setting, attends across documents.
+  std::optional<bool> mask_across_documents;
   // Length of the document that a token is in, averaged over tokens, with mask_across_documents; 0: measured at the
   // start. Attention is expected to take as long as in sequences of this length.
   double document_length = 0;
   bool shuffle_shards = false;  // whether shards are read one after the other, in a shuffled order
   double shard_timeout = 600;   // seconds that a step waits for a shard that is not here yet
+
+  bool masks_across_documents() const { return mask_across_documents.value_or(false); }
   bool operator==(const DataConfig&) const = default;
 };
 

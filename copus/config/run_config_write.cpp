@@ -74,6 +74,9 @@ class Writer {
   void field(const char* key, const std::optional<RopeScaling>& scaling) {
     if (scaling) add(key, write(*scaling));
   }
+  void field(const char* key, const std::optional<bool>& value) {
+    if (value) add(key, write(*value));
+  }
   void field(const char* key, const Curve& curve) {
     if (curve != Curve{}) add(key, write(curve));  // a curve without points is 1 everywhere, as if not given
   }

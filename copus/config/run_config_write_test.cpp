@@ -23,7 +23,7 @@ class RandomConfigs {
     config.data.held_out_fraction = share();
     config.data.document_separator = text();
     config.data.mask_document_ends = coin();
-    config.data.mask_across_documents = coin();
+    if (coin()) config.data.mask_across_documents = coin();
     config.data.document_length = positive();
     config.data.shuffle_shards = coin();
     if (config.data.shuffle_shards) config.data.held_out_fraction = 0;

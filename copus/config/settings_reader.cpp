@@ -133,6 +133,11 @@ void SettingsReader::field(const char* key, bool& value) {
   if (setting) value = truth(*setting);
 }
 
+void SettingsReader::field(const char* key, std::optional<bool>& value) {
+  const Setting* setting = find(key);
+  if (setting) value = truth(*setting);
+}
+
 void SettingsReader::field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range) {
   const Setting* setting = find(key);
   if (!setting) return;

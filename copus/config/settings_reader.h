@@ -28,6 +28,7 @@ class SettingsReader {
   void field(const char* key, uint64_t& value, const Range<int64_t>& range);
   void field(const char* key, double& value, const Range<double>& range);
   void field(const char* key, bool& value);
+  void field(const char* key, std::optional<bool>& value);
   void field(const char* key, std::string& value);
   void field(const char* key, std::vector<std::string>& value);
   void field(const char* key, std::vector<DataSource>& value);

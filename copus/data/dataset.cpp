@@ -71,8 +71,8 @@ uint64_t hash_contents(uint64_t hash, const TokenSource& source, bool ends_only 
 }  // namespace
 
 struct Dataset::Implementation {
-  Implementation(std::optional<Blend> sources_blend, uint64_t run_seed, int64_t length, bool masks)
-      : blend(std::move(sources_blend)), seed(run_seed), sequence_length(length), masks_across_documents(masks) {}
+  Implementation(std::optional<Blend> sources_blend, uint64_t run_seed, int64_t length)
+      : blend(std::move(sources_blend)), seed(run_seed), sequence_length(length) {}
 
   std::vector<std::unique_ptr<TokenSource>> sources;  // those of data.train, then those of data.held_out
   std::vector<PackedTokens> train;                    // one for each of data.train, or for each of their shards
@@ -84,12 +84,15 @@ struct Dataset::Implementation {
   std::optional<Blend> blend;                         // empty: all sources are one corpus
   std::vector<uint64_t> first_samples{0};             // of each source in that corpus, and behind the last one its end
   std::vector<std::unique_ptr<MegatronSource>> shards;  // with data.shuffle_shards: one for each of `train`
+  std::vector<int64_t> shards_of_source;                // likewise: how many each of data.train has
+  std::shared_ptr<FilePool> pool;                       // of the shards' tokens
   // Likewise: the order of the shards of each source, or without a blend of all. The first shard of each order.
   std::vector<std::unique_ptr<ShardOrder>> orders;
   std::vector<std::size_t> first_shards;
   uint64_t seed;
   int64_t sequence_length;
-  bool masks_across_documents;
+  bool has_several_documents = false;
+  bool masks_across_documents = false;
   std::string fingerprint;
   std::vector<uint64_t> held_out_hashes;          // of the held-out sources' files
   std::map<std::string, int64_t> times_held_out;  // by path
@@ -169,7 +172,7 @@ struct Dataset::Implementation {
 
   void open_sources(const DataConfig& config, int64_t vocab_size);
   uint64_t train_on_sources(uint64_t hash, const DataConfig& config);
-  uint64_t train_on_shards(uint64_t hash, const DataConfig& config, int64_t vocab_size);
+  uint64_t train_on_shards(uint64_t hash, const DataConfig& config);
   void hold_out_sources(const DataConfig& config);
 
   // Without a blend, sources have the shares of their sizes.
@@ -287,11 +290,25 @@ std::string hexadecimal(uint64_t hash) {
 
 }  // namespace
 
-// Opens what is read from its beginning, in the order of the configuration.
+// Opens all sources, in the order of the configuration.
 void Dataset::Implementation::open_sources(const DataConfig& config, int64_t vocab_size) {
-  if (!config.shuffle_shards) {
-    for (const DataSource& source : config.train)
+  const auto open_windows = static_cast<std::size_t>(2 * ShardOrder::window) * config.train.size();
+  pool = std::make_shared<FilePool>(open_windows);
+  const auto look_for_documents = [&](const TokenSource& source) {
+    has_several_documents |= source.num_documents() > 1;
+  };
+  for (const DataSource& source : config.train) {
+    if (!config.shuffle_shards) {
       sources.push_back(open_token_source(source.path, config.document_separator, vocab_size));
+      look_for_documents(*sources.back());
+      continue;
+    }
+    auto opened = open_shards(source.path, vocab_size, pool);
+    shards_of_source.push_back(std::ssize(opened));
+    for (auto& shard : opened) {
+      look_for_documents(*shard);
+      shards.push_back(std::move(shard));
+    }
   }
   for (const std::string& path : config.held_out)
     sources.push_back(open_token_source(path, config.document_separator, vocab_size));
@@ -315,11 +332,9 @@ uint64_t Dataset::Implementation::train_on_sources(uint64_t hash, const DataConf
 }
 
 // Trains on shards, each of which fills up its last sequence with positions without loss: no sequence needs two.
-uint64_t Dataset::Implementation::train_on_shards(uint64_t hash, const DataConfig& config, int64_t vocab_size) {
+uint64_t Dataset::Implementation::train_on_shards(uint64_t hash, const DataConfig& config) {
   constexpr uint64_t shard_order_version = 1;
   hash = extend_hash(hash, shard_order_version);
-  const auto open_windows = static_cast<std::size_t>(2 * ShardOrder::window) * config.train.size();
-  const auto pool = std::make_shared<FilePool>(open_windows);
   std::vector<int64_t> samples;  // of the shards of the next order
   const auto finish_order = [&] {
     const uint64_t key = extend_hash(extend_hash(seed, shard_keys), orders.size());
@@ -332,13 +347,13 @@ uint64_t Dataset::Implementation::train_on_shards(uint64_t hash, const DataConfi
     const double share = blend ? blend->shares()[i] : 0;
     int64_t sequences = 0;
     bool has_loss = false;
-    for (auto& shard : open_shards(path, vocab_size, pool)) {
-      const PackedTokens tokens(*shard, 0, shard->size(), sequence_length, config.mask_document_ends);
+    for (int64_t rest = shards_of_source[i]; rest > 0; --rest) {
+      const MegatronSource& shard = *shards[train.size()];
+      const PackedTokens tokens(shard, 0, shard.size(), sequence_length, config.mask_document_ends);
       has_loss |= tokens.has_loss();
-      hash = train_on(hash, share, tokens, hash_contents(0, *shard, /*ends_only=*/true));
+      hash = train_on(hash, share, tokens, hash_contents(0, shard, /*ends_only=*/true));
       samples.push_back(tokens.num_samples());
       sequences += tokens.num_samples();
-      shards.push_back(std::move(shard));
     }
     if (!has_loss) refuse_without_loss(path);
     hash = extend_hash(hash, train.size());
@@ -364,16 +379,17 @@ void Dataset::Implementation::hold_out_sources(const DataConfig& config) {
   }
 }
 
-Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed) {
+Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
+                 bool masks_by_default) {
   COPUS_CHECK(sequence_length >= 1, "sequence_length ", sequence_length);
   check_weights(config);
-  auto result =
-      std::make_unique<Implementation>(blend_of(config, seed), seed, sequence_length, config.mask_across_documents);
+  auto result = std::make_unique<Implementation>(blend_of(config, seed), seed, sequence_length);
   result->open_sources(config, vocab_size);
+  const bool masks = config.mask_across_documents.value_or(masks_by_default && result->has_several_documents);
+  result->masks_across_documents = masks;
   uint64_t hash = extend_hash(extend_hash(order_version, seed), static_cast<uint64_t>(sequence_length));
-  hash = extend_hash(hash, (config.mask_document_ends ? 1 : 0) + (config.mask_across_documents ? 2 : 0) +
-                               (config.shuffle_shards ? 4 : 0));
-  if (config.shuffle_shards) hash = result->train_on_shards(hash, config, vocab_size);
+  hash = extend_hash(hash, (config.mask_document_ends ? 1 : 0) + (masks ? 2 : 0) + (config.shuffle_shards ? 4 : 0));
+  if (config.shuffle_shards) hash = result->train_on_shards(hash, config);
   check_same_kind(result->sources, config.shuffle_shards);
   check_held_out_is_not_trained_on(config);
   if (!config.shuffle_shards) hash = result->train_on_sources(hash, config);
@@ -439,10 +455,14 @@ int64_t Dataset::held_out_tokens() const {
 std::vector<TrainingSource> Dataset::training_sources() const { return implementation_->training_sources; }
 
 std::optional<std::string> Dataset::missing_shard(uint64_t first_sample, int64_t count) const {
-  for (const std::size_t shard : implementation_->shards_of(first_sample, count)) {
-    if (auto gap = implementation_->shards[shard]->gap()) return gap;
+  const std::set<std::size_t> shards = implementation_->shards_of(first_sample, count);
+  if (!shards.empty()) implementation_->pool->reserve(shards.size());
+  std::optional<std::string> first;
+  for (const std::size_t shard : shards) {
+    const std::optional<std::string> gap = implementation_->shards[shard]->gap();
+    if (!first) first = gap;
   }
-  return std::nullopt;
+  return first;
 }
 
 int64_t Dataset::num_shards_of(uint64_t first_sample, int64_t count) const {
@@ -491,6 +511,10 @@ std::vector<std::string> Dataset::shards_from(uint64_t first_sample, int64_t cou
   }
   return shards;
 }
+
+bool Dataset::has_several_documents() const { return implementation_->has_several_documents; }
+
+bool Dataset::masks_across_documents() const { return implementation_->masks_across_documents; }
 
 DocumentLengths Dataset::document_lengths() const {
   constexpr int64_t measured = 1024;

@@ -51,7 +51,10 @@ class Dataset {
  public:
   // Opens every source. Throws UserError for any fault of a source, for a corpus shorter than one sequence or without a
   // token that carries loss, and for text with a vocabulary of fewer than 256, since each byte of text is a token.
-  Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
+  // `masks_by_default`: where the configuration does not say whether documents stay apart, they do if a source has
+  // several of them; otherwise they do not.
+  Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
+          bool masks_by_default = false);
   ~Dataset();
   Dataset(Dataset&&) noexcept;
   Dataset& operator=(Dataset&&) noexcept;
@@ -62,8 +65,9 @@ class Dataset {
   // shard that is missing (missing_shard).
   Batch train_batch(uint64_t first_sample, int64_t count) const;
 
-  // With data.shuffle_shards, tells which shard keeps samples first_sample .. first_sample+count from being read, and
-  // why: its tokens are not here, or not all of them. Empty: none does. Throws UserError for a shard that is too long.
+  // With data.shuffle_shards, opens the shards of samples first_sample .. first_sample+count, and tells which one keeps
+  // them from being read, and why: its tokens are not here, or not all of them. Empty: none does, and these samples can
+  // be read even if shards are deleted. Throws UserError for a shard that is too long, whichever others are missing.
   std::optional<std::string> missing_shard(uint64_t first_sample, int64_t count) const;
   // With data.shuffle_shards, the number of shards that these samples come from, and how many bytes of them are missing
   // here; without, 0.
@@ -93,6 +97,10 @@ class Dataset {
 
   // The sources that are trained on, as the configuration lists them.
   std::vector<TrainingSource> training_sources() const;
+
+  // Tells whether a source that is trained on has several documents, and whether documents stay apart.
+  bool has_several_documents() const;
+  bool masks_across_documents() const;
 
   // Estimates the lengths from 1,024 sequences of all sources in their shares, from the document ends alone. It is a
   // function of the data and the seed.

@@ -117,6 +117,41 @@ TEST_F(DatasetTest, BatchesSayWhereDocumentsBeginWhereTheseStayApart) {
   }
 }
 
+TEST_F(DatasetTest, ByDefaultDocumentsStayApartWhereASourceHasSeveral) {
+  write_text("one", "a single document");
+  write_text("two", "several|documents");
+  write_pair<uint16_t>("pair-0", {{1, 2, 3}, {4, 5, 6}}, 8);
+  write_pair<uint16_t>("pair-1", {{1, 2, 3, 4, 5, 6}}, 8);
+  const auto masks = [&](DataConfig config, bool masks_by_default = true) {
+    config.document_separator = "|";
+    return Dataset(config, 4, 256, 1, masks_by_default).masks_across_documents();
+  };
+  EXPECT_FALSE(masks(config_of({path("one")})));
+  EXPECT_TRUE(masks(config_of({path("two")})));
+  EXPECT_TRUE(masks(config_of({path("one"), path("two")})));
+  EXPECT_TRUE(masks(config_of({path("pair-0")})));
+  EXPECT_FALSE(masks(config_of({path("pair-1")})));
+  EXPECT_FALSE(masks(config_of({path("two")}), false));
+  DataConfig config = config_of({path("pair-*")});
+  config.shuffle_shards = true;
+  EXPECT_TRUE(masks(config));
+  config.mask_across_documents = false;
+  EXPECT_FALSE(masks(config));
+  EXPECT_TRUE(Dataset(config, 4, 256, 1, true).has_several_documents());
+  config.mask_across_documents = true;
+  EXPECT_TRUE(masks(config, false));
+}
+
+TEST_F(DatasetTest, TheDefaultHasTheFingerprintOfTheSettingThatItStandsFor) {
+  write_text("two", "several|documents");
+  DataConfig config = config_of({path("two")});
+  config.document_separator = "|";
+  const std::string by_default = Dataset(config, 4, 256, 1, true).fingerprint();
+  EXPECT_NE(by_default, Dataset(config, 4, 256, 1, false).fingerprint());
+  config.mask_across_documents = true;
+  EXPECT_EQ(by_default, Dataset(config, 4, 256, 1).fingerprint());
+}
+
 TEST_F(DatasetTest, ADocumentEndBelongsToTheSampleThatReadsIt) {
   write_pair<uint16_t>("a", {{1, 2}, {3, 4, 5}}, 8);  // the first document ends where the first sample does
   const Dataset data(config_of({path("a")}), 2, 100, 1);

@@ -18,9 +18,14 @@ class FilePool {
   // Keeps at most `capacity` files open that nobody reads, at least one.
   explicit FilePool(std::size_t capacity);
 
-  // Returns the file, opened now if it is not open. Throws UserError as MappedFile does.
-  std::shared_ptr<const MappedFile> open(const std::string& path);
-  bool is_open(const std::string& path) const;
+  // Keeps at least this many files open from now on.
+  void reserve(std::size_t capacity);
+
+  // Returns the file, opened now if it is not open. Throws UserError as MappedFile does, and for a file of another size
+  // than `bytes`.
+  std::shared_ptr<const MappedFile> open(const std::string& path, std::size_t bytes);
+  // Returns the file if it is open, otherwise null. A deleted file stays readable while it is open.
+  std::shared_ptr<const MappedFile> find(const std::string& path);
 
  private:
   struct Entry {
@@ -28,7 +33,7 @@ class FilePool {
     uint64_t used = 0;
   };
   std::size_t capacity_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   uint64_t uses_ = 0;
   std::map<std::string, Entry> files_;
 };

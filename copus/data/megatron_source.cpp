@@ -155,18 +155,25 @@ void MegatronSource::check_sequences() {
 }
 
 std::optional<std::string> MegatronSource::gap() const {
-  if (tokens_ || pool_->is_open(tokens_path_)) return std::nullopt;
+  if (tokens_ || pool_->find(tokens_path_)) return std::nullopt;
   std::error_code missing;
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(tokens_path_, missing));
   if (missing) return concat(tokens_path_, " is missing");
   const int64_t expected = size_ * bytes_per_token_;
   if (bytes > expected) throw UserError(disagreement(tokens_path_, bytes, expected));
-  if (bytes == expected) return std::nullopt;
+  if (bytes == expected) {
+    try {
+      pool_->open(tokens_path_, static_cast<std::size_t>(bytes));
+      return std::nullopt;
+    } catch (const UserError& error) {  // it has changed since, or cannot be read
+      return error.what();
+    }
+  }
   return concat(tokens_path_, " has ", bytes, " of the ", expected, " bytes that its .idx says");
 }
 
 int64_t MegatronSource::missing_bytes() const {
-  if (tokens_ || pool_->is_open(tokens_path_)) return 0;
+  if (tokens_ || pool_->find(tokens_path_)) return 0;
   std::error_code missing;
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(tokens_path_, missing));
   const int64_t expected = size_ * bytes_per_token_;
@@ -179,7 +186,7 @@ std::shared_ptr<const MappedFile> MegatronSource::tokens() const {
     throw UserError(
         concat(*what, "; with data.shuffle_shards only `copus train` waits for shards: bring this one here"));
   }
-  return pool_->open(tokens_path_);
+  return pool_->open(tokens_path_, static_cast<std::size_t>(size_ * bytes_per_token_));
 }
 
 void MegatronSource::check_documents() const {

@@ -28,8 +28,8 @@ class MegatronSource final : public TokenSource {
   // For a shard whose .bin may arrive later: all but read() needs only the .idx. read() opens the .bin in `tokens`.
   MegatronSource(const std::string& prefix, int64_t vocab_size, std::shared_ptr<FilePool> tokens);
 
-  // Tells why the .bin cannot be read yet: it is missing, or shorter than the .idx says. Empty: it can. Throws
-  // UserError where it is longer.
+  // Opens the .bin, or tells why it cannot be read yet: it is missing, or shorter than the .idx says. Empty: it is
+  // open, and stays so as long as the pool keeps it, even if somebody deletes it. Throws UserError where it is longer.
   std::optional<std::string> gap() const;
   // The number of bytes that the tokens lack here.
   int64_t missing_bytes() const;

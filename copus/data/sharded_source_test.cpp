@@ -222,12 +222,33 @@ TEST_F(ShuffledShards, AShardIsHereWhenItIsAsLongAsItsIndexSays) {
   EXPECT_EQ(data.num_shards_of(0, sequences), shards);
   EXPECT_EQ(data.missing_shard_bytes(0, sequences), 0);
   std::filesystem::resize_file(first, bytes - 2);
-  EXPECT_EQ(data.missing_shard_bytes(0, sequences), 2);
-  EXPECT_THAT(data.missing_shard(0, sequences).value_or(""),
+  const Dataset later = open();
+  EXPECT_EQ(later.missing_shard_bytes(0, sequences), 2);
+  EXPECT_THAT(later.missing_shard(0, sequences).value_or(""),
               AllOf(HasSubstr(first), HasSubstr(std::to_string(bytes - 2) + " of the " + std::to_string(bytes))));
   std::filesystem::resize_file(first, bytes + 2);
-  EXPECT_THAT(user_error([&] { data.missing_shard(0, sequences); }),
+  EXPECT_THAT(user_error([&] { later.missing_shard(0, sequences); }),
               AllOf(HasSubstr(first), HasSubstr("disagrees with its .idx")));
+}
+
+TEST_F(ShuffledShards, AShardThatIsTooLongIsNamedEvenIfOthersAreMissing) {
+  const Dataset data = open();
+  const int64_t sequences = data.training_sources().front().sequences;
+  const std::string wrong = bin_of(6);
+  std::filesystem::resize_file(wrong, std::filesystem::file_size(wrong) + 2);
+  for (const int64_t missing : {0, 11}) std::filesystem::remove(bin_of(missing));
+  EXPECT_THAT(user_error([&] { data.missing_shard(0, sequences); }),
+              AllOf(HasSubstr(wrong), HasSubstr("disagrees with its .idx")));
+}
+
+TEST_F(ShuffledShards, ShardsThatVanishAfterTheyWereFoundAreReadAllTheSame) {
+  const Dataset whole = open(), data = open();
+  const int64_t sequences = data.training_sources().front().sequences;
+  const Batch expected = whole.train_batch(0, sequences);
+  ASSERT_EQ(data.missing_shard(0, sequences), std::nullopt);
+  for (int64_t shard = 0; shard < shards; ++shard) std::filesystem::remove(bin_of(shard));
+  EXPECT_EQ(data.missing_shard(0, sequences), std::nullopt);
+  EXPECT_EQ(data.train_batch(0, sequences).tokens, expected.tokens);
 }
 
 TEST_F(ShuffledShards, WeightedCorporaTakeTheirShardsInTurn) {

@@ -151,11 +151,9 @@ BlockCost BlockCalculation::layer_cost() const {
                 down = product(hidden_, feed_forward);
 
   // Attention computes scores and weighted values over causal halves. Its backward pass has 5 products instead of 2
-  // (Dao 2023). A document of n tokens takes n^2, so tokens in documents of mean length n take as long as in sequences
-  // of n.
+  // (Dao 2023).
   const auto sequence = static_cast<double>(sequence_length_);
-  const bool ends_at_documents = system_.document_length > 0 && system_.document_length < sequence;
-  const double attended = ends_at_documents ? std::max(1.0, system_.document_length) : sequence;
+  const double attended = attended_length(system_, sequence_length_);
   const Device& device = cluster_.device;
   const double attention_flops =
       4 * rows_ * attended_tokens(model_, static_cast<int64_t>(std::llround(attended))) * queries;
@@ -262,6 +260,12 @@ BlockCosts BlockCalculation::charged_costs() const {
 }
 
 }  // namespace
+
+double attended_length(const TrainingSystem& system, int64_t sequence_length) {
+  const auto sequence = static_cast<double>(sequence_length);
+  if (system.document_length <= 0) return sequence;
+  return std::clamp(system.document_length + 2 * system.attention_block, 1.0, sequence);
+}
 
 BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                        const TrainingSystem& system, const BlockShape& shape) {

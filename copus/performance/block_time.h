@@ -70,6 +70,15 @@ BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, c
 // Returns the seconds of a matrix product [rows, depth] x [depth, columns] with elements of this size.
 double matmul_seconds(const Device& device, double rows, double columns, double depth, double element_bytes);
 
+// Returns the length of whole sequences in which attention takes as long, for each token, as in sequences of
+// `sequence_length` with the system's documents.
+//
+// A document of n tokens takes n^2, so that tokens in documents of mean length n take as long as in sequences of n. In
+// blocks of B tokens, the queries of a block read the keys from the beginning of its first query's document, rounded
+// down to a block, to the block itself. Documents begin anywhere in a block, so a query reads n / 2 + B keys on
+// average: as many as in a whole sequence of n + 2 B.
+double attended_length(const TrainingSystem& system, int64_t sequence_length);
+
 // Returns the seconds in which a device moves this many bytes to or from its memory; 0 if its speed is unknown.
 double memory_seconds(const Device& device, double bytes);
 

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+#include <vector>
+
 namespace copus {
 namespace {
 
@@ -41,6 +45,44 @@ TEST(BlockTime, AttentionEndsAtDocuments) {
   EXPECT_LT(layer(128, 1, 16).forward.compute, layer(128, 1, 0).forward.compute);
   for (const double length : {128.0, 500.0}) {
     EXPECT_EQ(layer(128, 1, length).total().total(), layer(128, 1, 0).total().total());
+  }
+}
+
+// Blocks of keys are read whole, and queries of several documents share a block.
+TEST(BlockTime, AttentionWithinDocumentsReadsWholeBlocks) {
+  ClusterDescription cluster;
+  cluster.device.matmul_flops_per_second = 1e12;
+  const auto forward = [&](double document_length, double block) {
+    return cost_blocks(small_model(), 1024, cluster, {.document_length = document_length, .attention_block = block},
+                       {.micro_batch = 1})
+        .layer.forward.compute;
+  };
+  EXPECT_GT(forward(100, 64), forward(100, 0));
+  EXPECT_EQ(forward(100, 64), forward(228, 0));
+  EXPECT_EQ(forward(900, 64), forward(0, 64)) << "more than all keys are not read";
+}
+
+// The keys that the kernel reads (copus/model/cpu/attention.h), counted for random documents.
+TEST(BlockTime, TheKeysOfBlocksAreAsManyAsTheKernelReads) {
+  constexpr int64_t block = 64, sequence = 1 << 16;
+  std::mt19937 random(1);
+  for (const double mean : {100.0, 400.0, 2000.0}) {
+    std::exponential_distribution<double> lengths(1 / mean);
+    std::vector<int64_t> starts;  // of each token's document
+    double squares = 0;
+    while (std::ssize(starts) < sequence) {
+      const auto begin = std::ssize(starts);
+      const auto length = std::min(sequence - begin, 1 + static_cast<int64_t>(lengths(random)));
+      starts.insert(starts.end(), static_cast<size_t>(length), begin);
+      squares += static_cast<double>(length * length);
+    }
+    double keys = 0;
+    for (int64_t first = 0; first < sequence; first += block) {
+      const int64_t before = first - starts[static_cast<size_t>(first)] / block * block;
+      keys += static_cast<double>(before) + block / 2.0;  // of each query
+    }
+    const double read = keys / (static_cast<double>(sequence) / block), document_length = squares / sequence;
+    EXPECT_NEAR(read / (document_length / 2 + block), 1, 0.05) << mean;
   }
 }
 

@@ -71,7 +71,8 @@ class ConfigurationMemory {
     add_state(rank, parts);
     const double layers = layers_[rank];
     const int64_t in_flight = activation_bound(strategy_.schedule, shape_, rank);
-    parts.activations = static_cast<double>(in_flight) * layers / static_cast<double>(strategy_.virtual_stages) * kept_;
+    const auto chunks = static_cast<double>(in_flight);
+    parts.activations = chunks * (layers / static_cast<double>(strategy_.virtual_stages) * kept_ + position_bytes());
     if (waiting_ > 0) {
       // No rank has more micro-batches between F and W than rank 0 has between F and B.
       const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
@@ -101,6 +102,14 @@ class ConfigurationMemory {
         tensors.gathered * hidden();
     return system_.activation_bytes * (tensors.hidden * hidden() * local_rows() + width * tokens_) +
            tensors.score_bytes * heads * sequence_ * tokens_;
+  }
+
+  // Returns the bytes of the positions of a micro-batch in its documents, and of the cosines and sines there. All
+  // layers of a chunk share them; sliding layers may have their own.
+  double position_bytes() const {
+    if (system_.document_length <= 0 || use_.kept_rotation_bytes <= 0) return 0;
+    const double kinds = model_.learned_positions ? 0 : model_.sliding_rope_theta > 0 ? 2 : 1;
+    return tokens_ * (sizeof(int64_t) + kinds * static_cast<double>(model_.rotary_dim()) * use_.kept_rotation_bytes);
   }
 
   // With sequence parallelism the inputs that a recompute gathers are kept for the weight gradients. They are counted

@@ -310,6 +310,24 @@ TEST(Memory, WaitingWeightGradientsKeepInputsAndOutputGradients) {
   }
 }
 
+// Each micro-batch under way keeps the positions of its rows, and once for all layers their cosines and sines.
+TEST(Memory, DocumentsThatStayApartKeepPositionsAndRotations) {
+  TrainingSystem system = copus_in_fp32(Processor::cpu);
+  const auto activations = [&](ModelDescription model, const ParallelStrategy& strategy = {}) {
+    return MemoryModel(std::move(model), 128, system).predict(batches_of(strategy)).parts.activations;
+  };
+  ModelDescription model = grouped_query_model(), other_base = model;
+  other_base.attention_window = 64;
+  other_base.sliding_rope_theta = 1e4;
+  const double together = activations(model), sliding = activations(other_base);
+  const double pipeline = activations(model, {.pipeline_parallel = 2});
+  system.document_length = 32;
+  const double tokens = 256, rotary = static_cast<double>(model.rotary_dim());
+  EXPECT_EQ(activations(model) - together, tokens * (8 + rotary * 4));
+  EXPECT_EQ(activations(other_base) - sliding, tokens * (8 + 2 * rotary * 4));
+  EXPECT_EQ(activations(model, {.pipeline_parallel = 2}) - pipeline, 2 * tokens * (8 + rotary * 4)) << "of two";
+}
+
 TEST(Memory, TensorParallelRanksShareHeadsAndSequenceParallelOnesRows) {
   ParallelStrategy strategy{.tensor_parallel = 4};
   const double layer_rows = 8 * 256 * 2;

@@ -6,6 +6,7 @@
 #include "copus/base/numbers/exact_sum.h"
 #include "copus/description/configuration_fields.h"
 #include "copus/description/muon.h"
+#include "copus/placement/attention_block.h"
 #include "copus/placement/head_chunks.h"
 #include "copus/placement/placed_tensors.h"
 
@@ -87,6 +88,7 @@ MemoryUse copus_memory_use() {
   use.logits_at_once = logits_at_once_on_cpu;
   use.head_hidden = 5;
   use.separate_tied_gradient = true;
+  use.kept_rotation_bytes = 4;
   return use;
 }
 
@@ -125,6 +127,7 @@ TrainingSystem copus_on(Processor processor) {
   // configuration, a learning rate and two times; and the reasons to stop.
   constexpr auto words = 3 * static_cast<size_t>(ExactSum::num_words) + num_configuration_fields + 7;
   system.agreement_bytes = words * sizeof(int64_t);
+  if (processor == Processor::cpu) system.attention_block = attention_block_on_cpu;
   if (processor == Processor::gpu) move_to_gpu(system.memory);
   return system;
 }

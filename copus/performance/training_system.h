@@ -51,6 +51,9 @@ struct MemoryUse {
   // it is an upper bound.
   bool writes_score_gradients = false;
 
+  // Bytes of a cosine or sine of rotary embeddings, if those of every row are kept where documents stay apart, with the
+  // row's position; 0: they are not kept.
+  double kept_rotation_bytes = 0;
   double gradient_copy_bytes = 0;       // bytes per parameter of a micro-batch's own gradients, before they are added
   bool separate_tied_gradient = false;  // whether a tied head's gradient has a buffer of its own
   double fixed_bytes = 0;               // the device's runtime, communicators and their buffers
@@ -132,6 +135,9 @@ struct TrainingSystem {
   // The length of the document that a token is in, averaged over tokens, if attention ends at documents; 0: it does
   // not.
   double document_length = 0;
+  // The tokens of a block of queries or keys, if attention that ends at documents reads whole blocks, which begin at
+  // multiples of it; 0: it reads the keys of the document alone.
+  double attention_block = 0;
   double attention_matrix_bytes = 0;  // moved per attention score and pass, if the scores are written to memory
 
   // Communication:

@@ -12,8 +12,11 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "copus/base/error.h"
 #include "copus/base/files/regular_file.h"
@@ -30,40 +33,66 @@ constexpr size_t small_file_bytes = size_t{64} << 10;
 
 std::atomic<int64_t> mappings = 0;
 
+}  // namespace
+
 // What the signal handler reads about a mapping. The handler may take no lock and call hardly any function.
-struct Watched {
-  static constexpr uintptr_t unused = 0, being_made = 1;
+struct WatchedFile {
+  static constexpr uintptr_t unused = 0;
 
   std::atomic<uintptr_t> begin = unused;
   uintptr_t end = 0;
   std::array<char, 256> name{};  // printable; the end of a longer name
 };
 
-// Files that are open at the same time. For any further file, the process dies of a bare SIGBUS.
-std::array<Watched, 1024> watched_files;
+namespace {
 
-void watch(const std::byte* data, size_t size, const std::string& path) {
-  for (Watched& file : watched_files) {
-    uintptr_t expected = Watched::unused;
-    if (!file.begin.compare_exchange_strong(expected, Watched::being_made)) continue;
-    const auto begin = reinterpret_cast<uintptr_t>(data);
-    file.end = begin + size;
-    const std::string name = printable(path);
-    const size_t left_out = name.size() - std::min(name.size(), file.name.size() - 1);
-    file.name.fill('\0');
-    std::ranges::copy(std::string_view(name).substr(left_out), file.name.begin());
-    file.begin.store(begin, std::memory_order_release);
-    return;
-  }
+// Watches are allocated in blocks, which are never freed. There are enough blocks for all mappings that Linux allows.
+using WatchBlock = std::array<WatchedFile, 1024>;
+std::array<std::atomic<WatchBlock*>, 64> watch_blocks = {};
+
+// The watches that no file has. Never destroyed, since static files may outlive it otherwise.
+struct UnusedWatches {
+  std::mutex mutex;
+  std::vector<WatchedFile*> watches;
+  size_t blocks = 0;  // that are allocated
+};
+UnusedWatches& unused_watches() {
+  static auto* const unused = new UnusedWatches;
+  return *unused;
 }
 
-void forget(const std::byte* data) {
-  for (Watched& file : watched_files) {
-    if (file.begin.load() == reinterpret_cast<uintptr_t>(data)) file.begin.store(Watched::unused);
+// Returns the watch of a file. Null if the process has more mappings than Linux allows by default; if that file is
+// truncated, the process dies of a bare SIGBUS.
+WatchedFile* watch(const std::byte* data, size_t size, const std::string& path) {
+  UnusedWatches& unused = unused_watches();
+  const std::lock_guard lock(unused.mutex);
+  if (unused.watches.empty()) {
+    if (unused.blocks == watch_blocks.size()) return nullptr;
+    auto block = std::make_unique<WatchBlock>();
+    for (WatchedFile& file : *block) unused.watches.push_back(&file);
+    watch_blocks[unused.blocks++].store(block.release(), std::memory_order_release);
   }
+  WatchedFile& file = *unused.watches.back();
+  unused.watches.pop_back();
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  file.end = begin + size;
+  const std::string name = printable(path);
+  const size_t left_out = name.size() - std::min(name.size(), file.name.size() - 1);
+  file.name.fill('\0');
+  std::ranges::copy(std::string_view(name).substr(left_out), file.name.begin());
+  file.begin.store(begin, std::memory_order_release);
+  return &file;
 }
 
-[[noreturn]] void end_for(const Watched& file) {
+void forget(WatchedFile* file) {
+  if (file == nullptr) return;
+  UnusedWatches& unused = unused_watches();
+  const std::lock_guard lock(unused.mutex);
+  file->begin.store(WatchedFile::unused);
+  unused.watches.push_back(file);
+}
+
+[[noreturn]] void end_for(const WatchedFile& file) {
   static std::atomic_flag is_told;
   while (is_told.test_and_set()) ::pause();  // another thread was first, and ends the process
   std::array<char, 512> message;
@@ -80,9 +109,13 @@ void forget(const std::byte* data) {
 extern "C" void handle_bus_error(int signal, siginfo_t* information, void* /*context*/) {
   const bool is_fault = information->si_code > 0;  // as opposed to a signal that a process sent
   const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
-  for (const Watched& file : watched_files) {
-    const uintptr_t begin = file.begin.load(std::memory_order_acquire);
-    if (is_fault && begin > Watched::being_made && address >= begin && address < file.end) end_for(file);
+  for (const std::atomic<WatchBlock*>& entry : watch_blocks) {
+    const WatchBlock* const block = entry.load(std::memory_order_acquire);
+    if (!is_fault || block == nullptr) break;
+    for (const WatchedFile& file : *block) {
+      const uintptr_t begin = file.begin.load(std::memory_order_acquire);
+      if (begin != WatchedFile::unused && address >= begin && address < file.end) end_for(file);
+    }
   }
   // Returning repeats a fault, and with it the signal.
   ::signal(signal, SIG_DFL);
@@ -126,13 +159,13 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   }
   data_ = static_cast<const std::byte*>(address);
   if (data_ == nullptr) return;
-  watch(data_, size_, path_);
+  watched_ = watch(data_, size_, path_);
   ++mappings;
 }
 
 MappedFile::~MappedFile() {
   if (data_ == nullptr || copy_ != nullptr) return;
-  forget(data_);
+  forget(watched_);
   ::munmap(const_cast<std::byte*>(data_), size_);
   --mappings;
 }
@@ -141,12 +174,14 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       copy_(std::move(other.copy_)),
       data_(std::exchange(other.data_, nullptr)),
+      watched_(std::exchange(other.watched_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(copy_, other.copy_);
   std::swap(data_, other.data_);
+  std::swap(watched_, other.watched_);
   std::swap(size_, other.size_);
   return *this;
 }

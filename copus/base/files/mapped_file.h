@@ -8,6 +8,8 @@
 
 namespace copus {
 
+struct WatchedFile;
+
 // Maps a whole regular file for the lifetime of this object. Pages are read when they are first touched. If somebody
 // truncates the file, touching a missing page ends the process (see below), and the missing rest of the file's last
 // page reads as zeros. Linux allows a process 65,530 mappings, so a process with many mappings copies small files
@@ -29,6 +31,7 @@ class MappedFile {
   std::string path_;
   std::unique_ptr<std::byte[]> copy_;  // empty: the file is mapped
   const std::byte* data_ = nullptr;
+  WatchedFile* watched_ = nullptr;  // tells the handler of SIGBUS which file a mapping is of
   std::size_t size_ = 0;
 };
 

@@ -88,6 +88,21 @@ TEST_F(MappedFileTest, AFileThatIsCutShortEndsTheProcessWithAMessage) {
               "^copus: error: [^:]*/corpus.x1b.bin: was cut short while it was being read");
 }
 
+TEST_F(MappedFileTest, OfThousandsOfFilesTheOneThatIsCutShortIsNamed) {
+  const std::string others = write("others", "x"), path = write("last", std::string(100'000, 'x'));
+  const auto read_what_is_gone = [&] {
+    tell_of_files_cut_short();
+    std::vector<MappedFile> files;
+    for (int i = 0; i < 5000; ++i) files.emplace_back(others);
+    files.erase(files.begin(), files.begin() + 2000);  // the remaining files are moved
+    for (int i = 0; i < 3000; ++i) files.emplace_back(others);
+    const MappedFile file(path);
+    std::filesystem::resize_file(path, 10);
+    std::_Exit(static_cast<int>(file.bytes()[90'000]));
+  };
+  EXPECT_EXIT(read_what_is_gone(), ::testing::ExitedWithCode(2), "/last: was cut short while it was being read");
+}
+
 TEST_F(MappedFileTest, AnyOtherBusErrorIsWhatItWas) {
   const auto read_beyond_a_mapping_of_another = [&] {
     tell_of_files_cut_short();

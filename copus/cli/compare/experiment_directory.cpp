@@ -106,6 +106,8 @@ std::vector<std::string> ExperimentDirectory::changes_of(const ExperimentRun& ru
   const RunConfig begun = parse_run_config(read_text_file(path), path.string());
   RunConfig wanted = config_of(run);
   if (wanted.execution.precision == Precision::automatic) wanted.execution.precision = begun.execution.precision;
+  if (!wanted.data.mask_across_documents) wanted.data.mask_across_documents = begun.data.mask_across_documents;
+  if (wanted.data.document_length == 0) wanted.data.document_length = begun.data.document_length;
   return differing_keys(begun, wanted);
 }
 

@@ -9,10 +9,11 @@
 #include <limits>
 
 #include "copus/model/cpu/simd.h"
+#include "copus/placement/attention_block.h"
 
 namespace copus::cpu::COPUS_ISA {
 
-constexpr int64_t block = 64;                            // queries and keys of one block of scores
+constexpr int64_t block = attention_block_on_cpu;        // queries and keys of one block of scores
 constexpr int group = COPUS_VECTOR_BYTES == 64 ? 8 : 4;  // rows of one register tile; divides `block`
 
 COPUS_INLINE int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }

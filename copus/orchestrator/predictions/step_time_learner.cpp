@@ -28,7 +28,7 @@ TrainingSystem system_of(const RunConfig& config, bool is_bf16, Processor proces
     }
   }
   system.memory.communicators = config.cluster.description.communicators;
-  if (config.data.mask_across_documents) system.document_length = config.data.document_length;
+  if (config.data.masks_across_documents()) system.document_length = config.data.document_length;
   return system;
 }
 

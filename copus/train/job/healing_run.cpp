@@ -33,6 +33,7 @@
 #include "copus/report/logs/run_log.h"
 #include "copus/train/job/regroup.h"
 #include "copus/train/run/device.h"
+#include "copus/train/run/run_data.h"
 #include "copus/train/run/run_leader.h"
 #include "copus/train/run/run_loop.h"
 #include "copus/train/run/run_setup.h"
@@ -205,10 +206,9 @@ class HealingRun {
     members.health().set_place("setting up");
     if (!dataset_) {
       have_cores_ = set_up_process(plan_->config, device_, local_ranks_);
-      const RunConfig& config = plan_->config;
-      dataset_.emplace(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
+      dataset_.emplace(open_run_data(plan_->config));
     }
-    measure_documents(plan_->config, *dataset_);
+    resolve_documents(plan_->config, *dataset_);
     Precision& precision = plan_->config.execution.precision;
     precision = agree_on_precision(precision, device_, members);
     if (membership_.epoch().number == 0 || is_planned_anew_) {

@@ -6,6 +6,7 @@
 #include "copus/data/dataset.h"
 #include "copus/orchestrator/policies/starting_configuration.h"
 #include "copus/train/run/device.h"
+#include "copus/train/run/run_data.h"
 #include "copus/train/run/run_leader.h"
 #include "copus/train/run/run_loop.h"
 #include "copus/train/run/run_setup.h"
@@ -20,9 +21,8 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   plan.config.execution.precision = agree_on_precision(plan.config.execution.precision, device, world);
   if (!plan.checkpoint) plan.start = starting_configuration(plan.config);
   check_modelled_job(plan);
-  const RunConfig& config = plan.config;
-  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
-  measure_documents(plan.config, dataset);
+  const Dataset dataset = open_run_data(plan.config);
+  resolve_documents(plan.config, dataset);
   check_all_ranks_begin_alike(plan, dataset, world);
   check_state_fits(plan.config, plan.start, device, local_ranks, world);
 

@@ -19,6 +19,7 @@
 #include "copus/orchestrator/predictions/candidates.h"
 #include "copus/orchestrator/predictions/job_model.h"
 #include "copus/orchestrator/predictions/step_time_learner.h"
+#include "copus/performance/block_time.h"
 #include "copus/performance/measured/machine.h"
 #include "copus/performance/memory.h"
 #include "copus/placement/matrix_shares.h"
@@ -27,6 +28,7 @@
 #include "copus/statistics/busiest_share.h"
 #include "copus/statistics/efficiency_belief.h"
 #include "copus/train/run/device.h"
+#include "copus/train/run/run_data.h"
 #include "copus/train/run/run_output.h"
 #include "copus/train/run/run_setup.h"
 #include "copus/train/step/training_state.h"
@@ -108,10 +110,14 @@ std::optional<std::string> resolve(ExecutionConfig& execution) {
 std::string describe_documents(const RunConfig& config, const Configuration& configuration,
                                const DocumentLengths& lengths) {
   const int64_t ranks = configuration.strategy.data_parallel;
-  const double share = config.data.document_length / static_cast<double>(config.train.sequence_length);
-  const double busiest = busiest_share(lengths.deviation, ranks, configuration.global_batch / ranks);
+  const auto sequence = static_cast<double>(config.train.sequence_length);
+  const double attended = attended_length(training_system_of(config), config.train.sequence_length);
+  // Only the work that follows from the documents varies; reading whole blocks of keys adds to all sequences alike.
+  const double deviation = lengths.deviation * std::min(1.0, lengths.of_a_token / attended);
+  const double busiest = busiest_share(deviation, ranks, configuration.global_batch / ranks);
   return concat("a token's document has ", format_number("%.0f", config.data.document_length),
-                " tokens on average; attention takes ", format_number("%.0f %%", 100 * share), " of its full time",
+                " tokens on average; attention takes ", format_number("%.0f %%", 100 * attended / sequence),
+                " of its full time",
                 ranks > 1 ? concat(", and ", format_number("%.2f", busiest),
                                    " times as long as on average on the busiest data-parallel rank of a step")
                           : "");
@@ -229,8 +235,8 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
   if (!plan.checkpoint) plan.start = starting_configuration(config);
   check_modelled_job(plan);
   check_units(config, executed_configuration(config, plan.start), optimizer_slots(config.optimizer.kind));
-  const Dataset dataset(config.data, sequence_length, config.model.vocab_size, execution.seed);
-  measure_documents(plan.config, dataset);
+  const Dataset dataset = open_run_data(config);
+  resolve_documents(plan.config, dataset);
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const int64_t ranks = plan.start.strategy.world_size();
   std::cout << "model      " << count(count_parameters(config.model)) << " parameters\n"
@@ -238,8 +244,10 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
             << "training   " << to_string(execution.precision) << " on " << execution.device << ", "
             << plan.start.global_batch << " x " << sequence_length << " tokens a step\n"
             << "runs in    " << to_string(plan.start) << " on " << counted(ranks, "rank") << '\n';
-  if (config.data.mask_across_documents) {
+  if (config.data.masks_across_documents()) {
     std::cout << "documents  " << describe_documents(config, plan.start, dataset.document_lengths()) << '\n';
+  } else if (const auto note = note_on_documents(config, dataset)) {
+    std::cout << "documents  " << *note << '\n';
   }
   const ParallelStrategy& strategy = plan.start.strategy;
   if (needs_whole_matrices(config.optimizer.kind) && strategy.data_parallel * strategy.tensor_parallel > 1) {

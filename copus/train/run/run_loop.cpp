@@ -203,7 +203,7 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
   const int64_t step = trainer_.state().step;
   std::optional<double> waits_since;
   double progress_at = monotonic_seconds();
-  std::optional<int64_t> fewest_missing;  // bytes, of all ranks together
+  std::optional<int64_t> missing_before;  // bytes, of all ranks together
   while (true) {
     // Waiting does not help against a shard that is too long, so all ranks fail at once.
     std::optional<Obstacle> mine;
@@ -216,25 +216,25 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
     }
     const std::optional<Obstacle> gap = agree_on_obstacle(mine, 0, world_.everyone());
     if (!gap) break;
-    const std::string what = world_.size() == 1 ? mine->reason : gap->reason;
+    // A rank that found a wrong shard names it, even if another rank lacks a shard.
+    const std::optional<Obstacle> wrong = agree_on_obstacle(is_wrong ? mine : std::nullopt, 0, world_.everyone());
+    const std::string what = world_.size() == 1 ? mine->reason : wrong ? wrong->reason : gap->reason;
     if (!waits_since) {
       waits_since = monotonic_seconds();
       world_.health().set_place(concat("waits for a shard after step ", step));
       if (leader_) leader_->output().note(concat("step ", step, ": waits for the data: ", what));
     }
-    // Ranks that give up, that found a wrong shard, and the bytes that are missing on all of them.
+    // Whether rank 0 gives up, and the bytes that are missing on all ranks.
     const bool is_late = leader_ && monotonic_seconds() - progress_at > plan_.config.data.shard_timeout;
-    std::array<int64_t, 3> ranks = {is_late ? 1 : 0, is_wrong ? 1 : 0, trainer_.missing_shard_bytes()};
-    world_.everyone().all_reduce(ranks.data(), std::ssize(ranks), DataType::int64);
-    // Fewer missing bytes than ever before are progress, which restarts the timeout.
-    if (!fewest_missing || ranks[2] < *fewest_missing) {
-      fewest_missing = ranks[2];
-      progress_at = monotonic_seconds();
-    }
-    if (ranks[0] + ranks[1] > 0) {
+    std::array<int64_t, 2> sums = {is_late ? 1 : 0, trainer_.missing_shard_bytes()};
+    world_.everyone().all_reduce(sums.data(), std::ssize(sums), DataType::int64);
+    // Bytes that arrive restart the timeout. A shard that vanishes does not, but its bytes count when they return.
+    if (!missing_before || sums[1] < *missing_before) progress_at = monotonic_seconds();
+    missing_before = sums[1];
+    if (sums[0] > 0 || wrong) {
       if (step > 0) checkpoint(passed);
       checkpoints_->finish();
-      if (ranks[1] > 0) throw UserError(what);
+      if (wrong) throw UserError(what);
       throw UserError(concat("step ", step + 1, " needs a shard that did not come within ",
                              format_duration(plan_.config.data.shard_timeout), " (data.shard_timeout): ", what,
                              "; bring it there whole (tools/fetch_shards.py fetches the shards that shards.txt in the ",

@@ -16,6 +16,7 @@
 #include "copus/checkpoint/hugging_face.h"
 #include "copus/performance/measured/machine.h"
 #include "copus/report/logs/decision_log.h"
+#include "copus/train/run/run_data.h"
 #include "copus/train/run/source_notes.h"
 #include "copus/train/step/probe_plan.h"
 
@@ -161,6 +162,7 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
   const double limit =
       static_cast<double>(limit_in_tokens(config_.train)) / static_cast<double>(config_.train.sequence_length);
   const double of_these_data = limit - static_cast<double>(samples_before(dataset));
+  if (const auto documents = note_on_documents(config_, dataset)) note(concat("documents  ", *documents));
   for (const std::string& line : describe_sources(dataset.training_sources(), std::max(0.0, of_these_data))) note(line);
   const std::vector<HeldOutPart> read = dataset.held_out_parts(samples_of_evaluation(config_, dataset));
   for (const std::string& line : describe_evaluation(dataset.held_out_sources(), read)) note(line);

@@ -44,6 +44,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 [data]
 train = "corpus.txt"
+mask_across_documents = false
 [train]
 sequence_length = 16
 max_steps = 10
@@ -51,6 +52,13 @@ max_steps = 10
 
 RunConfig config_with(const std::vector<std::string>& overrides) {
   return parse_run_config(config_text, "run.toml", overrides);
+}
+
+// A configuration that does not mention data.mask_across_documents.
+RunConfig from_before_the_mask() {
+  RunConfig config = config_with({});
+  config.data.mask_across_documents.reset();
+  return config;
 }
 
 TEST(CheckChanges, AllowsLimitsAndWhatOnlyObserves) {
@@ -109,6 +117,18 @@ TEST(CheckChanges, ALengthOfDocumentsThatTheRunMeasuredIsNoChange) {
   EXPECT_THAT(check_changes(measured, config_with({"data.mask_across_documents=true"}), {}), IsEmpty());
   EXPECT_THAT(check_changes(measured, config_with({"data.mask_across_documents=true", "data.document_length=8"}), {}),
               SizeIs(1));
+}
+
+TEST(CheckChanges, DocumentsAttendToEachOtherInARunFromBeforeTheSetting) {
+  const RunConfig old = from_before_the_mask(), apart = config_with({"data.mask_across_documents=true"}),
+                  together = config_with({"data.mask_across_documents=false"});
+  EXPECT_THAT(check_changes(old, old, {}), IsEmpty());
+  EXPECT_THAT(check_changes(old, together, {}), IsEmpty());
+  EXPECT_THAT(check_changes(apart, old, {}), IsEmpty());
+  EXPECT_THAT([&] { check_changes(old, apart, {}); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("data.mask_across_documents was false"), HasSubstr("true"))));
+  EXPECT_THAT([&] { check_changes(apart, together, {}); },
+              ThrowsMessage<UserError>(HasSubstr("data.mask_across_documents was true")));
 }
 
 TEST(CheckChanges, ChangesTheTrainingFunctionOnlyByAnOverride) {
@@ -192,6 +212,26 @@ TEST_F(PlanRun, ResumesFromTheNewestCheckpointWithTheRunsOwnConfiguration) {
   EXPECT_EQ(plan.checkpoint->step(), 7);
   EXPECT_EQ(plan.config, config_with({"train.max_steps=50"}));
   EXPECT_THAT(plan.changes, ElementsAre(HasSubstr("train.max_steps: 10 -> 50")));
+}
+
+TEST_F(PlanRun, AResumedRunKeepsWhetherDocumentsStayApart) {
+  const RunConfig old = from_before_the_mask();
+  const RunConfig apart = config_with({"data.mask_across_documents=true", "data.document_length=12.5"});
+  std::ofstream(config_path()) << to_toml(old);
+  for (const int64_t step : {0, 7}) {
+    for (const std::string& path : {std::string(), config_path()}) {
+      for (const RunConfig& then : {old, apart}) {
+        fs::remove_all(run_directory());
+        begin_run(step, then);
+        const RunPlan plan = plan_run({path, {}, run_directory(), true});
+        EXPECT_EQ(plan.config.data.mask_across_documents, then.data.masks_across_documents()) << step << path;
+        EXPECT_THAT(plan.changes, IsEmpty());
+      }
+    }
+  }
+  EXPECT_EQ(plan_run({config_path(), {}, run_directory() + "-new", false}).config.data.mask_across_documents,
+            std::nullopt)
+      << "the data of a new run decide";
 }
 
 // optimizer.lr is for the batch in which the run began; train.global_batch changes here.

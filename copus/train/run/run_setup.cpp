@@ -1,7 +1,6 @@
 #include "copus/train/run/run_setup.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -64,12 +63,6 @@ bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ra
     set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
   }
   return configure_aten(config.execution.threads, local_ranks);
-}
-
-void measure_documents(RunConfig& config, const Dataset& dataset) {
-  if (!config.data.mask_across_documents || config.data.document_length > 0) return;
-  constexpr double steps_a_token = 10;  // a tenth of a token is exact enough, and short to read
-  config.data.document_length = std::round(dataset.document_lengths().of_a_token * steps_a_token) / steps_a_token;
 }
 
 void check_modelled_job(const RunPlan& plan) {

@@ -16,9 +16,6 @@ namespace copus {
 // each of these ranks' threads has a core.
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks);
 
-// Measures data.document_length, with data.mask_across_documents, unless the configuration has it.
-void measure_documents(RunConfig& config, const Dataset& dataset);
-
 // Checks that the job of a modelled clock could begin. Its devices do not exist, so they cannot report a lack of memory
 // themselves. Throws UserError.
 void check_modelled_job(const RunPlan& plan);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "copus/base/testing/test_support.h"
 #include "copus/orchestrator/testing/small_run.h"
@@ -33,28 +32,6 @@ TEST(StateBytesOf, CountsUnequalStagesAsTheyAre) {
     EXPECT_DOUBLE_EQ(state_bytes_of(config, stages, rank, 2).of_machine, all / 2);
     EXPECT_DOUBLE_EQ(state_bytes_of(config, stages, rank, 8).of_machine, all) << "of which some wait as spares";
   }
-}
-
-TEST(MeasureDocuments, AsksTheDataUnlessTheConfigurationKnows) {
-  const TemporaryFolder folder;
-  RunConfig config = small_run();
-  config.data.train = {{folder.path() / "corpus.txt"}};
-  std::string text;
-  for (int document = 0; document < 200; ++document) text += "seven..|";
-  std::ofstream(folder.path() / "corpus.txt") << text;
-  config.data.document_separator = "|";
-  config.train.sequence_length = 64;
-  const auto measured = [&] {
-    const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, 1);
-    RunConfig result = config;
-    measure_documents(result, dataset);
-    return result.data.document_length;
-  };
-  EXPECT_EQ(measured(), 0) << "attention does not end at documents";
-  config.data.mask_across_documents = true;
-  EXPECT_EQ(measured(), 8) << "with the mark at its end";
-  config.data.document_length = 20;
-  EXPECT_EQ(measured(), 20);
 }
 
 TEST(CheckUnits, ARunWhoseLayoutCutsBelowTheOptimizersUnitIsRefusedBeforeItBegins) {

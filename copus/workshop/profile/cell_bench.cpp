@@ -9,6 +9,7 @@
 #include "copus/model/memory/caching_allocator.h"
 #include "copus/model/memory/device_memory.h"
 #include "copus/train/run/device.h"
+#include "copus/train/run/run_data.h"
 #include "copus/train/trainer/trainer.h"
 #include "copus/workshop/profile/cell_steps.h"
 
@@ -26,7 +27,7 @@ CellMeasurements measure_cell(RunConfig config, int64_t steps, std::unique_ptr<W
 
 CellMeasurements measure_steps(RunConfig config, int64_t steps, at::Device device, World& world) {
   config.execution.precision = agree_on_precision(config.execution.precision, device, world);
-  const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
+  const Dataset dataset = open_run_data(config);
   auto trainer = std::make_unique<Trainer>(config, dataset, device, world);
   CellMeasurements measured{.precision = config.execution.precision, .step_seconds = {}};
   const auto run_steps = [&](Trainer& of_cell) {

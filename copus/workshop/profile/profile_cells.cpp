@@ -19,6 +19,7 @@
 #include "copus/performance/memory.h"
 #include "copus/report/files/performance_profile.h"
 #include "copus/report/progress/command_progress.h"
+#include "copus/train/run/run_data.h"
 #include "copus/workshop/memory_file.h"
 #include "copus/workshop/profile/cell_bench.h"
 #include "copus/workshop/profile/cell_results.h"
@@ -169,6 +170,7 @@ int profile_cells(const ProfileOptions& options) {
   const std::vector<ConfigurationChange> names = read_names(options.names);
   if (!options.output.empty()) check_can_be_written("--output", options.output);
   RunConfig config = read_config(options);
+  resolve_documents(config, open_run_data(config));
   std::vector<Cell> cells = cells_of(options, names, config);
   measure(options, config, cells);
   const Knowledge knowledge = learn(options, config, cells);
