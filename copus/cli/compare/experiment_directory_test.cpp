@@ -100,6 +100,24 @@ TEST(ExperimentDirectory, InterruptedRunsGoOnWhereNoTimeDependsOnIt) {
   }
 }
 
+TEST(ExperimentDirectory, WhatARunFoundInItsDataIsNoChange) {
+  const TemporaryFolder folder;
+  const ExperimentDirectory directory = open_experiment(folder, grouped);
+  directory.record();
+  const ExperimentRun run{"low", 1};
+  finish(directory, run);
+  const std::filesystem::path path = directory.run_directory(run) / "config.toml";
+  RunConfig begun = parse_run_config(read_text_file(path), path.string());
+  ASSERT_EQ(begun.data.mask_across_documents, std::nullopt);
+  begun.data.mask_across_documents = true;
+  begun.data.document_length = 12.5;
+  write_file_durably(path, to_toml(begun));
+  EXPECT_NO_THROW(open_experiment(folder, grouped).check_runs());
+  const std::string other = concat("set = [\"data.mask_across_documents=false\"]", grouped);
+  EXPECT_THAT(user_error([&] { open_experiment(folder, other).check_runs(); }),
+              HasSubstr("data.mask_across_documents"));
+}
+
 TEST(ExperimentDirectory, NoArmJoinsAGroupWhoseChosenArmIsDone) {
   const TemporaryFolder folder;
   const ExperimentDirectory directory = open_experiment(folder, grouped);
