@@ -190,33 +190,51 @@ class Resuming(unittest.TestCase):
         self.assertIsNotNone(noise.sign)
 
 
-def train_sharded(sharded: bool) -> dict:
-    """Two steps of a small model whose ranks read a half each."""
-    torch.manual_seed(5)
-    model = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 4))
-    rank, ranks = (torch.distributed.get_rank(), 2) if sharded else (0, 1)
-    if sharded:
-        from torch.distributed.fsdp import fully_shard
+def shard(model: nn.Sequential, kind: str) -> tuple[nn.Module, int, int]:
+    """Returns the model in a kind of parallelism, this rank's share of the samples and the number of shares."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-        fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters())
-    noise = copus.DualNoise(model.named_parameters(), optimizer, batch=BATCH, interval=1)
-    for step in range(4):
-        inputs = torch.randn(BATCH, 6, generator=torch.Generator().manual_seed(step))
-        optimizer.zero_grad()
-        model(inputs[rank::ranks]).square().mean().backward()
-        noise.step()
-        optimizer.step()
-    return noise.state_dict()
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(model), rank, ranks
+    if kind == "fsdp":
+        return fully_shard(model), rank, ranks
+    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    if kind == "fsdp x tp":
+        fully_shard(model, mesh=mesh["dp"])
+    return model, mesh["dp"].get_local_rank(), ranks // 2
+
+
+def train_in_parallel(*kinds: str) -> list[dict]:
+    """What some steps of a small model measure, in each kind of parallelism; "" is a single process."""
+    states = []
+    for kind in kinds:
+        torch.manual_seed(5)
+        model: nn.Module = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 4))
+        model, share, shares = shard(model, kind) if kind else (model, 0, 1)
+        optimizer = torch.optim.AdamW(model.parameters())
+        noise = copus.DualNoise(model.named_parameters(), optimizer, batch=BATCH, interval=1)
+        for step in range(4):
+            inputs = torch.randn(BATCH, 6, generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad()
+            model(inputs[share::shares]).square().mean().backward()
+            noise.step()
+            optimizer.step()
+        states.append(noise.state_dict())
+    return states
 
 
 class Calls(unittest.TestCase):
-    def test_sharded_parameters_are_measured_whole(self):
-        one, other = run_on_ranks(2, train_sharded, True)
-        self.assertEqual(one, other)
-        expected = train_sharded(False)
-        for name, value in expected["spectral"].items():
-            self.assertAlmostEqual(one["spectral"][name] / value, 1, delta=1e-4, msg=name)
+    def test_every_rank_measures_the_same_in_any_parallelism(self):
+        [expected] = train_in_parallel("")
+        for ranks, kinds in ((2, ("ddp", "fsdp", "tp")), (4, ("fsdp x tp",))):
+            for states in run_on_ranks(ranks, train_in_parallel, *kinds):
+                for kind, state in zip(kinds, states):
+                    for name, value in expected["spectral"].items():
+                        self.assertAlmostEqual(state["spectral"][name] / value, 1, delta=1e-4, msg=f"{kind} {name}")
 
     def test_measures_some_matrices_in_turn(self):
         parameters = {f"layer.{i}.weight": nn.Parameter(torch.randn(2, 3)) for i in range(33)}
