@@ -1,6 +1,6 @@
 """Copus for other trainers: measures in a job that another program trains how large a batch still saves time.
 
-The adviser needs PyTorch, which is imported at its first use. The rest of the package does not.
+The adviser and DualNoise need PyTorch, which is imported at their first use. The rest of the package does not.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ from ._core import UserError, __version__
 if TYPE_CHECKING:
     from .advice import Advice
     from .adviser import Adviser
+    from .dual_noise import DualNoise
     from .health import AdviserWarning
     from .integrations.calibrate import calibrate
 
-__all__ = ["Advice", "Adviser", "AdviserWarning", "UserError", "__version__", "calibrate"]
+__all__ = ["Advice", "Adviser", "AdviserWarning", "DualNoise", "UserError", "__version__", "calibrate"]
 
-_MODULES = {"Advice": "advice", "Adviser": "adviser", "AdviserWarning": "health", "calibrate": "integrations.calibrate"}
+_MODULES = {
+    "Advice": "advice",
+    "Adviser": "adviser",
+    "AdviserWarning": "health",
+    "DualNoise": "dual_noise",
+    "calibrate": "integrations.calibrate",
+}
 
 
 def __getattr__(name: str) -> object:

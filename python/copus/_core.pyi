@@ -71,3 +71,17 @@ def fit_calibration(
 
 def best_rate_exponent(outcomes: list[dict[str, float]], reference_batch: float) -> dict[str, float] | None:
     """Finds the exponent of the learning rate's factor whose branches were most efficient."""
+
+def observe_dual_noise(
+    average: dict[str, float], noise: float, signal: float, batch: float, mean_variance: float
+) -> dict[str, float]:
+    """Returns the average with one more observation (copus/statistics/dual_noise.h); {} is an average of none."""
+
+def dual_noise_scale(average: dict[str, float]) -> tuple[float | None, float, float | None] | None:
+    """The noise scale in samples and its 95 % interval: value, low and high."""
+
+def variance_of_average(decay: float, count: int) -> float:
+    """The variance of an exponential average of `count` values, relative to that of one value."""
+
+def polar_express_polynomials(steps: int) -> list[tuple[float, float, float]]:
+    """The maps x -> a x + b x^3 + c x^5 of singular values that bring them to 1."""

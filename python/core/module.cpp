@@ -1,4 +1,5 @@
-// The Python module copus._core: the room `adviser` and the fits of short branches, as Python's own types.
+// The Python module copus._core: the room `adviser`, the fits of short branches and noise scales in dual norms, as
+// Python's own types.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -11,6 +12,7 @@
 #include "copus/base/error.h"
 #include "copus/base/process/standard_descriptors.h"
 #include "python/core/branches.h"
+#include "python/core/dual_noise.h"
 #include "python/core/settings.h"
 
 namespace nb = nanobind;
@@ -117,4 +119,5 @@ NB_MODULE(_core, module) {
   copus::add_errors(module);
   copus::add_adviser(module);
   copus::add_branches(module);
+  copus::add_dual_noise(module);
 }

@@ -83,9 +83,9 @@ enum class ChangeOnResume {
 ChangeOnResume change_on_resume(const std::string& key);
 
 // Compares the configuration of a run with the configuration with which it is resumed. Returns one line for each change
-// to report. A precision of `automatic` in `now` means the precision of `then`, and so do other settings that `now` leaves
-// to the run. `overrides` as in RunRequest. Throws
-// UserError that names the key and both values if a change is not allowed.
+// to report. A precision of `automatic` in `now` means the precision of `then`. The same holds for other settings that
+// `now` leaves to the run. `overrides` as in RunRequest. Throws UserError that names the key and both values if a change
+// is not allowed.
 std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
                                        const std::vector<std::string>& overrides);
 
