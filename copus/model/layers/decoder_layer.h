@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "copus/config/run_config.h"
+#include "copus/description/layer_blocks.h"
 #include "copus/model/kernels/kernels.h"
 #include "copus/model/layers/query_key_norm.h"
 #include "copus/model/layers/rotary_table.h"
