@@ -1,6 +1,7 @@
 #include "copus/description/layer_blocks.h"
 
 #include <numeric>
+#include <utility>
 
 #include "copus/base/error.h"
 
@@ -35,21 +36,20 @@ BlockDescription describe_attention(const ModelDescription& model) {
 BlockDescription describe_feed_forward(const ModelDescription& model) {
   const int64_t hidden = model.hidden_size, inner = model.intermediate_size;
   const SharedUnits columns{"model.intermediate_size", inner};
-  BlockDescription block{
+  const bool has_bias = model.feed_forward_bias;
+  const BlockLinear gate{"gate_proj", inner, hidden, has_bias, columns},
+      up{"up_proj", inner, hidden, has_bias, columns};
+  return {
       .kind = BlockKind::feed_forward,
       .modules = "mlp.",
       .norms = {.input = model.block_norm == BlockNorm::output  ? nullptr
                          : model.block_norm == BlockNorm::input ? "post_attention_layernorm"
                                                                 : "pre_feedforward_layernorm",
                 .output = model.block_norm == BlockNorm::input ? nullptr : "post_feedforward_layernorm"},
-      .inputs = {{"up_proj", inner, hidden, model.feed_forward_bias, columns}},
-      .output = {"down_proj", hidden, inner, model.feed_forward_bias, columns},
+      .inputs = model.gated_feed_forward ? std::vector{gate, up} : std::vector{up},
+      .output = {"down_proj", hidden, inner, has_bias, columns},
       .head_norms = {},
   };
-  if (model.gated_feed_forward) {
-    block.inputs.insert(block.inputs.begin(), {"gate_proj", inner, hidden, model.feed_forward_bias, columns});
-  }
-  return block;
 }
 
 double part_of(int64_t width, const SharedUnits& units, int64_t ranks) {
@@ -103,14 +103,18 @@ BlockDescription describe_block(const ModelDescription& model, BlockKind kind) {
 
 std::vector<BlockDescription> describe_layer(const ModelDescription& model, int64_t layer) {
   std::vector<BlockDescription> blocks;
+  blocks.reserve(blocks_of(model, layer).size());
   for (const BlockKind kind : blocks_of(model, layer)) blocks.push_back(describe_block(model, kind));
   return blocks;
 }
 
 std::vector<BlockDescription> describe_blocks(const ModelDescription& model) {
   std::vector<BlockDescription> blocks;
+  const std::vector<BlockKind>* previous = nullptr;
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    for (const BlockKind kind : blocks_of(model, layer)) {
+    const std::vector<BlockKind>& kinds = blocks_of(model, layer);
+    if (std::exchange(previous, &kinds) == &kinds) continue;
+    for (const BlockKind kind : kinds) {
       if (std::ranges::find(blocks, kind, &BlockDescription::kind) == blocks.end()) {
         blocks.push_back(describe_block(model, kind));
       }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "copus/base/error.h"
 
@@ -10,6 +12,15 @@ namespace copus {
 namespace {
 
 double as_double(int64_t value) { return static_cast<double>(value); }
+
+// Calls visit(kind, count) with the number of layers of each kind in a range.
+template <class Visit>
+void for_kinds(const LayerKinds& kinds, const LayerRange& range, const Visit& visit) {
+  const auto begin = kinds.of_layer.begin() + range.begin, end = kinds.of_layer.begin() + range.end;
+  for (int64_t kind = 0; kind < std::ssize(kinds.examples); ++kind) {
+    visit(kind, as_double(std::count(begin, end, kind)));
+  }
+}
 
 }  // namespace
 
@@ -73,8 +84,7 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
   const bool waits_in_passes = strategy.cuts_gradients() && ranks_per_device(strategy) <= 1;
   for (int64_t stage = 0; stage < num_stages; ++stage) {
     BlockCost cost;
-    const std::vector<double> counts = kinds_.counts(all.ranges[stage].begin, all.ranges[stage].end);
-    for (size_t kind = 0; kind < counts.size(); ++kind) cost += counts[kind] * all.blocks.layers[kind];
+    for_kinds(kinds_, all.ranges[stage], [&](int64_t kind, double count) { cost += count * all.blocks.layers[kind]; });
     if (stage == 0) cost += all.blocks.embedding;
     if (stage + 1 == num_stages) cost += all.blocks.head;
     all.costs.push_back(cost);
@@ -103,14 +113,24 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
                          .reduce = bucket.reduce};
   };
   const bool tied_at_the_end = reduces_tied_at_the_end(configuration);
-  std::map<std::vector<int64_t>, StageWaits> in_the_middle;  // by the kinds of the stage's layers
+  std::vector<std::pair<LayerRange, StageWaits>> in_the_middle;
+  const auto kinds_of = [&](const LayerRange& range) {
+    return std::span(kinds_.of_layer).subspan(range.begin, range.end - range.begin);
+  };
   std::vector<StageWaits> all;
   for (int64_t stage = 0; stage < num_stages; ++stage) {
-    const bool is_first = stage == 0, is_last = stage + 1 == num_stages;
+    const bool is_first = stage == 0, is_last = stage + 1 == num_stages, is_common = !is_first && !is_last;
+    const LayerRange& range = costs.ranges[stage];
+    const auto same = std::ranges::find_if(
+        in_the_middle, [&](const auto& other) { return std::ranges::equal(kinds_of(other.first), kinds_of(range)); });
+    if (is_common && same != in_the_middle.end()) {
+      all.push_back(same->second);
+      continue;
+    }
     ShardedStage of;
-    const auto [begin, end] = costs.ranges[stage];
-    const std::vector<int64_t> kinds(kinds_.of_layer.begin() + begin, kinds_.of_layer.begin() + end);
-    for (const int64_t kind : kinds) of.layers.push_back(seconds_of(costs.blocks.layers[kind], buckets.layers[kind]));
+    for (const int64_t kind : kinds_of(range)) {
+      of.layers.push_back(seconds_of(costs.blocks.layers[kind], buckets.layers[kind]));
+    }
     of.schedule = strategy.schedule;
     of.defers_weight_gradients = defers_weight_gradients(strategy, stage);
     of.reshards = strategy.reshard_after_forward;
@@ -122,18 +142,11 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
     if (is_last) of.head = seconds_of(costs.blocks.head, buckets.embedding);
     if (is_first && is_last && model_.tie_word_embeddings && !of.reshards) of.head.gather = 0;  // it is the embedding
     if (tied_at_the_end) of.embedding.reduce = of.head.reduce = 0;
-    const bool is_common = !is_first && !is_last;
-    if (is_common && in_the_middle.contains(kinds)) {
-      all.push_back(in_the_middle.at(kinds));
-      continue;
-    }
     StageWaits waits = wait_for_shares(of);
-    const std::vector<double> counts = kinds_.counts(begin, end);
-    for (size_t kind = 0; kind < counts.size(); ++kind) {
-      (of.defers_weight_gradients ? waits.backward_weight : waits.backward_input) +=
-          counts[kind] * buckets.add_partial[kind];
-    }
-    if (is_common) in_the_middle.emplace(kinds, waits);
+    for_kinds(kinds_, range, [&](int64_t kind, double count) {
+      (of.defers_weight_gradients ? waits.backward_weight : waits.backward_input) += count * buckets.add_partial[kind];
+    });
+    if (is_common) in_the_middle.emplace_back(range, waits);
     all.push_back(waits);
   }
   return all;
@@ -197,10 +210,9 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
                all_reduce_seconds(tie, 2, static_cast<int64_t>(added * system_.reduced_bytes));
   }
   if (!strategy.cuts_gradients()) {
-    const std::vector<double> counts = kinds_.counts(0, model_.num_layers);
-    for (size_t kind = 0; kind < counts.size(); ++kind) {
-      seconds += counts[kind] / as_double(p) * add_partial_seconds(strategy, elements_.of(strategy).layers[kind]);
-    }
+    for_kinds(kinds_, {0, model_.num_layers}, [&](int64_t kind, double count) {
+      seconds += count / as_double(p) * add_partial_seconds(strategy, elements_.of(strategy).layers[kind]);
+    });
   }
   return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
 }
@@ -441,8 +453,7 @@ double StepTimeModel::held_parameters(const ParallelStrategy& strategy, int64_t 
   const std::vector<LayerRange>& ranges = stages(num_stages);
   double held = 0;
   for (int64_t stage = pipeline_rank; stage < num_stages; stage += strategy.pipeline_parallel) {
-    const std::vector<double> counts = kinds_.counts(ranges[stage].begin, ranges[stage].end);
-    for (size_t kind = 0; kind < counts.size(); ++kind) held += counts[kind] * of.layers[kind].weights;
+    for_kinds(kinds_, ranges[stage], [&](int64_t kind, double count) { held += count * of.layers[kind].weights; });
     if (stage == 0) held += of.embedding.weights;
     if (stage + 1 == num_stages) held += of.head.weights;
   }
