@@ -4,6 +4,7 @@
 
 #include "copus/base/error.h"
 #include "copus/description/configuration_fields.h"
+#include "copus/description/layer_blocks.h"
 
 namespace copus {
 namespace {
@@ -99,15 +100,16 @@ Reason check_schedule_fits(const ParallelStrategy& strategy) {
 
 // Explains why `ranks` tensor-parallel ranks cannot share this model: the text after "parallel.tensor_parallel N".
 Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t ranks) {
-  if (model.num_heads % ranks != 0) return concat("does not divide model.num_attention_heads ", model.num_heads);
   // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its heads / ranks query
   // heads are consecutive and all use this key/value head, since heads / kv heads of them share one.
   COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
-  if (model.num_kv_heads % ranks != 0 && ranks % model.num_kv_heads != 0) {
-    return concat("neither divides model.num_key_value_heads ", model.num_kv_heads, " nor is a multiple of it");
-  }
-  if (model.intermediate_size % ranks != 0) {
-    return concat("does not divide model.intermediate_size ", model.intermediate_size);
+  for (const BlockDescription& block : describe_blocks(model)) {
+    for (const BlockLinear& linear : block.inputs) {
+      const SharedUnits& units = linear.units;
+      if (units.count % ranks == 0 || (units.may_repeat && ranks % units.count == 0)) continue;
+      return units.may_repeat ? concat("neither divides ", units.setting, " ", units.count, " nor is a multiple of it")
+                              : concat("does not divide ", units.setting, " ", units.count);
+    }
   }
   if (model.vocab_size < ranks) return concat("exceeds model.vocab_size ", model.vocab_size);
   return std::nullopt;

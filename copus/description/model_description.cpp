@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "copus/base/error.h"
+#include "copus/description/layer_blocks.h"
 
 namespace copus {
 
@@ -61,29 +62,16 @@ std::vector<std::pair<std::string_view, std::vector<double>>> scaling_lists(cons
   return {{"short_factor", scaling.short_factor}, {"long_factor", scaling.long_factor}};
 }
 
-BlockNormNames attention_norm_names(BlockNorm norm) {
-  return {norm == BlockNorm::output ? nullptr : "input_layernorm",
-          norm == BlockNorm::input ? nullptr : "post_attention_layernorm"};
-}
-
-BlockNormNames feed_forward_norm_names(BlockNorm norm) {
-  return {norm == BlockNorm::output  ? nullptr
-          : norm == BlockNorm::input ? "post_attention_layernorm"
-                                     : "pre_feedforward_layernorm",
-          norm == BlockNorm::input ? nullptr : "post_feedforward_layernorm"};
-}
-
 int64_t ParameterInfo::num_elements() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
   const int64_t hidden = model.hidden_size;
-  const int64_t query = model.num_heads * model.head_dim;
-  const int64_t key_value = model.num_kv_heads * model.head_dim;
+  const ParameterSplit vocabulary{.units = model.vocab_size};
 
   std::vector<ParameterInfo> parameters;
-  parameters.push_back({token_embedding_name, {model.vocab_size, hidden}, ParameterKind::embedding, -1});
+  parameters.push_back({token_embedding_name, {model.vocab_size, hidden}, ParameterKind::embedding, -1, vocabulary});
   if (model.learned_positions) {
     parameters.push_back(
         {"model.embed_positions.weight", {model.max_position_embeddings, hidden}, ParameterKind::embedding, -1});
@@ -95,35 +83,38 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
   };
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = concat("model.layers.", layer, ".");
-    const auto add_norm = [&](const char* name, int64_t width) {
-      parameters.push_back({concat(prefix, name, ".weight"), {width}, ParameterKind::norm, layer});
+    const auto add_linear = [&](const BlockDescription& block, const BlockLinear& linear, const ParameterSplit& split,
+                                const ParameterSplit& of_bias) {
+      const std::string name = concat(prefix, block.modules, linear.module);
+      parameters.push_back({name + ".weight", {linear.outputs, linear.inputs}, ParameterKind::linear, layer, split});
+      if (linear.has_bias)
+        parameters.push_back({name + ".bias", {linear.outputs}, ParameterKind::bias, layer, of_bias});
     };
-    const auto add_linear = [&](const char* name, int64_t out, int64_t in, bool with_bias) {
-      parameters.push_back({concat(prefix, name, ".weight"), {out, in}, ParameterKind::linear, layer});
-      if (with_bias) parameters.push_back({concat(prefix, name, ".bias"), {out}, ParameterKind::bias, layer});
-    };
-    add_linear("self_attn.q_proj", query, hidden, model.qkv_bias);
-    add_linear("self_attn.k_proj", key_value, hidden, model.qkv_bias);
-    add_linear("self_attn.v_proj", key_value, hidden, model.qkv_bias);
-    add_linear("self_attn.o_proj", hidden, query, model.attention_output_bias);
-    if (model.qk_norm != QkNorm::none) {
-      const bool by_head = model.qk_norm == QkNorm::head;
-      add_norm("self_attn.q_norm", by_head ? model.head_dim : query);
-      add_norm("self_attn.k_norm", by_head ? model.head_dim : key_value);
+    const std::vector<BlockDescription> blocks = describe_layer(model, layer);
+    for (const BlockDescription& block : blocks) {
+      for (const BlockLinear& linear : block.inputs) {
+        const ParameterSplit split{.units = linear.units.count, .input = block.modules};
+        add_linear(block, linear, split, split);
+      }
+      // The ranks sum the layer's results, to which the whole bias is added.
+      add_linear(block, block.output, {.dimension = 1, .units = block.output.units.count}, {});
+      for (const HeadNorm& norm : block.head_norms) {
+        parameters.push_back({concat(prefix, block.modules, norm.module, ".weight"),
+                              {norm.width},
+                              ParameterKind::norm,
+                              layer,
+                              {.units = norm.units.count, .by_head = true}});
+      }
     }
-    if (model.gated_feed_forward) add_linear("mlp.gate_proj", model.intermediate_size, hidden, model.feed_forward_bias);
-    add_linear("mlp.up_proj", model.intermediate_size, hidden, model.feed_forward_bias);
-    add_linear("mlp.down_proj", hidden, model.intermediate_size, model.feed_forward_bias);
-    for (const auto& [input, output] :
-         {attention_norm_names(model.block_norm), feed_forward_norm_names(model.block_norm)}) {
-      for (const char* name : {input, output}) {
+    for (const BlockDescription& block : blocks) {
+      for (const char* name : {block.norms.input, block.norms.output}) {
         if (name != nullptr) add_stream_norm(prefix + name, layer);
       }
     }
   }
   add_stream_norm("model.norm", -1);
   if (!model.tie_word_embeddings) {
-    parameters.push_back({"lm_head.weight", {model.vocab_size, hidden}, ParameterKind::linear, -1});
+    parameters.push_back({"lm_head.weight", {model.vocab_size, hidden}, ParameterKind::linear, -1, vocabulary});
   }
   return parameters;
 }
@@ -135,9 +126,11 @@ int64_t count_parameters(const ModelDescription& model) {
 }
 
 double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter) {
-  const bool leads_back = parameter.name.ends_with("o_proj.weight") || parameter.name.ends_with("down_proj.weight");
+  const bool leads_back = parameter.split.dimension == 1;
   if (!model.scales_residual_initializer || !leads_back) return model.initializer_range;
-  return model.initializer_range / std::sqrt(2.0 * static_cast<double>(model.num_layers));
+  size_t blocks = 0;  // that add to the residual stream
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) blocks += blocks_of(model, layer).size();
+  return model.initializer_range / std::sqrt(static_cast<double>(blocks));
 }
 
 double attended_tokens(const ModelDescription& model, int64_t sequence_length) {
@@ -151,17 +144,15 @@ double attended_tokens(const ModelDescription& model, int64_t sequence_length) {
 }
 
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length) {
-  const double hidden = static_cast<double>(model.hidden_size);
-  const double query = static_cast<double>(model.num_heads * model.head_dim);
-  const double key_value = static_cast<double>(model.num_kv_heads * model.head_dim);
-  const double layers = static_cast<double>(model.num_layers);
   // Multiplications of one token with weights: each costs 2 operations forward and 4 backward.
-  const double layer_weights =
-      2 * hidden * query + 2 * hidden * key_value +
-      static_cast<double>((model.feed_forward_inputs() + 1) * model.intermediate_size) * hidden;
-  const double head_weights = static_cast<double>(model.vocab_size) * hidden;
-  const double attention = 24 * layers * query * attended_tokens(model, sequence_length);
-  return 6 * (layers * layer_weights + head_weights) + attention;
+  double weights = static_cast<double>(model.vocab_size * model.hidden_size), scores = 0;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    for (const BlockDescription& block : describe_layer(model, layer)) {
+      weights += static_cast<double>(block.num_weights());
+      scores += static_cast<double>(24 * block.score_width);
+    }
+  }
+  return 6 * weights + scores * attended_tokens(model, sequence_length);
 }
 
 }  // namespace copus

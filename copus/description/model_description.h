@@ -2,6 +2,7 @@
 // resulting list of parameters.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -193,7 +194,6 @@ struct ModelDescription {
 
   bool has_output_norms() const { return block_norm != BlockNorm::input; }
   double score_scale() const { return copus::score_scale(attention_multiplier, head_dim); }
-  int64_t feed_forward_inputs() const { return gated_feed_forward ? 2 : 1; }  // gate and up, or only up
   bool has_window(int64_t sequence_length) const {
     return attention_window > 0 && attention_window < sequence_length && full_attention_interval != 1;
   }
@@ -215,6 +215,21 @@ enum class ParameterKind { embedding, linear, bias, norm, norm_bias };
 // The embedding table of tokens, which a tied head shares.
 inline constexpr const char* token_embedding_name = "model.embed_tokens.weight";
 
+// How tensor-parallel ranks share a parameter.
+struct ParameterSplit {
+  int64_t dimension = 0;  // the sharded one
+  // The number of heads, rows or columns in the dimension, which is the largest number of parts. 0: never sharded.
+  int64_t units = 0;
+  // Linear layers of a layer with the same name here read the same input: their weights are stored back to back, and so
+  // are their biases.
+  std::string_view input = {};
+  // Each rank uses the parameter only on its own heads, so its gradients differ between tensor-parallel ranks.
+  bool by_head = false;
+
+  // Returns the number of parts on `ranks` tensor-parallel ranks. Each part is on ranks / parts neighbouring ranks.
+  int64_t parts(int64_t ranks) const { return units == 0 ? 1 : std::min(ranks, units); }
+};
+
 // One entry of the canonical, layout-free list of parameters. Names and shapes are Hugging Face's: a linear layer's
 // weight is [out, in].
 struct ParameterInfo {
@@ -222,6 +237,7 @@ struct ParameterInfo {
   std::vector<int64_t> shape;
   ParameterKind kind;
   int64_t layer;  // decoder layer, or -1 for embedding, final norm and head
+  ParameterSplit split = {};
 
   int64_t num_elements() const;
 };
@@ -242,21 +258,12 @@ ModelDescription parse_model_description(std::string_view json_text, const std::
 // tokenizer.
 std::string to_hugging_face_config(const ModelDescription& model, std::string_view torch_dtype);
 
-// Return the names of the modules with the norms of a block's input and output; null if there is none. Models use the
-// same name for different norms.
-struct BlockNormNames {
-  const char* input;
-  const char* output;
-};
-BlockNormNames attention_norm_names(BlockNorm norm);
-BlockNormNames feed_forward_norm_names(BlockNorm norm);
-
 // The initial weight of a norm.
 inline double initial_norm_weight(const ModelDescription& model) { return model.norms_add_one ? 0 : 1; }
 
 // Returns all parameters in canonical order, the order of transformers' named_parameters() for Llama: embeddings,
-// layers 0 to L-1 (in each layer attention with its norms, then feed-forward, then the layer's norms), final norm, and
-// the head unless it is tied to the embedding.
+// layers 0 to L-1 (in each layer the linear layers and the norms of queries and keys of each block, then the blocks'
+// other norms), final norm, and the head unless it is tied to the embedding.
 std::vector<ParameterInfo> list_parameters(const ModelDescription& model);
 
 int64_t count_parameters(const ModelDescription& model);
@@ -268,11 +275,12 @@ double initial_deviation(const ModelDescription& model, const ParameterInfo& par
 // 1. It is s / 2, or w - w^2 / (2 s) with a window w of less than s tokens.
 double attended_tokens(const ModelDescription& model, int64_t sequence_length);
 
-// Returns the floating-point operations for training on one token, forward and backward, without recompute:
-//   6 (L (2 h h_q + 2 h h_kv + 3 h f) + V h) + 24 L h_q a,
-// where `a` is the number of other tokens to which a token attends on average (attended_tokens). Attention counts in
-// full, not only its causal half, so a = s / 2 without a window. The head counts once, and the look-up of embeddings
-// not at all. This is the convention of Narayanan et al. 2021, extended to grouped-query attention and windows.
+// Returns the floating-point operations for training on one token, forward and backward, without recompute: 6 for each
+// weight of the linear layers of blocks (layer_blocks.h) and of the head, and 24 h_q a for each attention, where h_q is
+// the width of its queries and `a` is the number of other tokens to which a token attends on average (attended_tokens).
+// Attention counts in full, not only its causal half, so a = s / 2 without a window. The head counts once, and the
+// look-up of embeddings not at all. This is the convention of Narayanan et al. 2021, extended to grouped-query
+// attention and windows.
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length);
 
 }  // namespace copus

@@ -24,10 +24,10 @@ std::vector<StoredModule> gpt2_modules(const ModelDescription& model) {
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string theirs = concat("transformer.h.", layer, "."), ours = concat("model.layers.", layer, ".");
     const std::string attention = ours + "self_attn.";
-    all.push_back({theirs + "ln_1", {ours + attention_norm_names(model.block_norm).input}});
+    all.push_back({theirs + "ln_1", {ours + "input_layernorm"}});
     all.push_back({theirs + "attn.c_attn", {attention + "q_proj", attention + "k_proj", attention + "v_proj"}, true});
     all.push_back({theirs + "attn.c_proj", {attention + "o_proj"}, true});
-    all.push_back({theirs + "ln_2", {ours + feed_forward_norm_names(model.block_norm).input}});
+    all.push_back({theirs + "ln_2", {ours + "post_attention_layernorm"}});
     all.push_back({theirs + "mlp.c_fc", {ours + "mlp.up_proj"}, true});
     all.push_back({theirs + "mlp.c_proj", {ours + "mlp.down_proj"}, true});
   }

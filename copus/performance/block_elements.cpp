@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "copus/description/layer_blocks.h"
 #include "copus/placement/placed_tensors.h"
 
 namespace copus {
@@ -9,20 +10,24 @@ namespace copus {
 namespace {
 
 BlockElements count_blocks(ModelDescription model, const ParallelStrategy& strategy) {
-  model.num_layers = 1;
+  const LayerKinds kinds(model);
+  model.num_layers = kinds.examples.back() + 1;  // the first layers have all kinds
   ParallelStrategy sample{.tensor_parallel = strategy.tensor_parallel,
                           .pipeline_parallel = std::min<int64_t>(strategy.pipeline_parallel, 2),
                           .sequence_parallel = strategy.sequence_parallel};
-  std::vector<LayerRange> stages(sample.num_stages(), {1, 1});
-  stages.front() = {0, 1};
+  std::vector<LayerRange> stages(sample.num_stages(), {model.num_layers, model.num_layers});
+  stages.front() = {0, model.num_layers};
   // A program's description gives the bytes of its optimizer's state per parameter, not the tensors.
   const StateRecipe recipe{.slots = {{"state"}}};
-  BlockElements elements;
+  BlockElements elements{.layers = std::vector<LayerElements>(kinds.examples.size()), .embedding = {}, .head = {}};
   for (const PlacedTensor& tensor : place_state(model, sample, stages, recipe).tensors) {
+    const int64_t layer = tensor.parameter.layer;
+    const int64_t kind = layer < 0 ? -1 : kinds.of_layer[layer];
+    if (layer >= 0 && kinds.examples[kind] != layer) continue;
     const bool is_embedding = tensor.parameter.kind == ParameterKind::embedding && !tensor.tied_copy;
-    RoleElements& block = tensor.parameter.layer >= 0 ? elements.layer
-                          : is_embedding              ? elements.embedding
-                                                      : elements.head;
+    RoleElements& block = layer >= 0     ? static_cast<RoleElements&>(elements.layers[kind])
+                          : is_embedding ? elements.embedding
+                                         : elements.head;
     // If the split is uneven, the last ranks hold the remainder.
     const auto held = static_cast<double>(tensor.num_elements(sample.tensor_parallel - 1));
     switch (tensor.role) {
@@ -36,8 +41,8 @@ BlockElements count_blocks(ModelDescription model, const ParallelStrategy& strat
         block.optimizer += held;
         break;
     }
-    if (tensor.parameter.layer < 0 || !tensor.along(MeshAxis::tensor).partial) continue;
-    elements.partial[tensor.tensor_replicas()] += held;
+    if (layer < 0 || !tensor.along(MeshAxis::tensor).partial) continue;
+    elements.layers[kind].partial[tensor.tensor_replicas()] += held;
   }
   return elements;
 }

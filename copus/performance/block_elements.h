@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
@@ -18,12 +19,17 @@ struct RoleElements {
   double optimizer = 0;  // parameters for which the optimizer keeps state
 };
 
+// Elements of a decoder layer.
+struct LayerElements : RoleElements {
+  // Elements whose gradients tensor-parallel neighbours must add up, by the number of these ranks.
+  std::map<int64_t, double> partial = {};
+};
+
 // If the vocabulary cannot be split evenly, the elements of the rank with most.
 struct BlockElements {
-  RoleElements layer, embedding;
+  std::vector<LayerElements> layers;  // by kind of layer (LayerKinds)
+  RoleElements embedding;
   RoleElements head;  // final norm and head
-  // Elements of a layer whose gradients tensor-parallel neighbours must add up, by the number of these ranks.
-  std::map<int64_t, double> partial;
 };
 
 // Counts the elements of blocks, and caches them: they depend on t, on sequence parallelism, and on whether there is a

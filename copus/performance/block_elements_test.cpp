@@ -47,7 +47,7 @@ TEST(BlockElements, AreThoseThatTheLayoutLists) {
         const ParallelStrategy strategy{.tensor_parallel = t, .pipeline_parallel = p};
         SCOPED_TRACE(to_string(strategy) + (tied ? " tied" : ""));
         const BlockElements& counted = counter.of(strategy);
-        expect_equal(counted.layer, held(model, strategy, 0, ParameterKind::linear));
+        expect_equal(counted.layers.front(), held(model, strategy, 0, ParameterKind::linear));
         expect_equal(counted.embedding, held(model, strategy, 0, ParameterKind::embedding));
         expect_equal(counted.head, held(model, strategy, p - 1, ParameterKind::norm));
       }
@@ -59,10 +59,11 @@ TEST(BlockElements, PartialGradientsAreThoseOfNormsAndOfSharedKeyValueHeads) {
   BlockCounter counter(grouped_query_model());
   const double norms = 2 * 128, one_head = 2 * 16 * 128;
   using Partial = std::map<int64_t, double>;
-  EXPECT_EQ(counter.of({.tensor_parallel = 4}).partial, Partial());
-  EXPECT_EQ(counter.of({.tensor_parallel = 4, .sequence_parallel = true}).partial, (Partial{{4, norms}}));
-  EXPECT_EQ(counter.of({.tensor_parallel = 8}).partial, (Partial{{2, one_head}}));
-  EXPECT_EQ(counter.of({.tensor_parallel = 8, .sequence_parallel = true}).partial,
+  EXPECT_EQ(counter.of({.tensor_parallel = 4}).layers.front().partial, Partial());
+  EXPECT_EQ(counter.of({.tensor_parallel = 4, .sequence_parallel = true}).layers.front().partial,
+            (Partial{{4, norms}}));
+  EXPECT_EQ(counter.of({.tensor_parallel = 8}).layers.front().partial, (Partial{{2, one_head}}));
+  EXPECT_EQ(counter.of({.tensor_parallel = 8, .sequence_parallel = true}).layers.front().partial,
             (Partial{{2, one_head}, {8, norms}}));
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "copus/base/error.h"
+#include "copus/description/layer_blocks.h"
 #include "copus/performance/block_elements.h"
 #include "copus/performance/link_cost.h"
 #include "copus/placement/stages.h"
@@ -35,6 +37,7 @@ class BlockCalculation {
         system_(system),
         shape_(shape),
         sequence_length_(sequence_length),
+        kinds_(model),
         held_(BlockCounter(model).of(
             {.tensor_parallel = shape.tensor_parallel, .sequence_parallel = shape.sequence_parallel})),
         ranks_(static_cast<double>(shape.tensor_parallel)),
@@ -68,22 +71,37 @@ class BlockCalculation {
     return {matmul(rows_, columns, depth), matmul(rows_, depth, columns), matmul(columns, depth, rows_)};
   }
 
-  // Returns the seconds of memory traffic outside of matrix products.
-  double passes(const TrainingSystem::Passes& passes) const {
+  // Returns the seconds of a layer's memory traffic outside of matrix products.
+  double passes(const TrainingSystem::Passes& passes, const std::vector<BlockDescription>& blocks) const {
     const double more_norms = model_.block_norm == BlockNorm::both ? passes.normed_twice
                               : model_.has_output_norms()          ? passes.normed_outputs
                                                                    : 0;
     const double stream =
         passes.stream + more_norms + (model_.residual_multiplier != 1 ? passes.multiplied_outputs : 0);
+    double widths = stream * share_of(blocks) * hidden_ / (shape_.sequence_parallel ? ranks_ : 1);
+    for (const BlockDescription& block : blocks) widths += inner_passes(passes, block);
+    return moved(rows_ * widths * system_.activation_bytes);
+  }
+
+  // Returns the part of the traffic of a layer with two blocks that a layer with these has, apart from what follows.
+  static double share_of(const std::vector<BlockDescription>& blocks) { return static_cast<double>(blocks.size()) / 2; }
+
+  // Returns the elements per token that a block moves between its products.
+  double inner_passes(const TrainingSystem::Passes& passes, const BlockDescription& block) const {
+    const double inputs = block.input_width(shape_.tensor_parallel),
+                 output = block.output_width(shape_.tensor_parallel);
     const double norms = model_.qk_norm == QkNorm::none   ? 0
                          : model_.qk_norm == QkNorm::head ? passes.normed_heads
                                                           : passes.normed_projections;
-    // Without a gate the activation function reads one matrix less, and its gradient reads and writes one less.
-    const double feed_forward_share = static_cast<double>(1 + model_.feed_forward_inputs()) / 3;
-    const double widths =
-        stream * hidden_ / (shape_.sequence_parallel ? ranks_ : 1) + (passes.attention + norms) * qkv_width() +
-        passes.feed_forward * feed_forward_share * static_cast<double>(model_.intermediate_size) / ranks_;
-    return moved(rows_ * widths * system_.activation_bytes);
+    switch (block.kind) {
+      case BlockKind::attention:
+        return (passes.attention + norms) * inputs;
+      case BlockKind::feed_forward:
+        // With a gate there are three matrices. Without one the activation function reads one less, and its gradient
+        // reads and writes one less.
+        return passes.feed_forward * (inputs + output) / 3;
+    }
+    fail_check("known block", __FILE__, __LINE__, "");
   }
 
   // Returns the seconds to read or write the stream once.
@@ -91,20 +109,12 @@ class BlockCalculation {
 
   bool normalizes_outputs() const { return model_.has_output_norms(); }
 
-  // Returns the seconds to sum two statistics of each row over the tensor-parallel ranks, which norms over projections
-  // need in the forward and in the backward pass.
-  double norm_statistics() const {
-    if (model_.qk_norm != QkNorm::projection) return 0;
+  // Returns the seconds to sum two statistics of each row over the tensor-parallel ranks, which a block's norms over
+  // projections need in the forward and in the backward pass.
+  double norm_statistics(const BlockDescription& block) const {
+    if (block.head_norms.empty() || model_.qk_norm != QkNorm::projection) return 0;
     const int64_t rows = shape_.micro_batch * sequence_length_;
     return all_reduce_seconds(link_, shape_.tensor_parallel, rows * 2 * static_cast<int64_t>(sizeof(float)));
-  }
-
-  // Returns the width of queries, keys and values on one rank. A rank has at least one key-value head: if there are
-  // fewer heads than ranks, the heads are replicated.
-  double qkv_width() const {
-    return (static_cast<double>(model_.num_heads) / ranks_ +
-            2 * std::max(1.0, static_cast<double>(model_.num_kv_heads) / ranks_)) *
-           static_cast<double>(model_.head_dim);
   }
 
   // Returns the part of a collective that does not overlap with products. The gather of a column-parallel product's
@@ -117,13 +127,19 @@ class BlockCalculation {
   }
 
   double loss_statistics() const;
-  BlockCost layer_cost() const;
+  // Seconds of the products of queries, keys and values; 0 in blocks other than attention.
+  struct Scores {
+    double forward = 0, backward = 0;
+  };
+  Scores scores(const BlockDescription& block) const;
+  BlockCost layer_cost(int64_t kind, const std::vector<BlockDescription>& blocks) const;
 
   const ModelDescription& model_;
   const ClusterDescription& cluster_;
   const TrainingSystem& system_;
   const BlockShape& shape_;
   const int64_t sequence_length_;
+  const LayerKinds kinds_;
   const BlockElements held_;
   const double ranks_, rows_, hidden_, stream_bytes_;
   const Link link_;
@@ -142,72 +158,87 @@ double BlockCalculation::loss_statistics() const {
   return rows_ / static_cast<double>(rows_at_once) * all_reduce_seconds(link_, t, rows_at_once * bytes_per_row);
 }
 
-BlockCost BlockCalculation::layer_cost() const {
-  const auto [gather, reduce] = collectives_;
-  const double queries = static_cast<double>(model_.num_heads * model_.head_dim) / ranks_;
-  const double feed_forward = static_cast<double>(model_.intermediate_size) / ranks_;
-  const Product qkv = product(qkv_width(), hidden_), output = product(hidden_, queries);
-  const Product gate_up = product(static_cast<double>(model_.feed_forward_inputs()) * feed_forward, hidden_),
-                down = product(hidden_, feed_forward);
-
-  // Attention computes scores and weighted values over causal halves. Its backward pass has 5 products instead of 2
-  // (Dao 2023).
+// Attention computes scores and weighted values over causal halves. Its backward pass has 5 products instead of 2 (Dao
+// 2023).
+BlockCalculation::Scores BlockCalculation::scores(const BlockDescription& block) const {
+  if (block.score_width == 0) return {};
+  const double queries = static_cast<double>(block.score_width) / ranks_;
   const auto sequence = static_cast<double>(sequence_length_);
   const double attended = attended_length(system_, sequence_length_);
   const Device& device = cluster_.device;
-  const double attention_flops =
-      4 * rows_ * attended_tokens(model_, static_cast<int64_t>(std::llround(attended))) * queries;
-  const double scores =
+  const double flops = 4 * rows_ * attended_tokens(model_, static_cast<int64_t>(std::llround(attended))) * queries;
+  const double matrix =
       moved(rows_ * sequence * static_cast<double>(model_.num_heads) / ranks_ * system_.attention_matrix_bytes);
-  const double attention_forward =
-      scores + attention_flops / (device.matmul_flops_per_second * device.attention_forward.at(attended));
-  const double attention_backward =
-      scores + 2.5 * attention_flops / (device.matmul_flops_per_second * device.attention_backward.at(attended));
+  return {matrix + flops / (device.matmul_flops_per_second * device.attention_forward.at(attended)),
+          matrix + 2.5 * flops / (device.matmul_flops_per_second * device.attention_backward.at(attended))};
+}
 
+BlockCost BlockCalculation::layer_cost(int64_t kind, const std::vector<BlockDescription>& blocks) const {
+  const auto [gather, reduce] = collectives_;
+  const auto num_blocks = static_cast<double>(blocks.size());
   const bool cuts_sequence = shape_.sequence_parallel;
   const double copies = ranks_ > 1 ? moved(stream_bytes_ * system_.collective_copies) : 0;
   const double collective_launches =
       ranks_ == 1 ? 0
                   : system_.collective_launches +
                         (shape_.pipeline_across_nodes ? system_.pipelined_collective_launches * ranks_ : 0);
-  const double forward_launches = system_.forward.launches + (cuts_sequence ? 4 : 2) * collective_launches;
-  const double backward_launches = system_.backward.launches + (cuts_sequence ? 6 : 2) * collective_launches;
+  const double forward_collectives = (cuts_sequence ? 2 : 1) * num_blocks;
+  const double backward_collectives = (cuts_sequence ? 3 : 1) * num_blocks;
+  const double forward_launches =
+      system_.forward.launches * share_of(blocks) + forward_collectives * collective_launches;
+  const double backward_launches =
+      system_.backward.launches * share_of(blocks) + backward_collectives * collective_launches;
 
   BlockCost layer;
+  Cost forward, &input = layer.backward_input;
+  Cost again;  // what the backward pass recomputes of attention
+  double scores_backward = 0, last_product = 0, statistics = 0;
+  std::vector<Product> column_products;
+  for (const BlockDescription& block : blocks) {
+    const Product in = product(block.input_width(shape_.tensor_parallel), hidden_);
+    const Product out = product(hidden_, block.output_width(shape_.tensor_parallel));
+    const Scores of_scores = scores(block);
+    forward.compute = forward.compute + in.forward + of_scores.forward + out.forward;
+    input.compute = input.compute + in.input + out.input;
+    layer.backward_weight.compute = layer.backward_weight.compute + in.weight + out.weight;
+    scores_backward += of_scores.backward;
+    statistics += norm_statistics(block);
+    if (block.score_width > 0) again += {in.forward + of_scores.forward, gather + norm_statistics(block)};
+    last_product = out.forward;
+    column_products.push_back(in);
+  }
   // With parallel blocks the sum after attention is apart from a norm.
-  const double parallel_sum = model_.parallel_residual ? stream_pass() : 0;
-  const Cost forward{qkv.forward + attention_forward + output.forward + gate_up.forward + down.forward +
-                         passes(system_.forward) + (cuts_sequence ? 4 : 2) * copies + parallel_sum,
-                     2 * (gather + reduce) + norm_statistics()};
+  const double parallel_sum = model_.parallel_residual && num_blocks > 1 ? stream_pass() : 0;
+  forward.compute = forward.compute + passes(system_.forward, blocks) + forward_collectives * copies + parallel_sum;
+  forward.communication = num_blocks * (gather + reduce) + statistics;
   // A pass that is limited by the host takes as long as its launches. The part of this time that exceeds communication
   // counts as computation.
   layer.forward = {std::max(forward.compute, launches(forward_launches) - forward.communication),
                    forward.communication};
 
-  Cost& input = layer.backward_input;
-  input = {qkv.input + output.input + gate_up.input + down.input + attention_backward + passes(system_.backward) +
-               (cuts_sequence ? 6 : 2) * copies,
-           2 * gather + norm_statistics()};
-  const bool gathers_again = system_.gathers_after_recompute;
-  if (gathers_again || shape_.recompute == Recompute::none) input.communication += beside(gather, qkv.input);
-  if (gathers_again || shape_.recompute != Recompute::full) input.communication += beside(gather, gate_up.input);
-  for (const Product& product : {qkv, gate_up}) {
+  input.compute = input.compute + scores_backward + passes(system_.backward, blocks) + backward_collectives * copies;
+  input.communication = num_blocks * gather + statistics;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const bool was_gathered =
+        shape_.recompute == Recompute::full || (shape_.recompute == Recompute::attention && blocks[i].score_width > 0);
+    if (system_.gathers_after_recompute || !was_gathered)
+      input.communication += beside(gather, column_products[i].input);
+  }
+  for (const Product& product : column_products) {
     input.communication += beside(reduce, shape_.defers_weights ? 0 : product.weight);
   }
   switch (shape_.recompute) {
     case Recompute::none:
       break;
     case Recompute::attention:
-      input += {qkv.forward + attention_forward, gather + norm_statistics()};
+      input += again;
       break;
     case Recompute::full:
       input += forward;
-      if (!system_.recomputes_down_projection && !normalizes_outputs()) input += {-down.forward, -reduce};
+      if (!system_.recomputes_down_projection && !normalizes_outputs()) input += {-last_product, -reduce};
       break;
   }
-  layer.backward_weight = {qkv.weight + output.weight + gate_up.weight + down.weight +
-                               moved(held_.layer.gradients * system_.accumulation_bytes),
-                           0};
+  layer.backward_weight.compute += moved(held_.layers[kind].gradients * system_.accumulation_bytes);
   // Launches are compared with the whole backward pass, since the host may be ahead in one part and behind in another.
   const double all_launches = backward_launches + (shape_.recompute == Recompute::none ? 0 : forward_launches);
   input.compute += std::max(0.0, launches(all_launches) - layer.backward().total());
@@ -217,7 +248,9 @@ BlockCost BlockCalculation::layer_cost() const {
 BlockCosts BlockCalculation::device_costs() const {
   const auto [gather, reduce] = collectives_;
   BlockCosts costs;
-  costs.layer = layer_cost();
+  for (const int64_t example : kinds_.examples) {
+    costs.layers.push_back(layer_cost(std::ssize(costs.layers), describe_layer(model_, example)));
+  }
   // The look-up writes the stream. Its gradient reads the stream and adds to the table. A multiplier adds one read and
   // one write.
   const double multiplied = model_.embedding_multiplier != 1 ? 2 * stream_bytes_ : 0;
@@ -241,17 +274,24 @@ BlockCosts BlockCalculation::charged_costs() const {
   const auto [gather, reduce] = collectives_;
   const TrainingFlops flops = training_flops(model_, sequence_length_);
   const double tokens = rows_ / ranks_;
-  const double third = tokens * flops.layer / 3 / cluster_.flops_per_second;
   const double head_third = tokens * flops.head / 3 / cluster_.flops_per_second;
 
   BlockCosts costs;
-  costs.layer.forward = {third, 2 * (gather + reduce) + norm_statistics()};
-  costs.layer.backward_input = {third, 4 * gather + 2 * reduce + norm_statistics()};
-  if (shape_.recompute != Recompute::none) costs.layer.backward_input += {0, norm_statistics()};
-  if (shape_.recompute == Recompute::full) {
-    costs.layer.backward_input += {third, (normalizes_outputs() ? 2 : 1) * reduce};
+  for (const int64_t example : kinds_.examples) {
+    const double third = tokens * flops.layers[example] / 3 / cluster_.flops_per_second;
+    const std::vector<BlockDescription> blocks = describe_layer(model_, example);
+    const auto num_blocks = static_cast<double>(blocks.size());
+    double statistics = 0;
+    for (const BlockDescription& block : blocks) statistics += norm_statistics(block);
+    BlockCost& layer = costs.layers.emplace_back();
+    layer.forward = {third, num_blocks * (gather + reduce) + statistics};
+    layer.backward_input = {third, num_blocks * (2 * gather + reduce) + statistics};
+    if (shape_.recompute != Recompute::none) layer.backward_input += {0, statistics};
+    if (shape_.recompute == Recompute::full) {
+      layer.backward_input += {third, (num_blocks - (normalizes_outputs() ? 0 : 1)) * reduce};
+    }
+    layer.backward_weight = {third, 0};
   }
-  costs.layer.backward_weight = {third, 0};
   costs.embedding.forward = {0, reduce};
   costs.embedding.backward_weight = {0, gather};
   costs.head.backward_input = {2 * head_third, gather + reduce + loss_statistics()};

@@ -1,9 +1,9 @@
-// Seconds that the blocks of a model take on one rank. Blocks are a decoder layer, the embedding, and the final norm
-// with the head.
+// Seconds that the decoder layers, the embedding, and the final norm with the head take on one rank.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <vector>
 
 #include "copus/description/cluster_description.h"
 #include "copus/description/model_description.h"
@@ -30,7 +30,7 @@ struct Cost {
   }
 };
 
-// The costs of the three passes of a block over one micro-batch.
+// The costs of the three passes of one of these over one micro-batch.
 struct BlockCost {
   Cost forward, backward_input, backward_weight;
 
@@ -48,7 +48,8 @@ struct BlockCost {
 };
 
 struct BlockCosts {
-  BlockCost layer, embedding, head;
+  std::vector<BlockCost> layers;  // by kind of layer (LayerKinds)
+  BlockCost embedding, head;
   double message_bytes = 0;  // bytes of one micro-batch, from one stage to the next
 };
 

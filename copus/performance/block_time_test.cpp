@@ -38,7 +38,7 @@ TEST(BlockTime, AttentionEndsAtDocuments) {
   const auto layer = [&](int64_t sequence, int64_t micro_batch, double document_length) {
     return cost_blocks(small_model(), sequence, cluster, {.document_length = document_length},
                        {.micro_batch = micro_batch})
-        .layer;
+        .layers.front();
   };
   EXPECT_EQ(layer(128, 1, 16).forward.compute, layer(16, 8, 0).forward.compute);
   EXPECT_EQ(layer(128, 1, 16).backward().compute, layer(16, 8, 0).backward().compute);
@@ -95,13 +95,14 @@ TEST(BlockTime, MultipliersMoveTheStreamOnceMore) {
   const BlockCosts multiplied = costs_of(model);
   const double once =
       2.0 * 4 * 128 * static_cast<double>(model.hidden_size) * TrainingSystem{}.activation_bytes / bytes_per_second;
-  const auto added = [&](BlockCost BlockCosts::* block) {
-    return ((multiplied.*block).total().total() - (plain.*block).total().total()) / once;
+  const auto added = [&](const BlockCost& more, const BlockCost& fewer) {
+    return (more.total().total() - fewer.total().total()) / once;
   };
-  EXPECT_NEAR(added(&BlockCosts::embedding), 2, 1e-9);
-  EXPECT_NEAR(added(&BlockCosts::layer), 4, 1e-9);
-  EXPECT_NEAR(added(&BlockCosts::head), 2, 1e-9);
-  EXPECT_NEAR((multiplied.layer.forward.compute - plain.layer.forward.compute) / once, 2, 1e-9);
+  const BlockCost &layer = multiplied.layers.front(), &plain_layer = plain.layers.front();
+  EXPECT_NEAR(added(multiplied.embedding, plain.embedding), 2, 1e-9);
+  EXPECT_NEAR(added(layer, plain_layer), 4, 1e-9);
+  EXPECT_NEAR(added(multiplied.head, plain.head), 2, 1e-9);
+  EXPECT_NEAR((layer.forward.compute - plain_layer.forward.compute) / once, 2, 1e-9);
 }
 
 // Sequential blocks add attention's output to the stream in the norm that reads the sum; parallel blocks need a pass of
@@ -112,20 +113,20 @@ TEST(BlockTime, ParallelBlocksReadTheStreamOnceMore) {
     const BlockCosts sequential = costs_of(model, recompute);
     model.parallel_residual = true;
     const BlockCosts parallel = costs_of(model, recompute);
-    const double forward = parallel.layer.forward.compute - sequential.layer.forward.compute;
+    const double forward = parallel.layers.front().forward.compute - sequential.layers.front().forward.compute;
     EXPECT_GT(forward, 0);
-    const double backward = parallel.layer.backward().compute - sequential.layer.backward().compute;
+    const double backward = parallel.layers.front().backward().compute - sequential.layers.front().backward().compute;
     EXPECT_NEAR(backward, recompute == Recompute::full ? forward : 0, 1e-9 * forward);
   }
 }
 
 TEST(BlockTime, NormsOfOutputsMoveTheStreamBesideThoseOfInputs) {
   ModelDescription model = small_model();
-  const double inputs = costs_of(model).layer.total().total();
+  const double inputs = costs_of(model).layers.front().total().total();
   model.block_norm = BlockNorm::output;
-  const double outputs = costs_of(model).layer.total().total();
+  const double outputs = costs_of(model).layers.front().total().total();
   model.block_norm = BlockNorm::both;
-  const double both = costs_of(model).layer.total().total();
+  const double both = costs_of(model).layers.front().total().total();
   EXPECT_LT(inputs, outputs);
   EXPECT_LT(outputs, both);
 }

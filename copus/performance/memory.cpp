@@ -1,11 +1,13 @@
 #include "copus/performance/memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <iomanip>
 #include <sstream>
 #include <utility>
 
 #include "copus/base/error.h"
+#include "copus/description/layer_blocks.h"
 #include "copus/performance/communicators.h"
 #include "copus/performance/matrix_update.h"
 #include "copus/placement/attention_workspace.h"
@@ -19,11 +21,11 @@ namespace {
 // The elements of one role that a pipeline rank holds. There is one bucket for the head, one for each layer, and one
 // for the embedding; 0 if the bucket is on another rank.
 struct RankBuckets {
-  double head = 0, layer = 0, num_layers = 0, embedding = 0;
+  double head = 0, all_layers = 0, largest_layer = 0, num_layers = 0, embedding = 0;
 
-  double sum() const { return head + num_layers * layer + embedding; }
-  double largest() const { return std::max({head, layer, embedding}); }
-  double layers(double count) const { return std::min(count, num_layers) * layer; }
+  double sum() const { return head + all_layers + embedding; }
+  double largest() const { return std::max({head, largest_layer, embedding}); }
+  double layers(double count) const { return std::min(count, num_layers) * largest_layer; }
 };
 
 // What is whole in addition to a rank's shares, at one moment of a micro-batch's passes, in elements.
@@ -37,11 +39,12 @@ struct Moment {
 class ConfigurationMemory {
  public:
   ConfigurationMemory(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system,
-                      const BlockElements& elements, const std::vector<double>& layers,
-                      const Configuration& configuration)
+                      const LayerKinds& kinds, const BlockElements& elements,
+                      const std::vector<std::vector<double>>& layers, const Configuration& configuration)
       : model_(model),
         system_(system),
         use_(system.memory),
+        kinds_(kinds),
         elements_(elements),
         layers_(layers),
         strategy_(configuration.strategy),
@@ -54,33 +57,24 @@ class ConfigurationMemory {
         tokens_(static_cast<double>(configuration.micro_batch * sequence_length)),
         sequence_(static_cast<double>(sequence_length)),
         tensor_ranks_(static_cast<double>(strategy_.tensor_parallel)),
-        other_streams_(layer_bytes(
-            {.hidden = (model.block_norm == BlockNorm::both ? 2.0 : 0.0) - (model.parallel_residual ? 1.0 : 0.0)})),
-        all_kept_(layer_bytes(use_.kept) + other_streams_ +
-                  (model.qk_norm != QkNorm::none ? layer_bytes(use_.kept_of_normed_heads) : 0)),
-        kept_(strategy_.recompute == Recompute::none        ? all_kept_
-              : strategy_.recompute == Recompute::attention ? layer_bytes(use_.kept_without_attention) + other_streams_
-                                                            : layer_bytes({.hidden = 1})),
-        working_(layer_bytes(use_.working) +
-                 (model.qk_norm != QkNorm::none ? layer_bytes(use_.working_of_normed_heads) : 0) + (all_kept_ - kept_) +
-                 gathered_bytes() + backward_bytes() + message_bytes()),
-        waiting_(strategy_.schedule == PipelineSchedule::zb_h1 ? layer_bytes(use_.waiting) : 0) {}
+        layer_kinds_(describe_layers()) {}
 
   MemoryParts of_rank(int64_t rank) const {
     MemoryParts parts;
     add_state(rank, parts);
-    const double layers = layers_[rank];
     const int64_t in_flight = activation_bound(strategy_.schedule, shape_, rank);
-    const auto chunks = static_cast<double>(in_flight);
-    parts.activations = chunks * (layers / static_cast<double>(strategy_.virtual_stages) * kept_ + position_bytes());
-    if (waiting_ > 0) {
-      // No rank has more micro-batches between F and W than rank 0 has between F and B.
-      const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
-      parts.activations += static_cast<double>(under_way - in_flight) * layers * waiting_;
+    // No rank has more micro-batches between F and W than rank 0 has between F and B.
+    const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
+    parts.activations = static_cast<double>(in_flight) * position_bytes();
+    for (size_t kind = 0; kind < layer_kinds_.size(); ++kind) {
+      const double layers = layers_[rank][kind];
+      parts.activations += static_cast<double>(in_flight) * layers / static_cast<double>(strategy_.virtual_stages) *
+                           layer_kinds_[kind].kept;
+      parts.activations += static_cast<double>(under_way - in_flight) * layers * layer_kinds_[kind].waiting;
     }
     if (is_last(rank)) parts.logits = head_bytes();
     // The head's logits are freed before a layer's backward pass needs memory for scores.
-    parts.workspace = working_ + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
+    parts.workspace = working() + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
     const MemoryParts most = strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
     const MemoryParts update = in_matrix_update(rank, parts);
     return update.total() > most.total() ? update : most;
@@ -92,16 +86,32 @@ class ConfigurationMemory {
   // Returns the number of rows of the residual stream that a rank holds.
   double local_rows() const { return strategy_.sequence_parallel ? tokens_ / tensor_ranks_ : tokens_; }
 
-  double layer_bytes(const LayerTensors& tensors) const {
-    const auto heads = static_cast<double>(model_.num_heads) / tensor_ranks_;
-    const double kv_heads = std::max(1.0, static_cast<double>(model_.num_kv_heads) / tensor_ranks_);
-    const double width =
-        (tensors.query * heads + tensors.key_value * kv_heads) * static_cast<double>(model_.head_dim) +
-        (tensors.feed_forward + tensors.feed_forward_inputs * static_cast<double>(model_.feed_forward_inputs())) *
-            static_cast<double>(model_.intermediate_size) / tensor_ranks_ +
-        tensors.gathered * hidden();
-    return system_.activation_bytes * (tensors.hidden * hidden() * local_rows() + width * tokens_) +
-           tensors.score_bytes * heads * sequence_ * tokens_;
+  // Bytes that a layer of one kind needs for a micro-batch.
+  struct LayerBytes {
+    double kept = 0, working = 0, waiting = 0;
+  };
+
+  std::vector<LayerBytes> describe_layers() const {
+    std::vector<LayerBytes> kinds;
+    for (const int64_t example : kinds_.examples) {
+      const std::vector<BlockDescription> blocks = describe_layer(model_, example);
+      const auto bytes = [&](const LayerTensors& tensors) { return layer_bytes(tensors, blocks); };
+      const bool norms_heads = model_.qk_norm != QkNorm::none;
+      // Block outputs that norms read, if norms also apply to inputs; minus the stream after attention if the blocks
+      // are parallel.
+      const double other_streams = bytes(
+          {.hidden = (model_.block_norm == BlockNorm::both ? 2.0 : 0.0) - (model_.parallel_residual ? 1.0 : 0.0)});
+      const double all_kept = bytes(use_.kept) + other_streams + (norms_heads ? bytes(use_.kept_of_normed_heads) : 0);
+      LayerBytes& layer = kinds.emplace_back();
+      layer.kept = strategy_.recompute == Recompute::none        ? all_kept
+                   : strategy_.recompute == Recompute::attention ? bytes(use_.kept_without_attention) + other_streams
+                                                                 : input_bytes();
+      layer.working = bytes(use_.working) + (norms_heads ? bytes(use_.working_of_normed_heads) : 0) +
+                      (all_kept - layer.kept) + bytes({.gathered = gathered_inputs()}) +
+                      bytes({.gathered = strategy_.sequence_parallel ? use_.gathered_working : 0}) + message_bytes();
+      layer.waiting = strategy_.schedule == PipelineSchedule::zb_h1 ? bytes(use_.waiting) : 0;
+    }
+    return kinds;
   }
 
   // Returns the bytes of the positions of a micro-batch in its documents, and of the cosines and sines there. All
@@ -112,18 +122,30 @@ class ConfigurationMemory {
     return tokens_ * (sizeof(int64_t) + kinds * static_cast<double>(model_.rotary_dim()) * use_.kept_rotation_bytes);
   }
 
-  // With sequence parallelism the inputs that a recompute gathers are kept for the weight gradients. They are counted
-  // separately unless the layer keeps gathered inputs anyway.
-  double gathered_bytes() const {
-    if (!strategy_.sequence_parallel || system_.gathers_after_recompute || use_.kept.gathered > 0) return 0;
-    const double inputs = strategy_.recompute == Recompute::none        ? 0
-                          : strategy_.recompute == Recompute::attention ? 1
-                                                                        : 2;
-    return layer_bytes({.gathered = inputs});
+  double layer_bytes(const LayerTensors& tensors, const std::vector<BlockDescription>& blocks) const {
+    const double streams = static_cast<double>(blocks.size()) / 2;
+    const auto heads = static_cast<double>(model_.num_heads) / tensor_ranks_;
+    double width = 0, scores = 0;
+    for (const BlockDescription& block : blocks) {
+      width += inner_elements(tensors, block, strategy_.tensor_parallel);
+      if (block.score_width > 0) scores += tensors.score_bytes * heads * sequence_ * tokens_;
+    }
+    width += streams * tensors.gathered * hidden();
+    return system_.activation_bytes * (streams * tensors.hidden * hidden() * local_rows() + width * tokens_) + scores;
   }
 
-  double backward_bytes() const {
-    return strategy_.sequence_parallel ? layer_bytes({.gathered = use_.gathered_working}) : 0;
+  double least_kept() const { return std::ranges::min(layer_kinds_, {}, &LayerBytes::kept).kept; }
+
+  double input_bytes() const { return system_.activation_bytes * hidden() * local_rows(); }
+
+  // The largest of all layers, since a rank works on one at a time.
+  double working() const { return std::ranges::max(layer_kinds_, {}, &LayerBytes::working).working; }
+
+  // With sequence parallelism the inputs that a recompute gathers are kept for the weight gradients. They are counted
+  // separately unless the layer keeps gathered inputs anyway.
+  double gathered_inputs() const {
+    if (!strategy_.sequence_parallel || system_.gathers_after_recompute || use_.kept.gathered > 0) return 0;
+    return strategy_.recompute == Recompute::none ? 0 : strategy_.recompute == Recompute::attention ? 1 : 2;
   }
 
   // Messages need four buffers: for an arriving activation and gradient, and for a leaving activation and gradient.
@@ -164,10 +186,15 @@ class ConfigurationMemory {
   bool is_last(int64_t rank) const { return rank == strategy_.pipeline_parallel - 1; }
 
   RankBuckets buckets(int64_t rank, double RoleElements::* role) const {
-    return {.head = is_last(rank) ? elements_.head.*role : 0,
-            .layer = elements_.layer.*role,
-            .num_layers = layers_[rank],
-            .embedding = rank == 0 ? elements_.embedding.*role : 0};
+    RankBuckets buckets{.head = is_last(rank) ? elements_.head.*role : 0,
+                        .embedding = rank == 0 ? elements_.embedding.*role : 0};
+    for (size_t kind = 0; kind < layers_[rank].size(); ++kind) {
+      const double layer = elements_.layers[kind].*role;
+      buckets.num_layers += layers_[rank][kind];
+      buckets.all_layers += layers_[rank][kind] * layer;
+      buckets.largest_layer = std::max(buckets.largest_layer, layer);
+    }
+    return buckets;
   }
 
   double num_shares() const {
@@ -193,12 +220,12 @@ class ConfigurationMemory {
       MemoryParts then = parts;
       if (strategy_.zero_stage >= 3) then.weights += system_.weight_bytes * moment.weights;
       then.gradients += system_.reduced_bytes * moment.gradients;
-      then.activations -= std::min(then.activations, moment.layers_done * kept_);
+      then.activations -= std::min(then.activations, moment.layers_done * least_kept());
       if (moment.in_head) {
         then.workspace = fixed_bytes(rank);
       } else {
         then.logits = 0;
-        then.workspace = working_ + fixed_bytes(rank) + score_gradient_bytes();
+        then.workspace = working() + fixed_bytes(rank) + score_gradient_bytes();
       }
       if (then.total() > most.total()) most = then;
     }
@@ -231,7 +258,7 @@ class ConfigurationMemory {
     const double head = whole.head - tied;
     const double chunk = whole.num_layers / static_cast<double>(strategy_.virtual_stages);
     // If W is deferred, its gradients exist only when activations of other micro-batches have taken the memory.
-    const auto done = [&](double layers) { return waiting_ > 0 ? 0 : layers; };
+    const auto done = [&](double layers) { return strategy_.schedule == PipelineSchedule::zb_h1 ? 0 : layers; };
 
     std::vector<Moment> moments = {{.weights = whole.layers(2), .gradients = head + whole.layers(1)}};
     if (is_last(rank)) moments.push_back({.weights = whole.head + whole.layers(1), .gradients = head, .in_head = true});
@@ -255,29 +282,28 @@ class ConfigurationMemory {
   const ModelDescription& model_;
   const TrainingSystem& system_;
   const MemoryUse& use_;
+  const LayerKinds& kinds_;
   const BlockElements& elements_;
-  const std::vector<double>& layers_;
+  const std::vector<std::vector<double>>& layers_;  // by pipeline rank and kind
   const ParallelStrategy& strategy_;
   const Schedule shape_;  // only its numbers are used; the lists stay empty
   const int64_t micro_batch_, sequence_length_;
   const double tokens_, sequence_, tensor_ranks_;
-  // Bytes per layer and micro-batch.
-  // Bytes of block outputs that norms read, if norms also apply to inputs; minus the stream after attention if the
-  // blocks are parallel.
-  const double other_streams_;
-  const double all_kept_, kept_, working_, waiting_;
+  const std::vector<LayerBytes> layer_kinds_;
 };
 
 }  // namespace
 
-const std::vector<double>& MemoryModel::layers(const ParallelStrategy& strategy) {
+const std::vector<std::vector<double>>& MemoryModel::layers(const ParallelStrategy& strategy) {
   const auto [found, is_new] = layers_.try_emplace({strategy.pipeline_parallel, strategy.virtual_stages});
-  std::vector<double>& layers = found->second;
+  std::vector<std::vector<double>>& layers = found->second;
   if (!is_new) return layers;
-  layers.resize(strategy.pipeline_parallel);
+  layers.resize(strategy.pipeline_parallel, std::vector<double>(kinds_.examples.size(), 0));
   const std::vector<LayerRange> stages = cut_stages(system_, model_, sequence_length_, strategy.num_stages());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    layers[stage % layers.size()] += static_cast<double>(stages[stage].end - stages[stage].begin);
+    std::vector<double>& sums = layers[stage % layers.size()];
+    const std::vector<double> counts = kinds_.counts(stages[stage].begin, stages[stage].end);
+    std::ranges::transform(sums, counts, sums.begin(), std::plus<>());
   }
   return layers;
 }
@@ -291,7 +317,7 @@ MemoryPrediction MemoryModel::predict(const Configuration& configuration) {
 
 std::vector<MemoryParts> MemoryModel::predict_every_rank(const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
-  const ConfigurationMemory memory(model_, sequence_length_, system_, elements_.of(strategy), layers(strategy),
+  const ConfigurationMemory memory(model_, sequence_length_, system_, kinds_, elements_.of(strategy), layers(strategy),
                                    configuration);
   std::vector<MemoryParts> ranks;
   for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) ranks.push_back(memory.of_rank(rank));

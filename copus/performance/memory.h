@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "copus/description/layer_blocks.h"
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
 #include "copus/performance/block_elements.h"
@@ -37,7 +38,7 @@ struct MemoryPrediction {
 class MemoryModel {
  public:
   MemoryModel(const ModelDescription& model, int64_t sequence_length, TrainingSystem system)
-      : model_(model), sequence_length_(sequence_length), system_(std::move(system)), elements_(model) {}
+      : model_(model), sequence_length_(sequence_length), system_(std::move(system)), elements_(model), kinds_(model) {}
 
   // Predicts a configuration that infeasible_reason allows.
   MemoryPrediction predict(const Configuration& configuration);
@@ -45,13 +46,15 @@ class MemoryModel {
   std::vector<MemoryParts> predict_every_rank(const Configuration& configuration);
 
  private:
-  const std::vector<double>& layers(const ParallelStrategy& strategy);
+  const std::vector<std::vector<double>>& layers(const ParallelStrategy& strategy);
 
   ModelDescription model_;
   int64_t sequence_length_;
   TrainingSystem system_;
   BlockCounter elements_;
-  std::map<std::pair<int64_t, int64_t>, std::vector<double>> layers_;  // layers of each pipeline rank, by p and v
+  LayerKinds kinds_;
+  // By p and v: the number of layers of each pipeline rank, by kind.
+  std::map<std::pair<int64_t, int64_t>, std::vector<std::vector<double>>> layers_;
 };
 
 // Returns a message like "needs 93.1 GiB on pipeline rank 0: weights 12.1, gradients ..., optimizer 36.2, activations

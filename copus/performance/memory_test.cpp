@@ -237,7 +237,7 @@ TEST(Memory, ThePeakIsWhereActivationsAndWholeBucketsMeet) {
 
 TEST(Memory, SumsOverTensorParallelNeighboursKeepOneBucketMore) {
   const auto layers_whole = [](const ParallelStrategy& strategy) {
-    const double layer = BlockCounter(grouped_query_model()).of(strategy).layer.weights;
+    const double layer = BlockCounter(grouped_query_model()).of(strategy).layers.front().weights;
     return whole_elements(grouped_query_model(), strategy, 1, 0).first / layer;
   };
   ParallelStrategy strategy{.data_parallel = 2, .tensor_parallel = 4};

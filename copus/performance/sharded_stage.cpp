@@ -51,7 +51,7 @@ class BlockPasses {
           {forward_pass, micro_batch, block.forward, bucket, block.gather > 0, gathers ? block.gather : 0, 0});
     };
     add(stage_.embedding, embedding_bucket);
-    for (int64_t i = 0; i < stage_.num_layers; ++i) add(stage_.layer, i);
+    for (int64_t i = 0; i < std::ssize(stage_.layers); ++i) add(stage_.layers[i], i);
   }
 
   void add_backward(int64_t micro_batch) {
@@ -61,14 +61,14 @@ class BlockPasses {
                        uses_weights && block.gather > 0, gathers ? block.gather : 0, defers ? 0 : block.reduce});
     };
     add(stage_.head, head_bucket, true, stage_.reshards || is_first_use(micro_batch));
-    for (int64_t i = stage_.num_layers; i-- > 0;) add(stage_.layer, i, true, stage_.reshards);
+    for (int64_t i = std::ssize(stage_.layers); i-- > 0;) add(stage_.layers[i], i, true, stage_.reshards);
     add(stage_.embedding, embedding_bucket, false, false);
     if (!stage_.defers_weight_gradients) return;
     const auto add_weight = [&](const BucketSeconds& block) {
       list_.push_back({weight_pass, micro_batch, block.backward_weight, no_bucket, false, 0, block.reduce});
     };
     add_weight(stage_.head);
-    for (int64_t i = 0; i < stage_.num_layers; ++i) add_weight(stage_.layer);
+    for (const BucketSeconds& layer : stage_.layers) add_weight(layer);
     add_weight(stage_.embedding);
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "copus/description/parallel_strategy.h"
 
@@ -17,8 +18,8 @@ struct BucketSeconds {
 };
 
 struct ShardedStage {
-  BucketSeconds embedding, layer, head;
-  int64_t num_layers = 0;
+  BucketSeconds embedding, head;
+  std::vector<BucketSeconds> layers = {};
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool defers_weight_gradients = false;  // whether W is a separate pass, which then reduces
   bool reshards = true;                  // whether a pass frees its weights; if not, a step gathers them once

@@ -8,8 +8,8 @@ namespace {
 // A middle stage with ten layers.
 ShardedStage some_stage(double gather, double reduce) {
   ShardedStage stage;
-  stage.layer = {.forward = 10, .backward_input = 10, .backward_weight = 10, .gather = gather, .reduce = reduce};
-  stage.num_layers = 10;
+  stage.layers.assign(10,
+                      {.forward = 10, .backward_input = 10, .backward_weight = 10, .gather = gather, .reduce = reduce});
   stage.num_microbatches = 4;
   return stage;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/numbers/exact_sum.h"
@@ -11,6 +13,15 @@ namespace copus {
 namespace {
 
 double as_double(int64_t value) { return static_cast<double>(value); }
+
+// Calls visit(kind, count) with the number of layers of each kind in a range.
+template <class Visit>
+void for_kinds(const LayerKinds& kinds, const LayerRange& range, const Visit& visit) {
+  const auto begin = kinds.of_layer.begin() + range.begin, end = kinds.of_layer.begin() + range.end;
+  for (int64_t kind = 0; kind < std::ssize(kinds.examples); ++kind) {
+    visit(kind, as_double(std::count(begin, end, kind)));
+  }
+}
 
 }  // namespace
 
@@ -32,8 +43,9 @@ struct StepTimeModel::BucketCosts {
     double gather = 0;           // of its weights
     double reduce_replicas = 0;  // of a share of its gradient, among the ranks with the same share
   };
-  Bucket layer, embedding;  // a head is as large as the embedding
-  double add_partial = 0;   // of a layer, among tensor-parallel neighbours
+  std::vector<Bucket> layers;       // by kind
+  Bucket embedding;                 // a head is as large as the embedding
+  std::vector<double> add_partial;  // of a kind of layer, among tensor-parallel neighbours
 };
 
 StepTimeModel::StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
@@ -42,6 +54,7 @@ StepTimeModel::StepTimeModel(const ModelDescription& model, int64_t sequence_len
       sequence_length_(sequence_length),
       cluster_(cluster),
       system_(system),
+      kinds_(model),
       elements_(model),
       memory_(model, sequence_length, system) {
   COPUS_CHECK(is_speed_known(cluster), "the cluster's description does not say how fast its devices are");
@@ -71,7 +84,8 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
   if (strategy.cuts_gradients()) all.waits = wait_for_buckets(configuration, all);
   const bool waits_in_passes = strategy.cuts_gradients() && ranks_per_device(strategy) <= 1;
   for (int64_t stage = 0; stage < num_stages; ++stage) {
-    BlockCost cost = as_double(all.ranges[stage].end - all.ranges[stage].begin) * all.blocks.layer;
+    BlockCost cost;
+    for_kinds(kinds_, all.ranges[stage], [&](int64_t kind, double count) { cost += count * all.blocks.layers[kind]; });
     if (stage == 0) cost += all.blocks.embedding;
     if (stage + 1 == num_stages) cost += all.blocks.head;
     all.costs.push_back(cost);
@@ -86,8 +100,8 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
   return all;
 }
 
-// Returns the seconds for which each stage waits for its buckets, whose gradients are sharded. Middle stages with the
-// same number of layers wait equally long.
+// Returns the seconds for which each stage waits for its buckets, whose gradients are sharded. Middle stages with
+// layers of the same kinds wait equally long.
 std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t num_stages = strategy.num_stages();
@@ -99,15 +113,25 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
                          .gather = strategy.cuts_weights() ? bucket.gather : 0,
                          .reduce = bucket.reduce};
   };
-  const BucketSeconds layer = seconds_of(costs.blocks.layer, buckets.layer);
   const bool tied_at_the_end = reduces_tied_at_the_end(configuration);
-  std::map<int64_t, StageWaits> in_the_middle;  // by number of layers
+  std::vector<std::pair<LayerRange, StageWaits>> in_the_middle;
+  const auto kinds_of = [&](const LayerRange& range) {
+    return std::span(kinds_.of_layer).subspan(range.begin, range.end - range.begin);
+  };
   std::vector<StageWaits> all;
   for (int64_t stage = 0; stage < num_stages; ++stage) {
-    const bool is_first = stage == 0, is_last = stage + 1 == num_stages;
+    const bool is_first = stage == 0, is_last = stage + 1 == num_stages, is_common = !is_first && !is_last;
+    const LayerRange& range = costs.ranges[stage];
+    const auto same = std::ranges::find_if(
+        in_the_middle, [&](const auto& other) { return std::ranges::equal(kinds_of(other.first), kinds_of(range)); });
+    if (is_common && same != in_the_middle.end()) {
+      all.push_back(same->second);
+      continue;
+    }
     ShardedStage of;
-    of.layer = layer;
-    of.num_layers = costs.ranges[stage].end - costs.ranges[stage].begin;
+    for (const int64_t kind : kinds_of(range)) {
+      of.layers.push_back(seconds_of(costs.blocks.layers[kind], buckets.layers[kind]));
+    }
     of.schedule = strategy.schedule;
     of.defers_weight_gradients = defers_weight_gradients(strategy, stage);
     of.reshards = strategy.reshard_after_forward;
@@ -119,15 +143,11 @@ std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& con
     if (is_last) of.head = seconds_of(costs.blocks.head, buckets.embedding);
     if (is_first && is_last && model_.tie_word_embeddings && !of.reshards) of.head.gather = 0;  // it is the embedding
     if (tied_at_the_end) of.embedding.reduce = of.head.reduce = 0;
-    const bool is_common = !is_first && !is_last;
-    if (is_common && in_the_middle.contains(of.num_layers)) {
-      all.push_back(in_the_middle.at(of.num_layers));
-      continue;
-    }
     StageWaits waits = wait_for_shares(of);
-    (of.defers_weight_gradients ? waits.backward_weight : waits.backward_input) +=
-        as_double(of.num_layers) * buckets.add_partial;
-    if (is_common) in_the_middle.emplace(of.num_layers, waits);
+    for_kinds(kinds_, range, [&](int64_t kind, double count) {
+      (of.defers_weight_gradients ? waits.backward_weight : waits.backward_input) += count * buckets.add_partial[kind];
+    });
+    if (is_common) in_the_middle.emplace_back(range, waits);
     all.push_back(waits);
   }
   return all;
@@ -191,16 +211,18 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
                all_reduce_seconds(tie, 2, static_cast<int64_t>(added * system_.reduced_bytes));
   }
   if (!strategy.cuts_gradients()) {
-    seconds += as_double(model_.num_layers) / as_double(p) * add_partial_seconds(strategy);
+    for_kinds(kinds_, {0, model_.num_layers}, [&](int64_t kind, double count) {
+      seconds += count / as_double(p) * add_partial_seconds(strategy, elements_.of(strategy).layers[kind]);
+    });
   }
   return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
 }
 
 // Returns the seconds in which neighbouring ranks add a layer's partial gradients. These are the gradients of norms,
 // for which each rank has seen only its own rows, and of key-value heads that several ranks hold.
-double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy) {
+double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy, const LayerElements& layer) {
   double seconds = 0;
-  for (const auto& [ranks, elements_of_layer] : elements_.of(strategy).partial) {
+  for (const auto& [ranks, elements_of_layer] : layer.partial) {
     const auto bytes = static_cast<int64_t>(elements_of_layer * system_.reduced_bytes);
     seconds += turns(strategy, ranks) * all_reduce_seconds(link_of(cluster_, RankSeries{0, 1, ranks}), ranks, bytes);
   }
@@ -236,9 +258,11 @@ StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& s
     return bucket;
   };
   const BlockElements& held = elements_.of(strategy);
-  BucketCosts costs{cost(held.layer.gradients), cost(held.embedding.gradients), add_partial_seconds(strategy)};
-  if (sharers > 1) {
-    costs.layer.gather += as_double(sharers) * system_.gather_launches * cluster_.device.launch_seconds;
+  BucketCosts costs{.layers = {}, .embedding = cost(held.embedding.gradients), .add_partial = {}};
+  for (const LayerElements& layer : held.layers) {
+    BucketCosts::Bucket& bucket = costs.layers.emplace_back(cost(layer.gradients));
+    if (sharers > 1) bucket.gather += as_double(sharers) * system_.gather_launches * cluster_.device.launch_seconds;
+    costs.add_partial.push_back(add_partial_seconds(strategy, layer));
   }
   return costs;
 }
@@ -251,7 +275,9 @@ void StepTimeModel::visit_buckets(const ParallelStrategy& strategy, int64_t rank
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
   const std::vector<LayerRange>& ranges = stages(num_stages);
   for (int64_t stage = rank; stage < num_stages; stage += p) {
-    for (int64_t layer = ranges[stage].begin; layer < ranges[stage].end; ++layer) visit(buckets.layer);
+    for (int64_t layer = ranges[stage].begin; layer < ranges[stage].end; ++layer) {
+      visit(buckets.layers[kinds_.of_layer[layer]]);
+    }
   }
   if (rank == 0) visit(buckets.embedding);
   if (rank == p - 1 && (!model_.tie_word_embeddings || p > 1)) visit(buckets.embedding);
@@ -319,8 +345,8 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
         add_embedding();
       }
       for (int64_t layer = costs.ranges[stage].begin; layer < costs.ranges[stage].end; ++layer) {
-        compute(costs.blocks.layer);
-        add_bucket(buckets.layer);
+        compute(costs.blocks.layers[kinds_.of_layer[layer]]);
+        add_bucket(buckets.layers[kinds_.of_layer[layer]]);
       }
       if (stage != 0) continue;
       compute(costs.blocks.embedding);
@@ -380,7 +406,8 @@ double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const St
     const bool is_last = stage + 1 == num_stages;
     if (stage == 0) use(buckets.embedding, costs.blocks.embedding.forward.total());
     for (int64_t layer = costs.ranges[stage].begin; layer < costs.ranges[stage].end; ++layer) {
-      use(buckets.layer, costs.blocks.layer.forward.total());
+      const int64_t kind = kinds_.of_layer[layer];
+      use(buckets.layers[kind], costs.blocks.layers[kind].forward.total());
     }
     if (!is_last) pass(costs.seconds[stage].send);
     if (is_last && (!model_.tie_word_embeddings || p > 1)) use(buckets.embedding, 0);
@@ -445,7 +472,7 @@ double StepTimeModel::held_parameters(const ParallelStrategy& strategy, int64_t 
   const std::vector<LayerRange>& ranges = stages(num_stages);
   double held = 0;
   for (int64_t stage = pipeline_rank; stage < num_stages; stage += strategy.pipeline_parallel) {
-    held += as_double(ranges[stage].end - ranges[stage].begin) * of.layer.weights;
+    for_kinds(kinds_, ranges[stage], [&](int64_t kind, double count) { held += count * of.layers[kind].weights; });
     if (stage == 0) held += of.embedding.weights;
     if (stage + 1 == num_stages) held += of.head.weights;
   }

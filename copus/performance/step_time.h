@@ -63,7 +63,7 @@ class StepTimeModel {
   void add_pipeline(const Configuration& configuration, const Stages& costs, StepTimeParts& parts);
   std::vector<StageWaits> wait_for_buckets(const Configuration& configuration, const Stages& costs);
   double data_communication(const Configuration& configuration, const Stages& costs);
-  double add_partial_seconds(const ParallelStrategy& strategy);
+  double add_partial_seconds(const ParallelStrategy& strategy, const LayerElements& layer);
   BucketCosts cost_buckets(const ParallelStrategy& strategy);
   template <class Visitor>
   void visit_buckets(const ParallelStrategy& strategy, int64_t rank, const BucketCosts& buckets, Visitor&& visit);
@@ -90,6 +90,7 @@ class StepTimeModel {
   int64_t sequence_length_;
   ClusterDescription cluster_;
   TrainingSystem system_;
+  LayerKinds kinds_;
   BlockCounter elements_;
   std::map<BlockShape, BlockCosts> blocks_;
   std::map<int64_t, std::vector<LayerRange>> stages_;                     // by number of stages

@@ -119,7 +119,7 @@ TEST(StepTime, NormsOfProjectionsAndOutputsCommunicate) {
       model.block_norm = block_norm;
       return cost_blocks(model, sequence_length, cluster, copus_in_fp32(),
                          {.tensor_parallel = 2, .micro_batch = 1, .recompute = recompute})
-          .layer;
+          .layers.front();
     };
     for (const ClusterDescription& cluster : {counting_cluster(), gpu_cluster()}) {
       const BlockCost plain = layer(QkNorm::head, BlockNorm::input, cluster);
@@ -150,7 +150,7 @@ TEST(StepTime, BackwardPassesHideCollectivesBesideTheirProducts) {
                            .defers_weights = strategy.schedule == PipelineSchedule::zb_h1};
     ClusterDescription slow = cluster;
     slow.device.matmul_flops_per_second = 1;  // so that every collective overlaps with something
-    return cost_blocks(small_model(), sequence_length, slow, system, shape).layer.backward().communication;
+    return cost_blocks(small_model(), sequence_length, slow, system, shape).layers.front().backward().communication;
   };
   const Link& link = gpu_cluster().within_node;
   const int64_t stream = sequence_length * 128 * 2;

@@ -1,6 +1,7 @@
 #include "copus/performance/training_system.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "copus/base/error.h"
 #include "copus/base/numbers/exact_sum.h"
@@ -17,14 +18,15 @@ namespace {
 // Splits by thresholds. The cost of a block is that of its matrix products.
 std::vector<LayerRange> cut_by_thresholds(const ModelDescription& model, int64_t num_stages) {
   const TrainingFlops flops = training_flops(model, 0);
-  const double total = static_cast<double>(model.num_layers) * flops.layer + flops.head;
+  const double total = std::accumulate(flops.layers.begin(), flops.layers.end(), 0.0) + flops.head;
 
   std::vector<LayerRange> stages;
   int64_t end = 0;
+  double reached = 0;
   for (int64_t stage = 1; stage <= num_stages; ++stage) {
     const int64_t begin = end;
     const double threshold = total * static_cast<double>(stage) / static_cast<double>(num_stages) * (1 - 1e-9);
-    while (end < model.num_layers && (stage == num_stages || static_cast<double>(end) * flops.layer < threshold)) ++end;
+    while (end < model.num_layers && (stage == num_stages || reached < threshold)) reached += flops.layers[end++];
     stages.push_back({begin, end});
   }
   return stages;
@@ -152,6 +154,17 @@ TrainingSystem copus_in_fp32(Processor processor, OptimizerKind optimizer) {
   // written to memory.
   if (processor == Processor::gpu) system.memory.working.score_bytes = 6 * 4;
   return system;
+}
+
+double inner_elements(const LayerTensors& tensors, const BlockDescription& block, int64_t tensor_parallel) {
+  const double inputs = block.input_width(tensor_parallel), output = block.output_width(tensor_parallel);
+  switch (block.kind) {
+    case BlockKind::attention:
+      return tensors.query * output + tensors.key_value * (inputs - output) / 2;
+    case BlockKind::feed_forward:
+      return tensors.feed_forward * output + tensors.feed_forward_inputs * inputs;
+  }
+  fail_check("known block", __FILE__, __LINE__, "");
 }
 
 double stalled_seconds(const TrainingSystem& system, const Configuration& configuration) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copus/description/cluster_description.h"
+#include "copus/description/layer_blocks.h"
 #include "copus/description/model_description.h"
 #include "copus/description/optimizer_kind.h"
 #include "copus/description/parallel_strategy.h"
@@ -17,6 +18,7 @@
 namespace copus {
 
 // Tensors of one decoder layer held for one micro-batch: for each width, the number of tensors with one row per token.
+// Those of hidden_size count for a layer with two blocks; a layer with one block has half as many.
 struct LayerTensors {
   double hidden = 0;        // hidden_size wide: on every tensor-parallel rank, split by rows with sequence parallelism
   double gathered = 0;      // hidden_size wide: whole on every tensor-parallel rank, even with sequence parallelism
@@ -99,7 +101,7 @@ struct TrainingSystem {
   // Memory traffic of all operations except matrix products, in elements per token of a layer, reads and writes
   // together. Sequence parallelism splits only the traffic of the residual stream.
   struct Passes {
-    double stream = 8;     // hidden_size wide: norms and additions
+    double stream = 8;     // hidden_size wide: norms and additions, in a layer with two blocks
     double attention = 2;  // as wide as queries, keys and values together: rotary embedding
     // As wide as `attention`: norms of queries and keys, by head or over projections.
     double normed_heads = 2, normed_projections = 3;
@@ -108,7 +110,7 @@ struct TrainingSystem {
     double normed_twice = 4;    // added to `stream` if norms apply to inputs and outputs of blocks
     // Added to `stream` if the outputs of blocks are multiplied before they are added (residual_multiplier).
     double multiplied_outputs = 4;
-    double launches = 11;  // number of kernels
+    double launches = 11;  // number of kernels, in a layer with two blocks
     bool operator==(const Passes&) const = default;
   };
   Passes forward = {};
@@ -187,6 +189,10 @@ struct TrainingSystem {
 // Return Copus with bf16 weights and activations, or with everything in fp32 (weights are then their own masters).
 TrainingSystem copus_in_bf16(Processor processor = Processor::gpu, OptimizerKind optimizer = OptimizerKind::adamw);
 TrainingSystem copus_in_fp32(Processor processor = Processor::cpu, OptimizerKind optimizer = OptimizerKind::adamw);
+
+// Returns the number of elements of these tensors for one token that a tensor-parallel rank holds of a block, apart
+// from those that are hidden_size wide.
+double inner_elements(const LayerTensors& tensors, const BlockDescription& block, int64_t tensor_parallel);
 
 // Returns how much longer a step takes if its pipeline stalls.
 double stalled_seconds(const TrainingSystem& system, const Configuration& configuration);

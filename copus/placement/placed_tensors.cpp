@@ -94,11 +94,11 @@ class StatePlacer {
   }
 
   AxisPlacement along_tensor_axis(const ParameterInfo& parameter) const {
-    const ParameterRule rule = rule_of(parameter);
-    AxisPlacement placement{.axis = MeshAxis::tensor, .ranks = strategy_.tensor_parallel, .dimension = rule.dimension};
-    const int64_t parts = rule.parts(model_, placement.ranks);
+    const ParameterSplit& split = parameter.split;
+    AxisPlacement placement{.axis = MeshAxis::tensor, .ranks = strategy_.tensor_parallel, .dimension = split.dimension};
+    const int64_t parts = split.parts(placement.ranks);
     COPUS_CHECK(placement.ranks % parts == 0, parameter.name, " in ", parts, " parts on ", placement.ranks, " ranks");
-    if (rule.is_sharded(model_)) placement.segments = {{0, parameter.shape.at(rule.dimension), parts}};
+    if (split.units > 0) placement.segments = {{0, parameter.shape.at(split.dimension), parts}};
     return placement;
   }
 

@@ -133,7 +133,8 @@ class Planner {
   const RelayoutRequest& request_;
   Processes processes_;
   StatePlacement from_, to_;
-  std::vector<std::array<bool, num_content_kinds>> kept_;  // by process: whether equal, if held in both layouts
+  // By process and kind of content: whether equal, if held in both layouts.
+  std::vector<std::vector<bool>> kept_;
   std::vector<Move> moves_;
   std::vector<int64_t> old_bytes_, new_bytes_;  // by process
   int64_t largest_bucket_bytes_ = 0, peak_bound_bytes_ = 0;
@@ -141,11 +142,11 @@ class Planner {
 };
 
 void Planner::find_kept() {
-  kept_.resize(processes_.count(), {});
+  kept_.resize(processes_.count(), std::vector<bool>(from_.num_content_kinds()));
   for (int64_t process = 0; process < processes_.count(); ++process) {
     if (!processes_.is_old(process) || !processes_.is_new(process)) continue;
     const MeshCoordinates old_at = before(process), new_at = after(process);
-    for (const ContentKind content : {embedding_content, layer_content, head_content}) {
+    for (ContentKind content = 0; content < from_.num_content_kinds(); ++content) {
       kept_[process][content] =
           equal(from_.shape(content, old_at.tensor), to_.shape(content, new_at.tensor)) &&
           std::ranges::all_of(from_.buffers(), [&](const StateBuffer& buffer) {
@@ -386,14 +387,8 @@ void add_request(const RelayoutRequest& request, const Processes& processes, Fin
 }
 
 std::string name_of(const StatePlacement& placement, int64_t content) {
-  switch (placement.kind_of(content)) {
-    case embedding_content:
-      return "embedding";
-    case layer_content:
-      return concat("layer ", content - 1);
-    default:
-      return "head";
-  }
+  if (content == 0) return "embedding";
+  return content + 1 < placement.num_contents() ? concat("layer ", content - 1) : "head";
 }
 
 }  // namespace

@@ -42,9 +42,8 @@ int64_t part_begin(int64_t total, int64_t parts, int64_t part) { return total * 
 Sharding shard(const ModelDescription& model, const Placement& placement, const ParameterInfo& parameter) {
   const int64_t ranks = placement.strategy.tensor_parallel;
   const bool is_embedding = parameter.kind == ParameterKind::embedding;
-  const ParameterRule rule = rule_of(parameter);
 
-  Sharding sharding{.axis = rule.dimension, .parts = rule.parts(model, ranks)};
+  Sharding sharding{.axis = parameter.split.dimension, .parts = parameter.split.parts(ranks)};
   sharding.partial = ranks > sharding.parts && replicas_differ(parameter, placement.strategy);
   COPUS_CHECK(ranks % sharding.parts == 0, parameter.name, " in ", sharding.parts, " parts on ", ranks, " ranks");
   sharding.replicas = ranks / sharding.parts;

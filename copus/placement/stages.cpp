@@ -1,61 +1,68 @@
 #include "copus/placement/stages.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <utility>
 
 #include "copus/base/error.h"
+#include "copus/description/layer_blocks.h"
 
 namespace copus {
-namespace {
-
-// Returns the number of layers of each stage if the last one gets `last`. The other stages get the remaining layers, as
-// evenly as possible, and the earliest of them get the remainder.
-std::vector<int64_t> share_layers(int64_t num_layers, int64_t num_stages, int64_t last) {
-  std::vector<int64_t> sizes;
-  for (int64_t stage = 0; stage + 1 < num_stages; ++stage) {
-    const int64_t others = num_stages - 1;
-    sizes.push_back((num_layers - last) / others + (stage < (num_layers - last) % others ? 1 : 0));
-  }
-  sizes.push_back(last);
-  return sizes;
-}
-
-}  // namespace
 
 TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_length) {
   ModelDescription part = model;
   part.num_layers = 0;
-  const double head = training_flops_per_token(part, sequence_length);
+  TrainingFlops flops{.layers = {}, .head = training_flops_per_token(part, sequence_length)};
   part.num_layers = 1;
-  return {.layer = training_flops_per_token(part, sequence_length) - head, .head = head};
+  const double attended = attended_tokens(part, sequence_length);
+  std::vector<double> of_kind;
+  const LayerKinds kinds(model);
+  for (const int64_t example : kinds.examples) {
+    double& sum = of_kind.emplace_back(0);
+    for (const BlockDescription& block : describe_layer(model, example)) {
+      sum += static_cast<double>(6 * block.num_weights()) + static_cast<double>(24 * block.score_width) * attended;
+    }
+  }
+  for (const int64_t kind : kinds.of_layer) flops.layers.push_back(of_kind[kind]);
+  return flops;
 }
 
 std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t sequence_length, int64_t num_stages) {
-  COPUS_CHECK(num_stages >= 1 && num_stages <= model.num_layers, num_stages, " stages, ", model.num_layers, " layers");
+  const int64_t layers = model.num_layers;
+  COPUS_CHECK(num_stages >= 1 && num_stages <= layers, num_stages, " stages, ", layers, " layers");
 
   const TrainingFlops flops = training_flops(model, sequence_length);
-  // Every layer costs the same, so the number of layers in the last stage, the only one that differs, determines the
-  // rest. Trying every number is exact.
-  std::vector<int64_t> best_sizes;
-  std::vector<double> best_costs;
-  const int64_t most = model.num_layers - (num_stages - 1);
-  for (int64_t last = num_stages == 1 ? most : 1; last <= most; ++last) {
-    std::vector<int64_t> sizes = share_layers(model.num_layers, num_stages, last);
-    std::vector<double> costs;
-    for (const int64_t size : sizes) costs.push_back(static_cast<double>(size) * flops.layer);
-    costs.back() += flops.head;
-    std::sort(costs.begin(), costs.end(), std::greater<>());
-    if (best_sizes.empty() || costs < best_costs) {
-      best_sizes = std::move(sizes);
-      best_costs = std::move(costs);
+  // By layer: the cost of all layers before it, in whole operations. Rounded sums would differ between stages with the
+  // same layers, and their differences would decide between cuts that are equally good.
+  std::vector<int64_t> before(1, 0);
+  for (const double layer : flops.layers) before.push_back(before.back() + std::llround(layer));
+  // The best choice of a stage and of all later ones: their costs, slowest first, and where the stage ends.
+  struct Choice {
+    std::vector<int64_t> costs;
+    int64_t end = 0;
+  };
+  std::vector<std::vector<Choice>> choices(num_stages, std::vector<Choice>(layers));  // by stage and its first layer
+  for (int64_t begin = num_stages - 1; begin < layers; ++begin) {
+    choices.back()[begin] = {{before[layers] - before[begin] + std::llround(flops.head)}, layers};
+  }
+  for (int64_t stage = num_stages - 1; stage-- > 0;) {
+    for (int64_t begin = stage; begin <= layers - (num_stages - stage); ++begin) {
+      Choice& best = choices[stage][begin];
+      for (int64_t end = begin + 1; end <= layers - (num_stages - stage - 1); ++end) {
+        const int64_t cost = before[end] - before[begin];
+        if (!best.costs.empty() && cost > best.costs.front()) break;
+        std::vector<int64_t> costs = choices[stage + 1][end].costs;
+        costs.insert(std::ranges::upper_bound(costs, cost, std::greater<>()), cost);
+        // The latest of equally good ends makes this stage largest.
+        if (best.costs.empty() || costs <= best.costs) best = {std::move(costs), end};
+      }
     }
   }
 
   std::vector<LayerRange> stages;
-  int64_t begin = 0;
-  for (const int64_t size : best_sizes) {
-    stages.push_back({begin, begin + size});
-    begin += size;
+  for (int64_t begin = 0; std::ssize(stages) < num_stages; begin = stages.back().end) {
+    stages.push_back({begin, choices[stages.size()][begin].end});
   }
   return stages;
 }

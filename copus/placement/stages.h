@@ -14,10 +14,9 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-// Floating-point operations of training on one token, as training_flops_per_token counts them. All layers have the same
-// number.
+// Floating-point operations of training on one token, as training_flops_per_token counts them.
 struct TrainingFlops {
-  double layer = 0;
+  std::vector<double> layers;
   double head = 0;
 };
 TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_length);

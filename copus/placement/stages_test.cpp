@@ -88,6 +88,23 @@ TEST(Stages, TheEarliestStagesGetWhatIsOver) {
 // vocabulary.
 constexpr int64_t vocabulary_of_a_layer = 272;
 
+// Within a window a layer's operations are no whole number.
+TEST(Stages, TheEarliestStagesGetWhatIsOverAlsoWithAWindow) {
+  ModelDescription model = model_of(24, 128256);
+  model.architecture = Architecture::mistral;
+  model.hidden_size = 4096;
+  model.intermediate_size = 14336;
+  model.num_heads = 32;
+  model.num_kv_heads = 8;
+  model.head_dim = 128;
+  model.attention_window = 4096;
+  for (const auto& [layers, num_stages] : {std::pair(24, 4), {24, 6}, {12, 8}, {32, 7}}) {
+    model.num_layers = layers;
+    const std::vector<int64_t> sizes = sizes_of(balance_stages(model, 6000, num_stages));
+    EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end() - 1, std::greater<>())) << testing::PrintToString(sizes);
+  }
+}
+
 TEST(Stages, TheHeadCountsAsLayers) {
   EXPECT_THAT(sizes_of(balance_stages(model_of(7, vocabulary_of_a_layer), 64, 2)), ElementsAre(4, 3));
   EXPECT_THAT(sizes_of(balance_stages(model_of(7, 3 * vocabulary_of_a_layer), 64, 2)), ElementsAre(5, 2));

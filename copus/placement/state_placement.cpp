@@ -50,7 +50,7 @@ bool equal(const BucketShape& a, const BucketShape& b) {
 }
 
 StatePlacement::StatePlacement(const RelayoutRequest& request, const ParallelStrategy& strategy)
-    : mesh(strategy), strategy_(strategy) {
+    : mesh(strategy), strategy_(strategy), kinds_(request.model) {
   find_places(request);
   find_shapes(request.model, request.recipe);
 }
@@ -114,18 +114,22 @@ void StatePlacement::find_places(const RelayoutRequest& request) {
   }
 }
 
-// Shapes depend only on tensor parallelism and the number of shards, so a model with one layer and without a pipeline
-// gives them.
+// Shapes depend only on tensor parallelism and the number of shards, so a model with one layer of each kind and without
+// a pipeline gives them.
 void StatePlacement::find_shapes(ModelDescription model, const StateRecipe& recipe) {
-  model.num_layers = 1;
+  model.num_layers = kinds_.examples.back() + 1;  // the first layers have all kinds
   const ParallelStrategy strategy{.data_parallel = strategy_.data_parallel,
                                   .tensor_parallel = strategy_.tensor_parallel,
                                   .zero_stage = strategy_.zero_stage,
                                   .zero_replicas = strategy_.zero_replicas};
-  const PlacedState state = place_state(model, strategy, {{0, 1}}, recipe);
-  COPUS_CHECK(state.buckets.size() >= num_content_kinds);
-  for (size_t content = 0; content < num_content_kinds; ++content) {
-    for (const int64_t size : state.buckets[content].sizes) {
+  const PlacedState state = place_state(model, strategy, {{0, model.num_layers}}, recipe);
+  std::vector<int64_t> buckets = {0};  // by kind of content
+  for (const int64_t example : kinds_.examples) buckets.push_back(1 + example);
+  buckets.push_back(1 + model.num_layers);
+  shapes_.resize(buckets.size());
+  cuts_.resize(buckets.size());
+  for (size_t content = 0; content < buckets.size(); ++content) {
+    for (const int64_t size : state.buckets.at(buckets[content]).sizes) {
       shapes_[content].push_back({.entries = {}, .size = size});
       std::vector<int64_t>& cuts = cuts_[content].emplace_back(1, 0);
       for (const int64_t share : shard_sizes(size, strategy_.zero_shards())) cuts.push_back(cuts.back() + share);
@@ -134,7 +138,10 @@ void StatePlacement::find_shapes(ModelDescription model, const StateRecipe& reci
   const std::string& first = state.tensors.front().parameter.name;
   for (const PlacedTensor& tensor : state.tensors) {
     if (tensor.parameter.name == first && !tensor.tied_copy) add_buffer(tensor, recipe);
-    if (tensor.role == TensorRole::weight) add_entries(tensor);
+    const auto content = std::ranges::find(buckets, tensor.bucket);
+    if (tensor.role == TensorRole::weight && content != buckets.end()) {
+      add_entries(tensor, shapes_[content - buckets.begin()].data());
+    }
   }
 }
 
@@ -146,14 +153,14 @@ void StatePlacement::add_buffer(const PlacedTensor& tensor, const StateRecipe& r
                       .moves = !recipe.keeps_master || tensor.role == TensorRole::optimizer_slot});
 }
 
-void StatePlacement::add_entries(const PlacedTensor& tensor) {
+void StatePlacement::add_entries(const PlacedTensor& tensor, BucketShape* shapes) {
   const int64_t ranks = strategy_.tensor_parallel, replicas = tensor.tensor_replicas();
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    shapes_[tensor.bucket][rank].entries.push_back({.name = tensor.parameter.name,
-                                                    .parts = ranks / replicas,
-                                                    .replicas = replicas,
-                                                    .box = rectangle_of(tensor.boxes(rank).front()),
-                                                    .offset = tensor.offsets[rank]});
+    shapes[rank].entries.push_back({.name = tensor.parameter.name,
+                                    .parts = ranks / replicas,
+                                    .replicas = replicas,
+                                    .box = rectangle_of(tensor.boxes(rank).front()),
+                                    .offset = tensor.offsets[rank]});
   }
 }
 

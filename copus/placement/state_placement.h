@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "copus/description/layer_blocks.h"
 #include "copus/placement/bucket_offsets.h"
 #include "copus/placement/placed_tensors.h"
 #include "copus/placement/relayout_plan.h"
@@ -83,9 +84,9 @@ struct Entry {
   Region inside(const Stretch& stretch) const;
 };
 
-// Contents of buckets: the embedding, each decoder layer, and the final norm with the head. A tied copy of the head has
-// the embedding's content. All layers have the same shape.
-enum ContentKind { embedding_content, layer_content, head_content, num_content_kinds };
+// Kinds of contents of buckets: the embedding, each kind of decoder layer, and the final norm with the head. A tied
+// copy of the head has the embedding's content. Contents of one kind have the same shape.
+using ContentKind = int64_t;
 
 // The arrangement of a content in the bucket of one tensor-parallel rank.
 struct BucketShape {
@@ -116,9 +117,10 @@ class StatePlacement {
   const Mesh mesh;
 
   int64_t num_contents() const { return std::ssize(places_); }
+  ContentKind num_content_kinds() const { return std::ssize(kinds_.examples) + 2; }
   ContentKind kind_of(int64_t content) const {
-    if (content == 0) return embedding_content;
-    return content + 1 < num_contents() ? layer_content : head_content;
+    if (content == 0) return 0;
+    return content + 1 < num_contents() ? 1 + kinds_.of_layer[content - 1] : num_content_kinds() - 1;
   }
   const std::vector<Place>& places(int64_t content) const { return places_[content]; }
   // Finds a content on a pipeline rank; null if that rank does not hold it.
@@ -146,14 +148,15 @@ class StatePlacement {
   void find_places(const RelayoutRequest& request);
   void find_shapes(ModelDescription model, const StateRecipe& recipe);
   void add_buffer(const PlacedTensor& tensor, const StateRecipe& recipe);
-  void add_entries(const PlacedTensor& tensor);
+  void add_entries(const PlacedTensor& tensor, BucketShape* shapes);
 
   ParallelStrategy strategy_;
   std::vector<StateBuffer> buffers_;
   std::vector<std::vector<Place>> places_;  // by content
-  // Indexed by tensor-parallel rank: shapes, and the boundaries of the shares.
-  std::array<std::vector<BucketShape>, num_content_kinds> shapes_;
-  std::array<std::vector<std::vector<int64_t>>, num_content_kinds> cuts_;
+  LayerKinds kinds_;
+  // By kind of content and tensor-parallel rank: shapes, and the boundaries of the shares.
+  std::vector<std::vector<BucketShape>> shapes_;
+  std::vector<std::vector<std::vector<int64_t>>> cuts_;
 };
 
 }  // namespace copus::relayout

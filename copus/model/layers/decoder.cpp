@@ -2,6 +2,7 @@
 
 #include "copus/base/error.h"
 #include "copus/model/kernels/kernels.h"
+#include "copus/model/layers/attention_block.h"
 
 namespace copus {
 
@@ -36,8 +37,9 @@ at::Tensor Decoder::loss(const at::Tensor& tokens, const at::Tensor& targets) {
 at::Tensor Decoder::logits(const at::Tensor& tokens) {
   ResidualStream stream{embedding_.forward(tokens, embedding_.positions_from(tokens, 0)), {}};
   for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
-    stream = layers_[layer].forward(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
-                                    rotary_.rows(layer, 0, tokens.size(1)), Recompute::none, nullptr);
+    const LayerContext context{local_attention_shape(model_, layer, TensorParallel(), tokens),
+                               rotary_.rows(layer, 0, tokens.size(1))};
+    stream = layers_[layer].forward(stream, context, Recompute::none, nullptr);
   }
   return head_.logits(head_.normalize(stream).normed).view({tokens.size(0), tokens.size(1), -1});
 }
@@ -53,10 +55,10 @@ at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) 
   }
   ResidualStream stream{embedding_.forward(tokens, embedding_.positions_from(tokens, cache.length_)), {}};
   for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
-    stream = layers_[layer].forward_cached(stream, local_attention_shape(model_, layer, TensorParallel(), tokens),
-                                           rotary_.rows(layer, cache.length_, sequence),
-                                           cache.keys_[layer].narrow(2, 0, length),
-                                           cache.values_[layer].narrow(2, 0, length));
+    const LayerContext context{local_attention_shape(model_, layer, TensorParallel(), tokens),
+                               rotary_.rows(layer, cache.length_, sequence), cache.keys_[layer].narrow(2, 0, length),
+                               cache.values_[layer].narrow(2, 0, length)};
+    stream = layers_[layer].forward(stream, context, Recompute::none, nullptr);
   }
   cache.length_ = length;
   const at::Tensor normed = head_.normalize(stream).normed.view({tokens.size(0), sequence, -1});

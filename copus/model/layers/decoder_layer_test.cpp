@@ -38,9 +38,9 @@ void expect_deferring_changes_no_bit(QkNorm qk_norm, BlockNorm block_norm, bool 
   const auto run = [&](WeightGradients::Mode mode, const auto& between) {
     store.zero_gradients();
     LayerActivations kept;
-    layer.forward({x, {}}, shape, rotary, Recompute::none, &kept);
+    layer.forward({x, {}}, {shape, rotary}, Recompute::none, &kept);
     WeightGradients weight_gradients(mode);
-    const at::Tensor dx = layer.backward(dy, std::move(kept), shape, rotary, weight_gradients);
+    const at::Tensor dx = layer.backward(dy, std::move(kept), {shape, rotary}, weight_gradients);
     between();
     weight_gradients.run();
     return std::pair{dx, store.buckets()[1].gradient.clone()};

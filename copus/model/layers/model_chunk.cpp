@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/model/kernels/kernels.h"
+#include "copus/model/layers/attention_block.h"
 
 namespace copus {
 
@@ -70,11 +71,14 @@ class ModelChunk::Use {
   BucketUse* use_;
 };
 
-kernels::AttentionShape ModelChunk::shape_of(const MicroBatch& micro_batch, size_t layer) const {
-  kernels::AttentionShape shape = local_attention_shape(
-      parameters_.model(), first_layer_of_model_ + static_cast<int64_t>(layer), tensor_parallel_, micro_batch.tokens);
-  shape.documents = micro_batch.documents;
-  return shape;
+LayerContext ModelChunk::context_of(const MicroBatch& micro_batch, const ChunkPositions& positions,
+                                    size_t layer) const {
+  LayerContext context{
+      .shape = local_attention_shape(parameters_.model(), first_layer_of_model_ + static_cast<int64_t>(layer),
+                                     tensor_parallel_, micro_batch.tokens),
+      .rotary = positions.rotations[layer]};
+  context.shape.documents = micro_batch.documents;
+  return context;
 }
 
 ChunkPositions ModelChunk::positions_of(const MicroBatch& micro_batch) {
@@ -95,8 +99,8 @@ ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const C
   if (kept) kept->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
     use.weights({buckets_[first_layer_ + i]}, [&] {
-      stream = layers_[i].forward(stream, shape_of(micro_batch, i), positions.rotations[i], recompute_,
-                                  kept ? &(*kept)[i] : nullptr);
+      stream =
+          layers_[i].forward(stream, context_of(micro_batch, positions, i), recompute_, kept ? &(*kept)[i] : nullptr);
     });
   }
   return stream;
@@ -136,8 +140,8 @@ at::Tensor ModelChunk::backward(const MicroBatch& micro_batch, const at::Tensor&
     weight_gradients.begin_bucket(bucket);
     if (immediate) use.gradient_begins(bucket);
     use.weights({bucket}, [&] {
-      gradient = layers_[i].backward(gradient, std::move(kept.layers[i]), shape_of(micro_batch, i),
-                                     kept.positions.rotations[i], weight_gradients);
+      gradient = layers_[i].backward(gradient, std::move(kept.layers[i]), context_of(micro_batch, kept.positions, i),
+                                     weight_gradients);
     });
     if (immediate) use.gradient_ends(bucket);
   }

@@ -84,8 +84,8 @@ class ModelChunk {
 
  private:
   class Use;
-  // Returns the attention shape of a layer, counted from the chunk's first.
-  kernels::AttentionShape shape_of(const MicroBatch& micro_batch, size_t layer) const;
+  // Returns the context of a layer, counted from the chunk's first.
+  LayerContext context_of(const MicroBatch& micro_batch, const ChunkPositions& positions, size_t layer) const;
   ChunkPositions positions_of(const MicroBatch& micro_batch);
   ResidualStream through_layers(const MicroBatch& micro_batch, const ChunkPositions& positions, const at::Tensor& input,
                                 std::vector<LayerActivations>* kept, const Use& use);

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "copus/model/layers/decoder_layer.h"
+#include "copus/model/layers/block.h"
 #include "copus/model/layers/tensor_parallel.h"
 #include "copus/model/memory/parameters.h"
 

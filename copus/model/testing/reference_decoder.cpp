@@ -16,6 +16,7 @@
 
 #include <cmath>
 
+#include "copus/description/layer_blocks.h"
 #include "copus/model/layers/rotary_table.h"
 
 namespace copus::reference {
@@ -77,8 +78,8 @@ at::Tensor logits(const ModelDescription& model, const std::map<std::string, at:
     const at::Tensor angle = at::tensor(angles, at::kDouble).view({tokens.size(1), -1});
     const at::Tensor cosine = (rotation.factor * angle.cos()).to(options);
     const at::Tensor sine = (rotation.factor * angle.sin()).to(options);
-    const BlockNormNames attention_norms = attention_norm_names(model.block_norm);
-    const BlockNormNames feed_forward_norms = feed_forward_norm_names(model.block_norm);
+    const BlockNormNames attention_norms = describe_block(model, BlockKind::attention).norms;
+    const BlockNormNames feed_forward_norms = describe_block(model, BlockKind::feed_forward).norms;
     const auto normed = [&](const at::Tensor& y, const char* name) {
       return name == nullptr ? y : stream_norm(y, prefix + name);
     };

@@ -125,9 +125,10 @@ class PipelineExecutor::Pass : private BucketUse {
     Flops all = flops(action, ActionKind::backward_input);
     if (!deferred) {
       const Flops weights = flops(action, ActionKind::backward_weight);
-      all = {all.layers + weights.layers, all.head + weights.head};
+      std::ranges::transform(all.layers, weights.layers, all.layers.begin(), std::plus<>());
+      all.head += weights.head;
     }
-    begin_work(action, all, /*is_whole_backward=*/!deferred);
+    begin_work(action, std::move(all), /*is_whole_backward=*/!deferred);
     slot.input_gradient = chunk.backward(micro_batches_[action.micro_batch], std::exchange(slot.output_gradient, {}),
                                          std::move(slot.activations), weight_gradients, loss_sum, this);
     executor_.clock().charge(left_.total());
@@ -135,9 +136,8 @@ class PipelineExecutor::Pass : private BucketUse {
   }
 
   // Begins an action with its number of operations.
-  void begin_work(const Action& action, const Flops& all, bool is_whole_backward) {
-    left_ = all;
-    per_layer_ = all.layers / static_cast<double>(executor_.num_layers(action.chunk));
+  void begin_work(const Action& action, Flops all, bool is_whole_backward) {
+    left_ = std::move(all);
     uses_weights_ = action.kind != ActionKind::backward_weight;
     reduces_ = reduction_.reduces_each_micro_batch() || (is_whole_backward && is_last(action));
   }
@@ -145,10 +145,9 @@ class PipelineExecutor::Pass : private BucketUse {
   // Charges the operations of a bucket to the modelled clock as soon as they are done. The reduction of the bucket's
   // gradients then begins no earlier, and gathers of weights overlap with the operations.
   void charge(int64_t bucket) {
-    const bool is_layer = executor_.is_layer(bucket);
-    const double done = is_layer ? per_layer_ : std::exchange(left_.head, 0);
-    if (is_layer) left_.layers -= per_layer_;
-    executor_.clock().charge(done);
+    const int64_t layer = executor_.layer_of(bucket);
+    double& left = layer < 0 ? left_.head : left_.layers[layer - left_.first_layer];
+    executor_.clock().charge(std::exchange(left, 0));
   }
 
   void weights_begin(int64_t bucket) override { executor_.weights_.use(bucket); }
@@ -207,7 +206,6 @@ class PipelineExecutor::Pass : private BucketUse {
   // State of the current action: the operations not charged yet, the operations of one layer, whether the action reads
   // weights, and whether the buckets that it completes are reduced.
   Flops left_{};
-  double per_layer_ = 0;
   bool uses_weights_ = false;
   bool reduces_ = false;
 };
@@ -324,14 +322,9 @@ int64_t PipelineExecutor::stage(int64_t chunk) const {
   return chunk * placement.strategy.pipeline_parallel + placement.here.pipeline;
 }
 
-int64_t PipelineExecutor::num_layers(int64_t chunk) const {
-  const LayerRange layers = parameters_.placement().stages[stage(chunk)];
-  return layers.end - layers.begin;
-}
-
-bool PipelineExecutor::is_layer(int64_t bucket) const {
+int64_t PipelineExecutor::layer_of(int64_t bucket) const {
   const int64_t first = parameters_.buckets()[bucket].parameters.front();
-  return parameters_.parameters()[first].info.layer >= 0;
+  return parameters_.parameters()[first].info.layer;
 }
 
 // Returns the operations of one action. F, B and W each take a third of a layer's training operations. The last stage
@@ -345,8 +338,13 @@ PipelineExecutor::Flops PipelineExecutor::flops(int64_t chunk, ActionKind kind, 
   const double passes = again ? 2 : 1;
   const double thirds_of_head = kind == ActionKind::backward_input ? 2 : kind == ActionKind::backward_weight ? 1 : 0;
   const bool is_last = stage(chunk) + 1 == strategy().num_stages();
-  return {.layers = tokens * passes * static_cast<double>(num_layers(chunk)) * all.layer / 3,
-          .head = is_last ? tokens * thirds_of_head * all.head / 3 : 0};
+  const LayerRange range = parameters_.placement().stages[stage(chunk)];
+  Flops flops{.first_layer = range.begin};
+  for (int64_t layer = range.begin; layer < range.end; ++layer) {
+    flops.layers.push_back(tokens * passes * all.layers[layer] / 3);
+  }
+  if (is_last) flops.head = tokens * thirds_of_head * all.head / 3;
+  return flops;
 }
 
 }  // namespace copus

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -51,9 +52,10 @@ class PipelineExecutor {
 
   // The floating-point operations of one action.
   struct Flops {
-    double layers;  // of all layers of the chunk; its layers are equal
-    double head;
-    double total() const { return layers + head; }
+    int64_t first_layer = 0;
+    std::vector<double> layers = {};  // of each layer of the chunk
+    double head = 0;
+    double total() const { return std::accumulate(layers.begin(), layers.end(), head); }
   };
 
   // Starts to send to another stage: the next one (`distance` 1) or the previous one (-1). `with_next_receive`: the
@@ -68,8 +70,7 @@ class PipelineExecutor {
   const ParallelStrategy& strategy() const { return parameters_.placement().strategy; }
   RankClock& clock() { return groups_.world().clock(); }
   int64_t stage(int64_t chunk) const;
-  int64_t num_layers(int64_t chunk) const;
-  bool is_layer(int64_t bucket) const;
+  int64_t layer_of(int64_t bucket) const;  // -1 for the embedding and the head
   Flops flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const;
 
   ParameterStore& parameters_;

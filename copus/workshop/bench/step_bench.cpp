@@ -11,6 +11,7 @@
 #include "copus/base/error.h"
 #include "copus/base/numbers/philox.h"
 #include "copus/base/process/monotonic_seconds.h"
+#include "copus/description/layer_blocks.h"
 #include "copus/model/kernels/kernels.h"
 #include "copus/model/kernels/part_timer.h"
 #include "copus/model/kernels/precision.h"
@@ -44,7 +45,7 @@ double measure_bandwidth(at::Device device) {
 
 // Elements of activations that the element-wise kernels of one step must read or write per token, each operand once.
 double elementwise_elements_per_token(const ModelDescription& m) {
-  const double hidden = static_cast<double>(m.hidden_size), feed_forward = static_cast<double>(m.intermediate_size);
+  const auto hidden = static_cast<double>(m.hidden_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
   // Returns the number of tensors that a block's norms read and write:
   // - norm of the input: 2 + 2 forward, 3 + 1 backward;
@@ -65,7 +66,8 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
   if (m.qk_norm == QkNorm::projection) normed_heads += 3 * rotated;  // squares: one in; their gradient: two in
   // Forward: gate and up in, one out; backward: three in, three out. Without a gate one less each.
-  const double activation = static_cast<double>(3 * (1 + m.feed_forward_inputs())) * feed_forward;
+  const BlockDescription feed_forward = describe_block(m, BlockKind::feed_forward);
+  const double activation = 3 * (feed_forward.input_width(1) + feed_forward.output_width(1));
   // The embedding and its gradient, the final norm (which passes no gradient to a residual), and the loss. The first
   // norm adds no residual.
   const double multiplied_ends = (m.embedding_multiplier != 1 ? 4 : 0) + (m.logits_scaling != 1 ? 4 : 0);
