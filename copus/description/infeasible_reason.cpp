@@ -103,13 +103,11 @@ Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t r
   // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its heads / ranks query
   // heads are consecutive and all use this key/value head, since heads / kv heads of them share one.
   COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
-  for (const BlockDescription& block : describe_blocks(model)) {
-    for (const BlockLinear& linear : block.inputs) {
-      const SharedUnits& units = linear.units;
-      if (units.count % ranks == 0 || (units.may_repeat && ranks % units.count == 0)) continue;
-      return units.may_repeat ? concat("neither divides ", units.setting, " ", units.count, " nor is a multiple of it")
-                              : concat("does not divide ", units.setting, " ", units.count);
-    }
+  const auto [heads, kv_heads, columns] = units_of(model);
+  for (const SharedUnits* units : {&heads, &kv_heads, &columns}) {
+    if (units->count % ranks == 0 || (units->may_repeat && ranks % units->count == 0)) continue;
+    return units->may_repeat ? concat("neither divides ", units->setting, " ", units->count, " nor is a multiple of it")
+                             : concat("does not divide ", units->setting, " ", units->count);
   }
   if (model.vocab_size < ranks) return concat("exceeds model.vocab_size ", model.vocab_size);
   return std::nullopt;

@@ -1,7 +1,6 @@
 #include "copus/description/layer_blocks.h"
 
 #include <numeric>
-#include <utility>
 
 #include "copus/base/error.h"
 
@@ -12,8 +11,7 @@ namespace {
 BlockDescription describe_attention(const ModelDescription& model) {
   const int64_t hidden = model.hidden_size;
   const int64_t query = model.num_heads * model.head_dim, key_value = model.num_kv_heads * model.head_dim;
-  const SharedUnits heads{"model.num_attention_heads", model.num_heads};
-  const SharedUnits kv_heads{"model.num_key_value_heads", model.num_kv_heads, /*may_repeat=*/true};
+  const auto [heads, kv_heads, unused] = units_of(model);
   BlockDescription block{
       .kind = BlockKind::attention,
       .modules = "self_attn.",
@@ -35,7 +33,7 @@ BlockDescription describe_attention(const ModelDescription& model) {
 
 BlockDescription describe_feed_forward(const ModelDescription& model) {
   const int64_t hidden = model.hidden_size, inner = model.intermediate_size;
-  const SharedUnits columns{"model.intermediate_size", inner};
+  const SharedUnits columns = units_of(model).columns;
   const bool has_bias = model.feed_forward_bias;
   const BlockLinear gate{"gate_proj", inner, hidden, has_bias, columns},
       up{"up_proj", inner, hidden, has_bias, columns};
@@ -57,6 +55,12 @@ double part_of(int64_t width, const SharedUnits& units, int64_t ranks) {
 }
 
 }  // namespace
+
+ModelUnits units_of(const ModelDescription& model) {
+  return {.heads = {"model.num_attention_heads", model.num_heads},
+          .kv_heads = {"model.num_key_value_heads", model.num_kv_heads, /*may_repeat=*/true},
+          .columns = {"model.intermediate_size", model.intermediate_size}};
+}
 
 const std::vector<BlockKind>& blocks_of(const ModelDescription& /*model*/, int64_t /*layer*/) {
   static const std::vector<BlockKind> blocks = {BlockKind::attention, BlockKind::feed_forward};
@@ -105,21 +109,6 @@ std::vector<BlockDescription> describe_layer(const ModelDescription& model, int6
   std::vector<BlockDescription> blocks;
   blocks.reserve(blocks_of(model, layer).size());
   for (const BlockKind kind : blocks_of(model, layer)) blocks.push_back(describe_block(model, kind));
-  return blocks;
-}
-
-std::vector<BlockDescription> describe_blocks(const ModelDescription& model) {
-  std::vector<BlockDescription> blocks;
-  const std::vector<BlockKind>* previous = nullptr;
-  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    const std::vector<BlockKind>& kinds = blocks_of(model, layer);
-    if (std::exchange(previous, &kinds) == &kinds) continue;
-    for (const BlockKind kind : kinds) {
-      if (std::ranges::find(blocks, kind, &BlockDescription::kind) == blocks.end()) {
-        blocks.push_back(describe_block(model, kind));
-      }
-    }
-  }
   return blocks;
 }
 

@@ -35,6 +35,12 @@ struct SharedUnits {
   int64_t parts(int64_t ranks) const { return std::min(ranks, count); }
 };
 
+// The heads and columns of a model. infeasible_reason asks for them millions of times, without describing blocks.
+struct ModelUnits {
+  SharedUnits heads, kv_heads, columns;
+};
+ModelUnits units_of(const ModelDescription& model);
+
 // A linear layer. Column-parallel ranks share the units of its outputs, row-parallel ranks those of its inputs.
 struct BlockLinear {
   std::string_view module;
@@ -57,7 +63,7 @@ struct BlockNormNames {
   const char* output;
 };
 
-// One block. All of its kind in a model are equal.
+// One block. All blocks of one kind are equal within a model.
 struct BlockDescription {
   BlockKind kind = BlockKind::attention;
   std::string_view modules;  // "self_attn.": the beginning of its modules' names
@@ -65,7 +71,7 @@ struct BlockDescription {
   std::vector<BlockLinear> inputs;  // column-parallel; they read the block's input, lie back to back and run as one
   BlockLinear output;               // row-parallel, back to the residual stream
   std::vector<HeadNorm> head_norms;
-  int64_t score_width = 0;  // of the queries, which attention multiplies with keys, and the scores with values
+  int64_t score_width = 0;  // width of all queries; 0 without attention
 
   // Returns the number of elements of its linear layers' weights.
   int64_t num_weights() const;
@@ -78,8 +84,5 @@ BlockDescription describe_block(const ModelDescription& model, BlockKind kind);
 
 // Describes the blocks of a layer.
 std::vector<BlockDescription> describe_layer(const ModelDescription& model, int64_t layer);
-
-// Describes every kind of block that a layer has.
-std::vector<BlockDescription> describe_blocks(const ModelDescription& model);
 
 }  // namespace copus

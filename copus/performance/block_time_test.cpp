@@ -55,7 +55,8 @@ TEST(BlockTime, AttentionWithinDocumentsReadsWholeBlocks) {
   const auto forward = [&](double document_length, double block) {
     return cost_blocks(small_model(), 1024, cluster, {.document_length = document_length, .attention_block = block},
                        {.micro_batch = 1})
-        .layer.forward.compute;
+        .layers.front()
+        .forward.compute;
   };
   EXPECT_GT(forward(100, 64), forward(100, 0));
   EXPECT_EQ(forward(100, 64), forward(228, 0));
