@@ -8,8 +8,9 @@ The shards are those that tools/tokenize_corpus.py --shard-tokens writes, behind
 s3://, gs:// and others. The first call copies the indices of all shards, which are small and which a run with
 data.shuffle_shards = true needs at its start. The second call follows the run: it reads the list of the next shards in
 the run directory (shards.txt) and keeps the first ones of them here, until the run is complete. With --delete-passed it
-deletes the tokens of the other shards. Without --run-dir it copies all shards. Up to --parallel files are copied at a
-time.
+deletes the tokens of the other shards. If the run is complete at the start, the program waits up to --deadline for the
+run to be resumed; until then it neither copies nor deletes tokens. Without --run-dir it copies all shards. Up to
+--parallel files are copied at a time.
 
 A shard has its name when it is whole: its size is the one that its index says. A transfer that fails or ends early is
 repeated. If a file gets no farther for --deadline, the program names it and ends with exit code 2.
@@ -210,12 +211,26 @@ def wanted(run_dir, names, ahead):
     return [name for name in (Path(line).name for line in lines[:count]) if name in names]
 
 
+def is_to_be_followed(run_dir, seconds):
+    """Whether the run is not complete, or is resumed within some seconds. Its list is stale until then."""
+    before, until = completion(run_dir), time.monotonic() + seconds
+    if before is None:
+        return True
+    tell(f"note: the run in {run_dir} is complete; waiting up to {seconds:g} s for it to be resumed")
+    while completion(run_dir) == before:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(BETWEEN_LOOKS)
+    return True
+
+
 def follow(fetcher, names, run_dir, ahead, delete_passed, transfers):
-    """Keeps the run's next shards here until it is complete. A run that is complete already may be resumed."""
-    known, before = set(names), completion(run_dir)
-    if before is not None:
-        tell(f"note: the run in {run_dir} is complete; waiting for it to be resumed")
-    while completion(run_dir) in (None, before):
+    """Keeps the run's next shards here until it is complete."""
+    if not is_to_be_followed(run_dir, fetcher.deadline):
+        tell(f"the run in {run_dir} is complete and was not resumed")
+        return
+    known = set(names)
+    while completion(run_dir) is None:
         keep = wanted(run_dir, known, ahead)
         if delete_passed and keep:
             for name in names:
@@ -251,7 +266,8 @@ def main():
     parser.add_argument("--delete-passed", action="store_true",
                         help="delete the tokens of all shards of this corpus that are not among them")
     parser.add_argument("--deadline", type=positive, default=600, metavar="SECONDS",
-                        help="how long a file may get no farther, over all attempts; default: 600")
+                        help="how long a file may get no farther, over all attempts, and a complete run may wait to be "
+                        "resumed; default: 600")
     parser.add_argument("--parallel", type=int, default=4, metavar="COUNT", help="files copied at a time; default: 4")
     arguments = parser.parse_args()
     if arguments.ahead < LEAST_AHEAD:

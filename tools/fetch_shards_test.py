@@ -68,7 +68,8 @@ class FetchTest(unittest.TestCase):
         (self.run_dir / "summary.json").write_text(json.dumps({"ended": "done"}))
 
     def call(self, *arguments):
-        return subprocess.run([sys.executable, fetch_shards.__file__, *arguments], capture_output=True, text=True)
+        return subprocess.run([sys.executable, fetch_shards.__file__, *arguments], capture_output=True, text=True,
+                              timeout=120)
 
     def test_keeps_all_shards_of_the_next_step_even_beyond_ahead(self):
         names = [f"web-{number:05d}-of-00009" for number in range(9)]
@@ -112,14 +113,25 @@ class FetchTest(unittest.TestCase):
         self.list_shards(NAMES[:4])
         self.complete()
         follower = self.follow(parallel=4)
-        self.wait_for(NAMES[:4])
+        follower.join(1)
         self.assertTrue(follower.is_alive(), "waits for the run to be resumed")
+        self.assert_whole([])
         self.list_shards(NAMES[2:])
         self.wait_for(NAMES[2:])
         self.assertTrue(follower.is_alive(), "the summary is older than the list")
         self.assertIsNone(fetch_shards.completion(self.run_dir))
         self.complete()
         self.assert_ends(follower)
+
+    def test_a_complete_run_that_is_not_resumed_is_not_followed(self):
+        self.fetcher().tokens(NAMES[5])
+        self.list_shards(NAMES[:4])
+        self.complete()
+        result = self.call(self.url, "--to", str(self.to), "--run-dir", str(self.run_dir), "--ahead", "4",
+                           "--delete-passed", "--deadline", "5")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(f"the run in {self.run_dir} is complete and was not resumed", result.stderr)
+        self.assert_whole([NAMES[5]])
 
     def test_copies_several_files_at_a_time(self):
         for number in range(4):
