@@ -8,11 +8,14 @@ The shards are those that tools/tokenize_corpus.py --shard-tokens writes, behind
 s3://, gs:// and others. The first call copies the indices of all shards, which are small and which a run with
 data.shuffle_shards = true needs at its start. The second call follows the run: it reads the list of the next shards in
 the run directory (shards.txt) and keeps the first ones of them here, until the run is complete. With --delete-passed it
-deletes the tokens of the other shards. Without --run-dir it copies all shards. Up to --parallel files are copied at a
-time.
+deletes the tokens of the other shards. If the run is complete at the start, the program waits up to --deadline for the
+run to be resumed; until then it neither copies nor deletes tokens. Without --run-dir it copies all shards. Up to
+--parallel files are copied at a time.
 
 A shard has its name when it is whole: its size is the one that its index says. A transfer that fails or ends early is
-repeated. If a file gets no farther for --deadline, the program names it and ends with exit code 2.
+repeated. If a file gets no farther for --deadline, the program names it and ends with exit code 2. Ctrl-C and SIGTERM
+stop it, with exit codes 130 and 143. It removes the partial files of an earlier call, so that one folder allows one
+call at a time for each corpus.
 """
 
 import argparse
@@ -85,10 +88,11 @@ class Transfers:
         self.running.add(name)
         threading.Thread(target=work, daemon=True).start()
 
-    def take(self, timeout=None):
-        """The name of a call that has ended; raises the exception of one that failed. None after the timeout."""
+    def take(self):
+        """The name of a call that has ended; raises the exception of one that failed. None if none ends soon: a wait
+        without an end might miss a signal that arrives as it begins."""
         try:
-            name, error = self._done.get(timeout=timeout)
+            name, error = self._done.get(timeout=BETWEEN_LOOKS)
         except queue.Empty:
             return None
         self.running.discard(name)
@@ -99,7 +103,7 @@ class Transfers:
     def run_all(self, names, call):
         """Calls call(name) for every name, and returns when all calls have ended."""
         for name in names:
-            if not self.has_room():
+            while not self.has_room():
                 self.take()
             self.start(name, call)
         while self.running:
@@ -123,6 +127,13 @@ class Progress:
 class Fetcher:
     def __init__(self, folder_url, to, deadline):
         self.folder_url, self.to, self.deadline = folder_url, to, deadline
+        self._opening, self._has_ended = threading.Lock(), False
+
+    def end(self, names):
+        """Removes the partial files of these shards. Transfers that still run make no new ones."""
+        with self._opening:
+            self._has_ended = True
+        remove_partial_files(self.to, names)
 
     def index(self, name):
         """Copies an index, unless it is here."""
@@ -154,7 +165,7 @@ class Fetcher:
     def _fetch(self, path, check):
         """Copies to a temporary name, and gives the file its own when it has been checked."""
         progress, attempts = Progress(), 0
-        partial = path.with_name(f".{path.name}.partial")
+        partial = partial_of(path)
         while True:
             attempts += 1
             try:
@@ -163,6 +174,8 @@ class Fetcher:
                 partial.rename(path)
                 return
             except CorpusError as error:
+                if self._has_ended:
+                    raise
                 left = self.deadline - progress.seconds_ago()
                 if left <= 0:
                     raise CorpusError(f"{path}: could not be fetched: it got no farther for {self.deadline:g} s "
@@ -172,16 +185,32 @@ class Fetcher:
             finally:
                 partial.unlink(missing_ok=True)
 
-    @staticmethod
-    def _copy(url, partial, progress):
+    def _open(self, partial):
+        with self._opening:
+            if self._has_ended:
+                raise CorpusError(f"{partial}: the program ends")
+            return open(partial, "wb")
+
+    def _copy(self, url, partial, progress):
         file = remote_files.RemoteFile(url)
         file.look_up()
-        with file.open() as source, open(partial, "wb") as target:
+        with file.open() as source, self._open(partial) as target:
             while block := source.read1(COPY_BYTES):  # what has arrived
                 target.write(block)
                 progress.reach(target.tell())
             target.flush()
             os.fsync(target.fileno())
+
+
+def partial_of(path):
+    return path.with_name(f".{path.name}.partial")
+
+
+def remove_partial_files(folder, names):
+    """Removes what transfers of these shards have left, and no other file."""
+    for name in names:
+        for end in ("idx", "bin"):
+            partial_of(folder / f"{name}.{end}").unlink(missing_ok=True)
 
 
 def completion(run_dir):
@@ -210,12 +239,26 @@ def wanted(run_dir, names, ahead):
     return [name for name in (Path(line).name for line in lines[:count]) if name in names]
 
 
+def is_to_be_followed(run_dir, seconds):
+    """Whether the run is not complete, or is resumed within some seconds. Its list is stale until then."""
+    before, until = completion(run_dir), time.monotonic() + seconds
+    if before is None:
+        return True
+    tell(f"note: the run in {run_dir} is complete; waiting up to {seconds:g} s for it to be resumed")
+    while completion(run_dir) == before:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(BETWEEN_LOOKS)
+    return True
+
+
 def follow(fetcher, names, run_dir, ahead, delete_passed, transfers):
-    """Keeps the run's next shards here until it is complete. A run that is complete already may be resumed."""
-    known, before = set(names), completion(run_dir)
-    if before is not None:
-        tell(f"note: the run in {run_dir} is complete; waiting for it to be resumed")
-    while completion(run_dir) in (None, before):
+    """Keeps the run's next shards here until it is complete."""
+    if not is_to_be_followed(run_dir, fetcher.deadline):
+        tell(f"the run in {run_dir} is complete and was not resumed")
+        return
+    known = set(names)
+    while completion(run_dir) is None:
         keep = wanted(run_dir, known, ahead)
         if delete_passed and keep:
             for name in names:
@@ -226,9 +269,14 @@ def follow(fetcher, names, run_dir, ahead, delete_passed, transfers):
                 break
             if name not in transfers.running and not fetcher.has_tokens(name):
                 transfers.start(name, fetcher.tokens)
-        if fetched := transfers.take(BETWEEN_LOOKS):
+        if fetched := transfers.take():
             tell(f"fetched {fetched}")
     tell(f"the run in {run_dir} is complete")
+
+
+def stop(number, frame):
+    signal.signal(number, signal.SIG_IGN)  # so that a second one does not interrupt the end
+    raise SystemExit(128 + number)
 
 
 def positive(text):
@@ -251,7 +299,8 @@ def main():
     parser.add_argument("--delete-passed", action="store_true",
                         help="delete the tokens of all shards of this corpus that are not among them")
     parser.add_argument("--deadline", type=positive, default=600, metavar="SECONDS",
-                        help="how long a file may get no farther, over all attempts; default: 600")
+                        help="how long a file may get no farther, over all attempts, and a complete run may wait to be "
+                        "resumed; default: 600")
     parser.add_argument("--parallel", type=int, default=4, metavar="COUNT", help="files copied at a time; default: 4")
     arguments = parser.parse_args()
     if arguments.ahead < LEAST_AHEAD:
@@ -261,10 +310,12 @@ def main():
     if arguments.parallel < 1:
         parser.error("--parallel: expected 1 or more")
     remote_files.STALL_SECONDS = min(remote_files.STALL_SECONDS, arguments.deadline)
-    transfers = Transfers(arguments.parallel)
+    transfers, fetcher = Transfers(arguments.parallel), None
+    signal.signal(signal.SIGTERM, stop)
     try:
         folder_url, names = names_of(arguments.shards)
         arguments.to.mkdir(parents=True, exist_ok=True)
+        remove_partial_files(arguments.to, names)
         fetcher = Fetcher(folder_url, arguments.to, arguments.deadline)
         transfers.run_all(names, fetcher.index)
         tell(f"indices of {len(names)} shards are in {arguments.to}")
@@ -279,9 +330,8 @@ def main():
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     finally:
-        for name in transfers.running:
-            for end in ("idx", "bin"):
-                (arguments.to / f".{name}.{end}.partial").unlink(missing_ok=True)
+        if fetcher:
+            fetcher.end(transfers.running)
     return 0
 
 

@@ -6,6 +6,7 @@ Run by CTest. Exits with 77 (skipped) where fsspec or aiohttp is not installed.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,8 @@ class FetchTest(unittest.TestCase):
         (self.run_dir / "summary.json").write_text(json.dumps({"ended": "done"}))
 
     def call(self, *arguments):
-        return subprocess.run([sys.executable, fetch_shards.__file__, *arguments], capture_output=True, text=True)
+        return subprocess.run([sys.executable, fetch_shards.__file__, *arguments], capture_output=True, text=True,
+                              timeout=120)
 
     def test_keeps_all_shards_of_the_next_step_even_beyond_ahead(self):
         names = [f"web-{number:05d}-of-00009" for number in range(9)]
@@ -83,7 +85,7 @@ class FetchTest(unittest.TestCase):
     def test_all_shards(self):
         self.assertEqual(self.call(self.url, "--to", str(self.to)).returncode, 0)
         self.assert_whole(NAMES)
-        self.assertEqual([path for path in self.to.iterdir() if "partial" in path.name], [])
+        self.assertEqual(self.partial_files(), [])
 
     def test_follows_the_list_of_the_run(self):
         order = [NAMES[3], NAMES[0], NAMES[5], NAMES[1], NAMES[2], NAMES[4]]
@@ -112,14 +114,25 @@ class FetchTest(unittest.TestCase):
         self.list_shards(NAMES[:4])
         self.complete()
         follower = self.follow(parallel=4)
-        self.wait_for(NAMES[:4])
+        follower.join(1)
         self.assertTrue(follower.is_alive(), "waits for the run to be resumed")
+        self.assert_whole([])
         self.list_shards(NAMES[2:])
         self.wait_for(NAMES[2:])
         self.assertTrue(follower.is_alive(), "the summary is older than the list")
         self.assertIsNone(fetch_shards.completion(self.run_dir))
         self.complete()
         self.assert_ends(follower)
+
+    def test_a_complete_run_that_is_not_resumed_is_not_followed(self):
+        self.fetcher().tokens(NAMES[5])
+        self.list_shards(NAMES[:4])
+        self.complete()
+        result = self.call(self.url, "--to", str(self.to), "--run-dir", str(self.run_dir), "--ahead", "4",
+                           "--delete-passed", "--deadline", "5")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(f"the run in {self.run_dir} is complete and was not resumed", result.stderr)
+        self.assert_whole([NAMES[5]])
 
     def test_copies_several_files_at_a_time(self):
         for number in range(4):
@@ -177,6 +190,33 @@ class FetchTest(unittest.TestCase):
         with mock.patch.object(remote_files, "STALL_SECONDS", 0.2):
             with self.assertRaisesRegex(CorpusError, rf"{NAMES[0]}\.bin.*no data came within 0.2 s"):
                 self.fetcher(deadline=0.5).tokens(NAMES[0])
+
+    def test_stops_without_leaving_partial_files(self):
+        self.fetcher().index(NAMES[0])
+        self.server.stalls, self.server.ends_after = True, 8
+        for number in (signal.SIGTERM, signal.SIGINT):
+            fetcher = subprocess.Popen([sys.executable, fetch_shards.__file__, self.url, "--to", str(self.to)],
+                                       stderr=subprocess.PIPE, text=True)
+            self.addCleanup(fetcher.kill)
+            deadline = time.monotonic() + 60
+            while not self.partial_files():
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            fetcher.send_signal(number)
+            _, errors = fetcher.communicate(timeout=60)
+            self.assertEqual(fetcher.returncode, 128 + number, errors)
+            self.assertEqual(self.partial_files(), [])
+
+    def test_removes_the_partial_files_of_an_earlier_call(self):
+        stale = [f".{NAMES[0]}.bin.partial", f".{NAMES[4]}.idx.partial"]
+        others = [".web-00000-of-00009.bin.partial", ".books-00000-of-00006.bin.partial", f"{NAMES[0]}.partial"]
+        for name in stale + others:
+            (self.to / name).write_bytes(b"12")
+        self.assertEqual(self.call(self.url, "--to", str(self.to), "--indices").returncode, 0)
+        self.assertEqual(self.partial_files(), sorted(others))
+
+    def partial_files(self):
+        return sorted(path.name for path in self.to.iterdir() if "partial" in path.name)
 
     def test_a_server_that_recovers(self):
         self.fetcher().index(NAMES[0])

@@ -7,6 +7,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/text/text_distance.h"
+#include "copus/config/document_mask.h"
 #include "copus/config/run_config_fields.h"
 #include "copus/config/settings.h"
 
@@ -290,6 +291,12 @@ void check_arms_are_comparable(const Experiment& experiment, std::string_view ba
       if (!key.starts_with("data.") && key != "train.sequence_length" && key != "cluster.clock") continue;
       complain("has another ", key, " than arm \"", experiment.arms.front().name, "\"; their ",
                key == "cluster.clock" ? "times" : "held-out losses", " cannot be compared");
+    }
+    if (!config.data.mask_across_documents &&
+        masks_documents_by_default(config) != masks_documents_by_default(*first)) {
+      complain("has another train.device than arm \"", experiment.arms.front().name, "\", and documents stay apart by ",
+               "default on a CPU only, so that their held-out losses cannot be compared; set ",
+               "data.mask_across_documents for all arms");
     }
     if (const std::string other = find_other_times(*first, config); !other.empty()) {
       complain(

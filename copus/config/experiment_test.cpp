@@ -101,10 +101,18 @@ TEST(Experiment, MistakesInSettingsNameTheArm) {
   expect_refused("global_batch=16", "global_batch=6", {"arm \"fixed-16\"", "train.global_batch 6"});
 }
 
+TEST(Experiment, DevicesAreComparedIfDocumentsAreTreatedAlike) {
+  const std::string text = replaced(replaced(screened, "train.max_steps=40", "data.mask_across_documents=false"),
+                                    "optimizer.lr=0.01", "train.device=cuda");
+  EXPECT_NO_THROW(check_arms_are_comparable(parse_experiment(text, "e.toml"), experiment_base, "e.toml"));
+}
+
 TEST(Experiment, ArmsThatCannotBeComparedAreRefused) {
   expect_refused("optimizer.lr=0.01", "train.sequence_length=16",
                  {"arm \"large-rate\" has another train.sequence_length than arm \"fixed-8\""});
   expect_refused("optimizer.lr=0.01", "data.held_out=other.txt", {"another data.held_out"});
+  expect_refused("optimizer.lr=0.01", "train.device=cuda",
+                 {"arm \"large-rate\" has another train.device than arm \"fixed-8\"", "data.mask_across_documents"});
   expect_refused("train.max_steps=40", "data.held_out_fraction=0", {"holds no text out"});
   expect_refused("train.max_steps=40", "evaluate.interval=0", {"evaluate.interval_tokens"});
   expect_refused("optimizer.lr=0.01", "train.micro_batch=2",

@@ -31,7 +31,7 @@ struct DataConfig {
   double held_out_fraction = 0.01;    // size of that last part, as a fraction of each source's tokens; 0: none
   std::string document_separator;     // text between documents of text files; empty: a file is one document
   bool mask_document_ends = true;     // whether the prediction of a document's first token has no loss
-  // Whether attention is limited to a token's own document. Empty: a new run decides by its data (run_setup.h), and
+  // Whether attention is limited to a token's own document. Empty: a new run decides by its data (run_data.h), and
   // everything else, such as a run from before this setting, attends across documents.
   std::optional<bool> mask_across_documents;
   // Length of the document that a token is in, averaged over tokens, with mask_across_documents; 0: measured at the

@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "copus/placement/attention_block.h"
+
 namespace copus {
 namespace {
 
@@ -65,7 +67,7 @@ TEST(BlockTime, AttentionWithinDocumentsReadsWholeBlocks) {
 
 // The keys that the kernel reads (copus/model/cpu/attention.h), counted for random documents.
 TEST(BlockTime, TheKeysOfBlocksAreAsManyAsTheKernelReads) {
-  constexpr int64_t block = 64, sequence = 1 << 16;
+  constexpr int64_t block = attention_block_on_cpu, sequence = 1 << 16;
   std::mt19937 random(1);
   for (const double mean : {100.0, 400.0, 2000.0}) {
     std::exponential_distribution<double> lengths(1 / mean);
@@ -82,8 +84,9 @@ TEST(BlockTime, TheKeysOfBlocksAreAsManyAsTheKernelReads) {
       const int64_t before = first - starts[static_cast<size_t>(first)] / block * block;
       keys += static_cast<double>(before) + block / 2.0;  // of each query
     }
-    const double read = keys / (static_cast<double>(sequence) / block), document_length = squares / sequence;
-    EXPECT_NEAR(read / (document_length / 2 + block), 1, 0.05) << mean;
+    const double read = keys / (static_cast<double>(sequence) / block);
+    const TrainingSystem system{.document_length = squares / sequence, .attention_block = block};
+    EXPECT_NEAR(read / (attended_length(system, sequence) / 2), 1, 0.05) << mean;  // a query sees half of a sequence
   }
 }
 

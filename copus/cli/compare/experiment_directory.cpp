@@ -12,6 +12,7 @@
 #include "copus/base/text/text_distance.h"
 #include "copus/checkpoint/checkpoint.h"
 #include "copus/checkpoint/directory_lock.h"
+#include "copus/config/document_mask.h"
 #include "copus/report/files/run_summary.h"
 
 namespace copus {
@@ -65,6 +66,8 @@ std::vector<std::string> names_of(const std::vector<ExperimentArm>& arms) {
   return names;
 }
 
+const char* to_word(const RunConfig& config) { return config.data.masks_across_documents() ? "true" : "false"; }
+
 std::string name_of(const ExperimentRun& run) { return concat("arm \"", run.arm, "\", seed ", run.seed); }
 
 }  // namespace
@@ -101,27 +104,52 @@ RunConfig ExperimentDirectory::config_of(const ExperimentRun& run) const {
   return run_config_of(experiment_, base_text_, *arm, run.seed);
 }
 
-std::vector<std::string> ExperimentDirectory::changes_of(const ExperimentRun& run) const {
+RunConfig ExperimentDirectory::begun_config(const ExperimentRun& run) const {
   const fs::path path = run_directory(run) / "config.toml";
-  const RunConfig begun = parse_run_config(read_text_file(path), path.string());
-  RunConfig wanted = config_of(run);
+  return parse_run_config(read_text_file(path), path.string());
+}
+
+std::vector<std::string> ExperimentDirectory::changes_of(const ExperimentRun& run, RunConfig wanted) const {
+  RunConfig begun = begun_config(run);
+  keep_document_mask(begun, begun);
   if (wanted.execution.precision == Precision::automatic) wanted.execution.precision = begun.execution.precision;
-  if (!wanted.data.mask_across_documents) wanted.data.mask_across_documents = begun.data.mask_across_documents;
+  keep_document_mask(begun, wanted);
   if (wanted.data.document_length == 0) wanted.data.document_length = begun.data.document_length;
   return differing_keys(begun, wanted);
 }
 
-std::vector<ExperimentRun> ExperimentDirectory::runs_that_are_done() const {
+bool ExperimentDirectory::has(const ExperimentRun& run) const {
+  return find_arm(run.arm) != nullptr &&
+         (contains(experiment_.seeds, run.seed) || contains(experiment_.screening_seeds, run.seed));
+}
+
+std::vector<ExperimentRun> ExperimentDirectory::runs_in(ExperimentRunState wanted) const {
   std::vector<ExperimentRun> runs;
   for (const fs::path& arm : entries_of(directory_ / "runs")) {
     for (const fs::path& directory : entries_of(arm)) {
       const std::optional<int64_t> seed = seed_of(directory);
       if (!seed) continue;
       const ExperimentRun run{arm.filename().string(), *seed};
-      if (state(run) == ExperimentRunState::done) runs.push_back(run);
+      if (state(run) == wanted) runs.push_back(run);
     }
   }
   return runs;
+}
+
+void ExperimentDirectory::keep_mask_of_earlier_runs(RunConfig& config) const {
+  if (config.data.mask_across_documents) return;
+  std::vector<ExperimentRun> earlier = runs_in(ExperimentRunState::done);
+  if (earlier.empty()) earlier = runs_in(ExperimentRunState::interrupted);
+  std::erase_if(earlier, [&](const ExperimentRun& run) { return !has(run); });
+  for (const ExperimentRun& run : earlier) {
+    const RunConfig begun = begun_config(run);
+    keep_document_mask(begun, config);
+    if (begun.data.masks_across_documents() == config.data.masks_across_documents()) continue;
+    throw UserError(concat(source_, ": data.mask_across_documents is ", to_word(config), " in ",
+                           name_of(earlier.front()), ", and ", to_word(begun), " in ", name_of(run), ", both in ",
+                           directory_.string(), "; their held-out losses cannot be compared: set it in the experiment ",
+                           "and delete the folders of the runs with the other value, or give another --dir"));
+  }
 }
 
 void ExperimentDirectory::check_what_was_written_down(const Experiment& then) const {
@@ -168,21 +196,21 @@ void ExperimentDirectory::check_place() const {
 }
 
 void ExperimentDirectory::check_runs() const {
-  const std::vector<ExperimentRun> done = runs_that_are_done();
+  RunConfig to_do = config_of({experiment_.arms.front().name, experiment_.seeds.front()});
+  keep_mask_of_earlier_runs(to_do);
+  const std::vector<ExperimentRun> done = runs_in(ExperimentRunState::done);
   if (done.empty()) return;
   const fs::path record = directory_ / record_name;
   const Experiment then = parse_experiment(read_text_file(record), record.string());
   check_what_was_written_down(then);
   check_groups(then, done);
   for (const ExperimentRun& run : done) {
-    const bool is_known = find_arm(run.arm) != nullptr &&
-                          (contains(experiment_.seeds, run.seed) || contains(experiment_.screening_seeds, run.seed));
-    if (!is_known) {
+    if (!has(run)) {
       throw UserError(concat(source_, ": it no longer has ", name_of(run), ", a run that has finished in ",
                              directory_.string(), "; a comparison tells of all its runs: put it back, or give another ",
                              "--dir"));
     }
-    const std::vector<std::string> changes = changes_of(run);
+    const std::vector<std::string> changes = changes_of(run, config_of(run));
     if (changes.empty()) continue;
     throw UserError(concat(source_, ": the settings of ", name_of(run), " have changed since that run has finished in ",
                            directory_.string(), ": ", join(changes, ", "),
@@ -201,8 +229,9 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
   if (is_locked(directory / "checkpoints")) {
     throw UserError(concat("another process is writing into ", directory.string(), "; wait for it to end, or end it"));
   }
-  const RunConfig config = config_of(run);
-  if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run).empty()) {
+  RunConfig config = config_of(run);
+  keep_mask_of_earlier_runs(config);
+  if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run, config).empty()) {
     // If all checkpoints of a run are damaged, the run does not begin again over them: `copus train` refuses and names
     // them.
     const UsableCheckpoint newest = open_newest_usable(directory / "checkpoints");

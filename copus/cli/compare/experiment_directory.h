@@ -58,10 +58,16 @@ class ExperimentDirectory {
 
  private:
   const ExperimentArm* find_arm(const std::string& name) const;
+  bool has(const ExperimentRun& run) const;
   RunConfig config_of(const ExperimentRun& run) const;
-  // Lists the keys in which a started run differs from the experiment.
-  std::vector<std::string> changes_of(const ExperimentRun& run) const;
-  std::vector<ExperimentRun> runs_that_are_done() const;
+  // Returns the configuration with which a run began, or last began anew.
+  RunConfig begun_config(const ExperimentRun& run) const;
+  // Lists the keys in which a started run differs from this configuration.
+  std::vector<std::string> changes_of(const ExperimentRun& run, RunConfig wanted) const;
+  std::vector<ExperimentRun> runs_in(ExperimentRunState state) const;
+  // Gives the configuration of a run to do the value of data.mask_across_documents that the finished runs have, or if
+  // there are none, the interrupted runs. Throws UserError if they disagree.
+  void keep_mask_of_earlier_runs(RunConfig& config) const;
   void check_what_was_written_down(const Experiment& then) const;
   void check_groups(const Experiment& then, const std::vector<ExperimentRun>& done) const;
 

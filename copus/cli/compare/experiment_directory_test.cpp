@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 #include "copus/base/files/durable_file.h"
 #include "copus/base/testing/test_support.h"
@@ -48,6 +49,10 @@ group = "rates"
 )";
 
 std::string on_clock(const std::string& clock) { return concat("set = [\"cluster.clock=", clock, "\"]", grouped); }
+
+std::string with_mask(const char* value) {
+  return concat("set = [\"data.mask_across_documents=", value, "\"]", grouped);
+}
 
 ExperimentDirectory open_experiment(const TemporaryFolder& folder, const std::string& text) {
   return {folder.path(), "e.toml", text, concat(experiment_base, cluster_section)};
@@ -113,9 +118,66 @@ TEST(ExperimentDirectory, WhatARunFoundInItsDataIsNoChange) {
   begun.data.document_length = 12.5;
   write_file_durably(path, to_toml(begun));
   EXPECT_NO_THROW(open_experiment(folder, grouped).check_runs());
-  const std::string other = concat("set = [\"data.mask_across_documents=false\"]", grouped);
-  EXPECT_THAT(user_error([&] { open_experiment(folder, other).check_runs(); }),
+  EXPECT_THAT(user_error([&] { open_experiment(folder, with_mask("false")).check_runs(); }),
               HasSubstr("data.mask_across_documents"));
+}
+
+// Replaces data.mask_across_documents in the files of a started run; empty: as before there was this setting.
+void set_mask(const ExperimentDirectory& directory, const ExperimentRun& run, std::optional<bool> mask) {
+  const std::filesystem::path path = directory.run_directory(run) / "config.toml";
+  RunConfig begun = parse_run_config(read_text_file(path), path.string());
+  begun.data.mask_across_documents = mask;
+  write_file_durably(path, to_toml(begun));
+}
+
+// The value in the configuration of a run that begins from its beginning.
+std::optional<bool> mask_to_begin_with(const ExperimentDirectory& directory, const ExperimentRun& run) {
+  const std::string path = directory.prepare(run).at(1);
+  return parse_run_config(read_text_file(path), path).data.mask_across_documents;
+}
+
+TEST(ExperimentDirectory, RunsToDoTakeTheMaskOfFinishedRuns) {
+  for (const std::optional<bool> mask : {std::optional<bool>(), std::optional(false), std::optional(true)}) {
+    const TemporaryFolder folder;
+    const ExperimentDirectory directory = open_experiment(folder, grouped);
+    directory.record();
+    const ExperimentRun run{"low", 1}, next{"low", 2};
+    EXPECT_EQ(mask_to_begin_with(directory, run), std::nullopt) << "the data decide";
+    finish(directory, run);
+    set_mask(directory, run, mask);
+    const bool value = mask.value_or(false);
+    EXPECT_NO_THROW(directory.check_runs());
+    EXPECT_EQ(mask_to_begin_with(directory, next), value);
+    EXPECT_NO_THROW(open_experiment(folder, with_mask(value ? "true" : "false")).check_runs());
+    const ExperimentDirectory other = open_experiment(folder, with_mask(value ? "false" : "true"));
+    EXPECT_THAT(user_error([&] { other.check_runs(); }), HasSubstr("changed"));
+
+    begin(directory, next);
+    write_checkpoint(directory.run_directory(next));
+    EXPECT_EQ(directory.prepare(next).at(1), "--resume");
+    set_mask(directory, next, !value);
+    EXPECT_EQ(mask_to_begin_with(directory, next), value) << "an interrupted run with another mask begins anew";
+  }
+}
+
+TEST(ExperimentDirectory, EarlierRunsWithDifferentMasksAreRefused) {
+  const TemporaryFolder folder;
+  const ExperimentDirectory directory = open_experiment(folder, grouped);
+  directory.record();
+  const ExperimentRun old{"low", 1}, later{"other", 2};
+  for (const ExperimentRun& run : {old, later}) begin(directory, run);
+  set_mask(directory, old, std::nullopt);
+  set_mask(directory, later, true);
+  const auto expect_refused = [&] {
+    EXPECT_THAT(user_error([&] { open_experiment(folder, grouped).check_runs(); }),
+                AllOf(HasSubstr("e.toml: data.mask_across_documents is false in arm \"low\", seed 1"),
+                      HasSubstr("true in arm \"other\", seed 2"), HasSubstr("--dir")));
+  };
+  expect_refused();
+  for (const ExperimentRun& run : {old, later}) write_summary(directory.run_directory(run), RunSummary());
+  expect_refused();
+  EXPECT_THAT(user_error([&] { open_experiment(folder, with_mask("false")).check_runs(); }),
+              HasSubstr("arm \"other\", seed 2 have changed"));
 }
 
 TEST(ExperimentDirectory, NoArmJoinsAGroupWhoseChosenArmIsDone) {

@@ -7,6 +7,7 @@ Usage: modelled_clock_test.py PATH_TO_COPUS [unittest options].
 import itertools
 import json
 import os
+import re
 import random
 import signal
 import time
@@ -150,6 +151,23 @@ class Runs(ModelledClockTest):
         events = lambda run: [event for event in self.lines(run, "decisions.jsonl") if event["event"] != "resumed"]
         self.assertEqual(events("r"), events("whole"))
         self.assert_done("replay", "r")
+
+    def test_a_run_and_its_forecast_begin_in_the_layout_for_the_documents_of_the_data(self):
+        cluster = JOB.replace("tensor_parallel = 2", "tensor_parallel = 8").replace("pipeline_parallel = 4\n", "")
+        self.write_run("run.toml", steps=2, more=cluster.replace("8192", "4096") + '[adapt]\npolicy = "static-best"\n')
+        self.write("documents.txt", ("x" * 39 + "|") * 400)
+
+        def layout(*arguments):
+            output = self.assert_done("train", "run.toml", "--set", "train.micro_batch=1", "--set",
+                                      "data.train=documents.txt", "--set", "data.document_separator=|", "--set",
+                                      "data.mask_across_documents=true", *arguments).stdout
+            return re.search(r"runs in    (\S+)", output)[1]
+
+        whole = layout("--dry-run", "--set", "data.document_length=4096")
+        short = layout("--dry-run", "--set", "data.document_length=40")
+        self.assertNotEqual(whole, short)
+        self.assertEqual(layout("--dry-run"), short)
+        self.assertEqual(layout("--run-dir", "r"), short)
 
     def test_schedules_of_batches_replay_and_repeat(self):
         for policy, setting, batches in [("seesaw", "", [16, 32]), ("late-switch", "late_switch_batch = 32\n", [32])]:

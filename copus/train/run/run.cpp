@@ -19,10 +19,10 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
                     at::Device device, int64_t local_ranks) {
   const bool have_cores = set_up_process(plan.config, device, local_ranks);
   plan.config.execution.precision = agree_on_precision(plan.config.execution.precision, device, world);
-  if (!plan.checkpoint) plan.start = starting_configuration(plan.config);
-  check_modelled_job(plan);
   const Dataset dataset = open_run_data(plan.config);
   resolve_documents(plan.config, dataset);
+  if (!plan.checkpoint) plan.start = starting_configuration(plan.config);  // it depends on the documents
+  check_modelled_job(plan);
   check_all_ranks_begin_alike(plan, dataset, world);
   check_state_fits(plan.config, plan.start, device, local_ranks, world);
 

@@ -2,11 +2,13 @@
 
 #include <cmath>
 
+#include "copus/config/document_mask.h"
+
 namespace copus {
 
 Dataset open_run_data(const RunConfig& config) {
-  const bool masks_by_default = config.execution.device == "cpu" && !config.cluster.is_modelled();
-  return {config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed, masks_by_default};
+  return {config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed,
+          masks_documents_by_default(config)};
 }
 
 void resolve_documents(RunConfig& config, const Dataset& dataset) {

@@ -10,8 +10,7 @@
 namespace copus {
 
 // Opens the data of a run. If the configuration does not say whether documents stay apart (data.mask_across_documents),
-// they do in data with several documents, on a CPU. They do not on a GPU, where attention within documents has not been
-// run yet, nor on the modelled clock, which stands for a job with other data.
+// they do in data with several documents where masks_documents_by_default().
 Dataset open_run_data(const RunConfig& config);
 
 // Sets data.mask_across_documents as the data have it, and with it measures data.document_length, unless the

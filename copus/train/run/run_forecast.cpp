@@ -232,11 +232,11 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
   const int64_t sequence_length = config.train.sequence_length;
   const ExecutionConfig& execution = config.execution;
   const std::optional<std::string> no_device = resolve(plan.config.execution);
+  const Dataset dataset = open_run_data(config);
+  resolve_documents(plan.config, dataset);
   if (!plan.checkpoint) plan.start = starting_configuration(config);
   check_modelled_job(plan);
   check_units(config, executed_configuration(config, plan.start), optimizer_slots(config.optimizer.kind));
-  const Dataset dataset = open_run_data(config);
-  resolve_documents(plan.config, dataset);
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const int64_t ranks = plan.start.strategy.world_size();
   std::cout << "model      " << count(count_parameters(config.model)) << " parameters\n"

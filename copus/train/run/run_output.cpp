@@ -145,11 +145,11 @@ void RunOutput::timeline(const std::vector<RankTimeline>& ranks) {
 }
 
 void RunOutput::list_shards(const std::vector<std::string>& shards, int64_t needed) {
-  if (shards == listed_shards_) return;
   std::string text = concat("# The next step needs the first ", needed, ".\n");
   for (const std::string& shard : shards) text += shard + '\n';
+  if (text == shard_list_) return;
   unless_gone([&] { write_file_durably(directory_ / "shards.txt", text); });
-  listed_shards_ = shards;
+  shard_list_ = text;
 }
 
 void RunOutput::introduce(const Dataset& dataset, const World& world, const std::optional<std::string>& step_time) {

@@ -100,7 +100,7 @@ class RunOutput {
   Progress progress_;
   int64_t logged_step_ = 0;
   bool has_told_of_loss_ = false;
-  std::vector<std::string> listed_shards_;
+  std::string shard_list_;  // the content of shards.txt
 };
 
 }  // namespace copus

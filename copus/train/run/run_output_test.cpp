@@ -8,6 +8,7 @@
 #include <string>
 
 #include "copus/base/error.h"
+#include "copus/base/files/durable_file.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/testing/snapshot.h"
 #include "copus/report/logs/run_log.h"
@@ -92,6 +93,18 @@ TEST_F(RunOutputOverAnotherRun, NoRunBeginsThere) {
   std::filesystem::remove(run_ / "run.jsonl");
   write_checkpoint(20);
   EXPECT_THAT(refusal(false, std::nullopt, 0), HasSubstr("step-00000020"));
+}
+
+TEST_F(RunOutputOverAnotherRun, TheListOfShardsSaysHowManyTheNextStepNeeds) {
+  RunPlan plan;
+  plan.directory = run_;
+  plan.resume = true;
+  plan.logged_step = 30;
+  RunOutput output(plan, 30);
+  for (const int64_t needed : {2, 1}) {
+    output.list_shards({"a", "b", "c"}, needed);
+    EXPECT_EQ(read_text_file(run_ / "shards.txt"), concat("# The next step needs the first ", needed, ".\na\nb\nc\n"));
+  }
 }
 
 }  // namespace

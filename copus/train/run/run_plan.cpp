@@ -13,6 +13,7 @@
 #include "copus/base/error.h"
 #include "copus/base/files/durable_file.h"
 #include "copus/config/descriptions.h"
+#include "copus/config/document_mask.h"
 #include "copus/config/settings.h"
 #include "copus/config/step_schedule.h"
 #include "copus/description/configuration_text.h"
@@ -123,11 +124,6 @@ void keep_batches(RunConfig& then, RunConfig& now) {
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });
 }
 
-// Keeps whether documents stay apart, unless the user says it. A run from before this setting does not mention it.
-void keep_mask(const RunConfig& then, RunConfig& now) {
-  if (!now.data.mask_across_documents) now.data.mask_across_documents = then.data.masks_across_documents();
-}
-
 // Whether the run continues with a batch schedule that it did not have before.
 bool begins_schedule(const RunConfig& then, const RunConfig& now) {
   if (now.adapt.policy != PolicyKind::steps || now.adapt.advise) return false;
@@ -213,9 +209,9 @@ ChangeOnResume change_on_resume(const std::string& key) {
 std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
                                        const std::vector<std::string>& overrides) {
   RunConfig begun = then, resolved = now;
-  begun.data.mask_across_documents = then.data.masks_across_documents();
+  keep_document_mask(then, begun);
   if (now.execution.precision == Precision::automatic) resolved.execution.precision = then.execution.precision;
-  if (!now.data.mask_across_documents) resolved.data.mask_across_documents = begun.data.mask_across_documents;
+  keep_document_mask(then, resolved);
   if (now.data.document_length == 0) resolved.data.document_length = then.data.document_length;
   const auto before = settings_of(begun);
   const auto after = settings_of(resolved);
@@ -320,10 +316,10 @@ RunPlan plan_run(const RunRequest& request) {
       plan.config.execution.precision = then.execution.precision;
     if (plan.config.data.document_length == 0 && !request.new_data)
       plan.config.data.document_length = then.data.document_length;
-    keep_mask(then, plan.config);
+    keep_document_mask(then, plan.config);
     go_on_in_its_configuration(request, then, plan);
   } else if (plan.resume) {
-    keep_mask(read_config(own_config, {}), plan.config);
+    keep_document_mask(read_config(own_config, {}), plan.config);
   }
   return plan;
 }
