@@ -250,7 +250,7 @@ class BadInput(ProgramTest):
         self.assertNotIn("has no file locks", self.assert_done("train", "run.toml", "--run-dir", "s").stdout)
 
     def test_full_disk(self):
-        self.assert_refused("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files_to(20000),
+        self.assert_refused("train", "run.toml", "--run-dir", "r", preexec_fn=limit_files_to(24000),
                             says=["checkpoints", "ulimit -f", "has written no checkpoint"], leaves_run_dir=True)
         self.assertFalse(list((self.folder / "r" / "checkpoints").glob("step-*")), "nothing half-written")
 
