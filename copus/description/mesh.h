@@ -1,6 +1,6 @@
-// The mesh of ranks: every rank has one coordinate on each named axis. Axes are ordered by decreasing communication:
-// tensor-parallel ranks are neighbours, then come data-parallel ranks, and pipeline stages are farthest apart. The
-// order is Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
+// The mesh of ranks: every rank has one coordinate on each axis. Axes with more communication vary faster:
+// tensor-parallel ranks are neighbours, then come data-parallel ranks, then pipeline stages. This is Megatron-LM's
+// order: rank = (pipeline * d + data) * t + tensor.
 #pragma once
 
 #include <array>
@@ -20,15 +20,15 @@ struct MeshCoordinates {
   bool operator==(const MeshCoordinates&) const = default;
 };
 
-// An axis of the mesh. configuration_fields.h gives the notation of its degree.
+// An axis of the mesh. configuration_fields.h has the names of its degree.
 struct MeshAxisInfo {
   MeshAxis axis;
-  const char* name;  // of its groups
+  const char* name;  // name of the groups along the axis
   int64_t ParallelStrategy::* degree;
   int64_t MeshCoordinates::* coordinate;
 };
 
-// All axes. Ranks along the first axis are neighbours; ranks along the last axis are farthest apart.
+// All axes, from the fastest-varying (neighbouring ranks) to the slowest.
 inline constexpr std::array<MeshAxisInfo, 3> mesh_axes = {{
     {MeshAxis::tensor, "tensor", &ParallelStrategy::tensor_parallel, &MeshCoordinates::tensor},
     {MeshAxis::data, "data", &ParallelStrategy::data_parallel, &MeshCoordinates::data},
@@ -43,7 +43,7 @@ class Mesh {
   MeshCoordinates coordinates(int64_t rank) const;
   int64_t rank(const MeshCoordinates& coordinates) const;
 
-  // The ranks that differ from `rank` only in this axis, including `rank`, in the order of their coordinate.
+  // Returns the ranks that differ from `rank` at most in this axis, in the order of their coordinate.
   std::vector<int64_t> group(int64_t rank, MeshAxis axis) const;
 
  private:
