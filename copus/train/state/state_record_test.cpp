@@ -37,7 +37,7 @@ TEST(StateRecord, IsReadOnceItsWriterHasEndedAndIsEmptyOnceItHoldsNothing) {
     }
     world.everyone().barrier();
     if (world.rank() == 0) {
-      ASSERT_TRUE(state.arena->rejoin(*single_rank_world(), {0}));  // the other has ended, as far as this rank knows
+      ASSERT_TRUE(state.arena->rejoin(*single_rank_world(), {0}));  // this rank believes that the other one has ended
       EXPECT_EQ(latest_load_on_record(state.arena.get()), 3);
       EXPECT_EQ(latest_record(state.arena.get(), 2).text, "");
       const FoundRecord found = latest_record(state.arena.get(), 3);

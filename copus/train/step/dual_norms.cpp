@@ -12,13 +12,13 @@ namespace copus {
 
 namespace {
 
-// Returns the sum of the products of two matrices' elements.
+// Returns the sum of the products of corresponding elements.
 double inner_product(const at::Tensor& one, const at::Tensor& other) {
   return one.mul(other).sum(at::kDouble).item<double>();
 }
 
-// Returns the matrix with the same singular vectors and singular values of 1, except for values that are tiny beside
-// the largest.
+// Returns the matrix with the same singular vectors and singular values of 1, except for values that are tiny relative
+// to the largest.
 at::Tensor orthogonal_factor(const at::Tensor& matrix) {
   constexpr int64_t steps = 12;
   return kernels::map_singular_values(matrix, newton_schulz_polynomials(NewtonSchulz::polar_express, steps),
@@ -44,8 +44,8 @@ DualMeasurement::DualMeasurement(const ParameterStore& parameters, const Optimiz
   groups_ = std::max<int64_t>(1, std::ssize(indices) / matrices_at_once);
 }
 
-// Whether measurement number `number` measures this matrix. Every group has about as many matrices of each kind: the
-// indices are spread before they are divided, because the kinds of a layer's matrices repeat at a fixed distance.
+// Every group has about equally many matrices of each kind: the indices are scrambled before they are divided into
+// groups, because the kinds of a layer's matrices repeat at a fixed distance.
 bool DualMeasurement::is_due(int64_t index_in_model, int64_t number) const {
   constexpr uint64_t golden = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio (Knuth, vol. 3, 6.4)
   const uint64_t spread = (static_cast<uint64_t>(index_in_model) * golden) >> 32;

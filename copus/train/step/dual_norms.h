@@ -1,6 +1,6 @@
-// Measures the gradient and its noise in the dual norms of sign descent and Muon (statistics/dual_noise.h), on some
-// hidden matrices in some steps. It compares a step's gradient with the optimizer's average of earlier gradients, which
-// every rank has in every layout, also where ZeRO never keeps a whole gradient.
+// Measures a step's gradient and its noise in the dual norms of sign descent and Muon (statistics/dual_noise.h), for
+// some hidden matrices in some steps. Compares the gradient with the optimizer's average of earlier gradients, which
+// exists in every layout, even where ZeRO never keeps a whole gradient.
 #pragma once
 
 #include <array>
@@ -14,31 +14,31 @@
 
 namespace copus {
 
-// |g - m|* and <g, d> of DualObservation, summed over matrices.
+// g - m|* and <g, d> of DualObservation, summed over matrices.
 struct DualNorms {
   double noise = 0, signal = 0;
 };
-// In the sum of absolute elements, and in the sum of singular values.
+// DualNorms in the sum of absolute elements (sign descent), and in the sum of singular values (Muon).
 struct DualNormsOfStep {
   DualNorms sign, spectral;
 };
 
 class DualMeasurement {
  public:
-  // A measurement takes about this many matrices of the model, and the next one takes others. It takes all of them if
-  // the model has fewer than twice as many.
+  // Approximate number of the model's matrices per measurement; the next measurement takes others. Models with fewer
+  // than twice as many are measured as a whole.
   static constexpr int64_t matrices_at_once = 16;
 
-  // Keeps references to all arguments but `config`, which belong to the same layout.
+  // All arguments but `config` must belong to the same layout and outlive this object.
   DualMeasurement(const ParameterStore& parameters, const OptimizerConfig& config, const Optimizer& optimizer,
                   MatrixExchange& exchange);
 
-  // Returns this rank's sums over the matrices that it owns: the four numbers of DualNormsOfStep, in their order. The
-  // matrices are those that measurement number `number` measures. The sums over all ranks are the same in every layout
-  // that has the same gradients. All ranks of a pipeline rank call it before the optimizer's update.
+  // Returns this rank's sums over those of its own matrices that measurement `number` covers: the four numbers of
+  // DualNormsOfStep, in order. Sums over all ranks are the same in every layout with the same gradients. All ranks of a
+  // pipeline rank call it before the optimizer's update.
   std::array<ExactSum, 4> measure(int64_t number, double gradient_factor);
 
-  // Whether a measurement measures the hidden matrix with this index among those of the model.
+  // Returns whether measurement `number` covers the model's hidden matrix with this index.
   bool is_due(int64_t index_in_model, int64_t number) const;
 
  private:
@@ -47,10 +47,10 @@ class DualMeasurement {
   const Optimizer& optimizer_;
   MatrixExchange& exchange_;
   std::vector<int64_t> index_in_model_;  // by matrix of the exchange
-  int64_t groups_;                       // of matrices, measured in turn
+  int64_t groups_;                       // number of groups of matrices, which are measured in turn
 };
 
-// The decay of an optimizer's average of gradients, its first slot.
+// Returns the decay of the optimizer's first slot, its average of gradients.
 double average_decay(const OptimizerConfig& config);
 
 }  // namespace copus

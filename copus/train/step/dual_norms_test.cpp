@@ -1,4 +1,4 @@
-// Compares measured norms with singular values by another method, and between layouts.
+// Compares measured norms with singular values from another method, and between layouts.
 #include "copus/train/step/dual_norms.h"
 
 #include <ATen/ATen.h>
@@ -16,9 +16,9 @@ namespace {
 
 using namespace given_gradients;
 
-constexpr double given_factor = 0.5;  // on the gradients, as clipping
+constexpr double given_factor = 0.5;  // factor on the gradients, as from clipping
 
-// The measurement before the fourth update of every rank of a layout.
+// Returns each rank's measurement before a layout's fourth update.
 std::vector<double> measure(const RunConfig& config, at::ScalarType dtype, const ParallelStrategy& strategy,
                             int64_t number) {
   std::vector<double> values;
@@ -31,7 +31,7 @@ std::vector<double> measure(const RunConfig& config, at::ScalarType dtype, const
   return values;
 }
 
-// The same for a list of parameters, by definition.
+// Computes the same by definition, from the parameters.
 std::vector<double> expected(const RunConfig& config, const std::vector<ParameterInfo>& parameters) {
   std::vector<double> sums(4);
   for (const ParameterInfo& parameter : parameters) {
@@ -61,7 +61,7 @@ std::vector<ParameterInfo> hidden_matrices(const ModelDescription& model) {
   return matrices;
 }
 
-// The tolerance is that of twelve Newton-Schulz steps, which leave singular values near zero below 1.
+// The tolerance allows for twelve Newton-Schulz iterations, which leave singular values near zero below 1.
 TEST(DualMeasurement, MatchesSingularValues) {
   RunConfig config = small_run_by_muon();
   config.train.clip_norm = 0;
@@ -70,7 +70,7 @@ TEST(DualMeasurement, MatchesSingularValues) {
   for (size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-4) << i;
 }
 
-// Nine layers have 63 matrices, and 32 layers have 224, in 3 and 14 groups.
+// Nine layers have 63 matrices in 3 groups, 32 layers have 224 in 14 groups.
 TEST(DualMeasurement, MeasuresOtherMatricesOfAllKindsInTurn) {
   for (const int64_t layers : {9, 32}) {
     RunConfig config = small_run_by_muon();
@@ -88,7 +88,7 @@ TEST(DualMeasurement, MeasuresOtherMatricesOfAllKindsInTurn) {
         for (size_t i = 0; i < all.size(); ++i) {
           if (!measurement.is_due(static_cast<int64_t>(i), number)) continue;
           ++times[i];
-          kinds.insert(all[i].name.substr(all[i].name.find("layers.") + 9));  // the rest after the layer's digits
+          kinds.insert(all[i].name.substr(all[i].name.find("layers.") + 9));  // the name after the layer's digits
         }
         EXPECT_GE(kinds.size(), 5) << layers << " layers, measurement " << number;
       }

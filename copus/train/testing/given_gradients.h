@@ -31,10 +31,10 @@ inline RunConfig small_run_by_muon() {
   return config;
 }
 
-// The whole gradient of a parameter in a step, the same in every layout.
+// Returns a parameter's whole gradient in a step, the same in every layout.
 inline at::Tensor gradient_of(const ParameterInfo& info, int64_t step) {
   std::seed_seq seed(info.name.begin(), info.name.end());
-  std::mt19937_64 random(seed);  // ranks are threads, which share ATen's generator
+  std::mt19937_64 random(seed);  // ranks are threads, and would share ATen's generator
   random.discard(static_cast<uint64_t>(step) * 100000);
   std::normal_distribution<double> normal;
   at::Tensor values = at::empty(info.shape, at::kDouble);
@@ -101,7 +101,7 @@ struct Rank {
   Orthogonalization orthogonalization;
 };
 
-// Makes updates on every rank of a layout, and runs `body` on it.
+// Makes updates on every rank of a layout, then runs `body` there.
 inline void update_every_rank(const RunConfig& config, at::ScalarType dtype, const ParallelStrategy& strategy,
                               const std::function<void(Rank&)>& body) {
   run_ranks_as_threads(strategy.world_size(), [&](World& world) {
@@ -115,7 +115,7 @@ inline void update_every_rank(const RunConfig& config, at::ScalarType dtype, con
   });
 }
 
-// Layouts in which ranks share matrices in every way. The last one has more ranks in a pipeline rank than matrices.
+// Layouts in which ranks share matrices in every way. In the last one a pipeline rank has more ranks than matrices.
 inline const std::vector<ParallelStrategy> sharing_layouts = {
     {.data_parallel = 2},
     {.data_parallel = 3, .zero_stage = 1},
