@@ -6,7 +6,7 @@
 namespace copus {
 
 // Returns the default for a new run whose data have several documents. It is false on GPUs, where masked attention has
-// not run yet, and on the modelled clock, which predicts a job with other data.
+// not run yet. It is also false on the modelled clock, which predicts a job with other data.
 inline bool masks_documents_by_default(const RunConfig& config) {
   return config.execution.device == "cpu" && !config.cluster.is_modelled();
 }

@@ -9,9 +9,9 @@
 namespace copus {
 
 // Sets config.model and config.init_from from inline fields, from the file that model.config names, or from the
-// config.json in the folder that model.init_from names. A resolved configuration has both inline fields, which must
-// agree with that config.json, and init_from, so that it stays readable after the folder is deleted. Throws UserError
-// if none or several sources are given, if a field is wrong, or if a file cannot be read.
+// config.json in the folder that model.init_from names. Throws UserError if none or several sources are given, if a
+// field is wrong, or if a file cannot be read. A resolved configuration has both init_from and inline fields, so that
+// it stays readable after the folder is deleted; these inline fields must agree with the folder's config.json.
 void read_model_section(const Setting& root, const std::string& source, RunConfig& config);
 
 // Makes a description from a table of inline fields, which follow the names and rules of config.json. `where` names the

@@ -19,8 +19,8 @@ namespace copus {
 // A source of data.train.
 struct DataSource {
   std::string path;  // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
-  // Relative fraction of the samples. If only some sources have a weight, the others have 1. If none has, all sources
-  // form one corpus.
+  // Relative fraction of the samples. If no source has a weight, all sources form one corpus. If only some have a
+  // weight, it is 1 for the rest.
   std::optional<double> weight = {};
   bool operator==(const DataSource&) const = default;
 };
@@ -33,8 +33,8 @@ struct DataConfig {
   // Whether a token attends only to its own document. Empty: a new run decides by its data (run_data.h); all other
   // code, and runs from before this setting, take it as false.
   std::optional<bool> mask_across_documents;
-  // With mask_across_documents: mean over tokens of the length of the token's document, in tokens; 0: measured at the
-  // start. Predicted attention takes as long as in sequences of this length.
+  // With mask_across_documents: token-weighted mean length of documents, in tokens; 0: measured at the start. Predicted
+  // attention takes as long as in sequences of this length.
   double document_length = 0;
   bool shuffle_shards = false;  // whether shards are read one after another, in a shuffled order
   double shard_timeout = 600;   // seconds that a step waits for a missing shard

@@ -145,8 +145,8 @@ void check_batch_schedule(const Job& config, const std::string& source) {
   }
 }
 
-// Checks that the layout has several workers, whose gradients these policies compare, and that gradients are of the
-// kind in the policy's name: whole (ddp) or sharded (fsdp).
+// Checks that the layout has several workers, whose gradients these policies compare. The gradients must be of the kind
+// in the policy's name: whole (ddp) or sharded (fsdp).
 void check_workers(const JobConfig& config, const std::string& source) {
   const PolicyKind kind = config.adapt.policy;
   if (kind != PolicyKind::ddp_norm && kind != PolicyKind::fsdp_norm) return;

@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// Returns all settings, as "section.key", whose key is this name, or which other programs call by this name: "lr",
+// Returns all settings, as "section.key", whose key is this name or is called so by other programs: "lr",
 // "--batch-size". Empty if there are none.
 std::vector<std::string> settings_called(std::string_view name);
 

@@ -31,8 +31,8 @@ struct TrainingSource {
 
 // The lengths of documents within training sequences.
 struct DocumentLengths {
-  // Mean over tokens of the length of the token's document. Attention within documents does as much work as full
-  // attention in sequences of this length.
+  // Token-weighted mean length of documents, in tokens. Attention within documents does as much work as full attention
+  // in sequences of this length.
   double of_a_token = 0;
   // Standard deviation of the attention work per sequence, relative to its mean.
   double deviation = 0;
@@ -47,10 +47,10 @@ struct HeldOutSource {
 // The training data and the held-out data. Immutable, so all methods are thread-safe.
 class Dataset {
  public:
-  // Opens every source. Throws UserError for any fault of a source, for a corpus shorter than one sequence or without
-  // any token that carries loss, and for text if vocab_size < 256, since each byte of text is a token. If the
-  // configuration does not set data.mask_across_documents, documents are masked if `masks_by_default` is set and a
-  // training source has several documents.
+  // Opens every source. Throws UserError for any fault of a source, for a corpus shorter than one sequence, and for a
+  // corpus without any token that carries loss. Also throws UserError for text if vocab_size < 256, because each byte
+  // of text is a token. If the configuration does not set data.mask_across_documents, documents are masked if
+  // `masks_by_default` is set and a training source has several documents.
   Dataset(const DataConfig& config, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
           bool masks_by_default = false);
   ~Dataset();

@@ -11,7 +11,7 @@ namespace copus {
 namespace {
 
 // Returns the unrounded number of samples of each source, in proportion to `shares` (relative), but at least `least`
-// and at most the source's size. Sources beyond a bound get the bound; the others divide the remaining samples.
+// and at most the source's size. A source whose proportional number exceeds a bound gets the bound.
 std::vector<double> proportional_parts(const std::vector<int64_t>& sizes, const std::vector<double>& shares,
                                        double samples, double least) {
   constexpr double smallest_share = 1e-30;  // a share may have been rounded to zero

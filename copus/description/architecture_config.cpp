@@ -144,8 +144,8 @@ void write_rope_by_layer_type(const ModelDescription& model, Json& config) {
                                {"sliding_attention", model.sliding_rope_theta > 0 ? sliding : shared}};
 }
 
-// Reads Granite's multipliers. A null attention_multiplier, which transformers refuses but the section [model] may
-// have, means 1 / sqrt(head_dim).
+// Reads Granite's multipliers. A null attention_multiplier means 1 / sqrt(head_dim): the section [model] may have it,
+// although transformers refuses it.
 void read_granite(const Fields& config, ModelDescription& model) {
   model.embedding_multiplier = config.positive_number("embedding_multiplier").value_or(1);
   model.residual_multiplier = config.positive_number("residual_multiplier").value_or(1);
@@ -172,8 +172,8 @@ void write_phi3(const ModelDescription& model, Json& config) {
   config["original_max_position_embeddings"] = model.rope_scaling->original_max_position_embeddings;
 }
 
-// Reads Gemma's multipliers. A null query_pre_attn_scalar, which transformers refuses but the section [model] may have,
-// means the usual 1 / sqrt(head_dim).
+// Reads Gemma's multipliers. A null query_pre_attn_scalar means the usual 1 / sqrt(head_dim): the section [model] may
+// have it, although transformers refuses it.
 void read_gemma(const Fields& config, ModelDescription& model) {
   model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
   model.rounds_embedding_multiplier = true;

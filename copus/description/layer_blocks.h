@@ -42,8 +42,8 @@ struct ModelUnits {
 };
 ModelUnits units_of(const ModelDescription& model);
 
-// A linear layer. A column-parallel one is split along the units of its outputs, a row-parallel one along those of its
-// inputs.
+// A linear layer. Column-parallel layers are split along the units of their outputs, row-parallel layers along the
+// units of their inputs.
 struct BlockLinear {
   std::string_view module;
   int64_t outputs = 0, inputs = 0;

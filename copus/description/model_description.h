@@ -231,8 +231,8 @@ struct ParameterSplit {
   int64_t parts(int64_t ranks) const { return units == 0 ? 1 : std::min(ranks, units); }
 };
 
-// An entry of the list of parameters, which no layout changes. Names and shapes are Hugging Face's: a linear layer's
-// weight is [out, in].
+// One parameter of the model, whole, whatever the layout. Names and shapes are Hugging Face's: a linear layer's weight
+// is [out, in].
 struct ParameterInfo {
   std::string name;
   std::vector<int64_t> shape;
@@ -270,13 +270,13 @@ int64_t count_parameters(const ModelDescription& model);
 // Returns the standard deviation of an embedding's or linear layer's initial weights.
 double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter);
 
-// Returns the number of tokens to which a token attends, averaged over tokens and layers, up to terms of order 1: s /
-// 2, or w - w^2 / (2 s) with a window of w < s tokens.
+// Returns the number of tokens to which a token attends, averaged over tokens and layers, up to terms of order 1. This
+// is s / 2, or w - w^2 / (2 s) with a window of w < s tokens.
 double attended_tokens(const ModelDescription& model, int64_t sequence_length);
 
-// Returns the floating-point operations of training on one token, forward and backward, without recompute: 6 for each
-// weight of the blocks' linear layers (layer_blocks.h) and of the head, and 24 h_q a for each attention, where h_q is
-// the width of its queries and a is attended_tokens. Attention counts in full, not only its causal half, so a = s / 2
+// Returns the floating-point operations of training on one token, forward and backward, without recompute. These are 6
+// for each weight of the blocks' linear layers (layer_blocks.h) and of the head, and 24 h_q a for each attention. h_q
+// is the width of its queries, a is attended_tokens. Attention counts in full, not only its causal half, so a = s / 2
 // without a window. The head counts once, the look-up of embeddings not at all. This extends the convention of
 // Narayanan et al. 2021 to grouped-query attention and windows.
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length);

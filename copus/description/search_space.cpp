@@ -1,5 +1,5 @@
-// Iterates over divisors of the number of ranks, so that all products of degrees match. infeasible_reason, which is
-// slow because it writes sentences, judges only these candidates.
+// Iterates over divisors of the number of ranks, so that all products of degrees match. Only these candidates are
+// judged by infeasible_reason, which is slow because it writes sentences.
 #include "copus/description/search_space.h"
 
 #include <algorithm>

@@ -26,8 +26,8 @@ struct SearchSpace {
 };
 
 // Lists all configurations that infeasible_reason and the space allow, without duplicates, sorted by strategy, global
-// batch and micro-batch. Options without an effect have one fixed value, whatever the lists contain: without a pipeline
-// the schedule is 1f1b (gpipe would keep more activations), with t = 1 there is no sequence parallelism, with d = 1 no
+// batch and micro-batch. Options without an effect have one fixed value, whatever the lists contain. Without a pipeline
+// the schedule is 1f1b (gpipe would keep more activations). With t = 1 there is no sequence parallelism, with d = 1 no
 // ZeRO, and without ZeRO-3 no resharding.
 std::vector<Configuration> enumerate(const ModelDescription& model, int64_t sequence_length, const SearchSpace& space);
 

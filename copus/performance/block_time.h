@@ -74,9 +74,9 @@ double matmul_seconds(const Device& device, double rows, double columns, double 
 // documents does in sequences of `sequence_length`.
 //
 // A document of n tokens costs n^2, so tokens in documents of mean length n cost as much as in sequences of n. If
-// attention works in blocks of B tokens, the queries of a block read all keys from the start of the first query's
-// document, rounded down to a block, up to the block itself. Documents begin anywhere in a block, so a query reads n /
-// 2 + B keys on average, as in a sequence of n + 2 B.
+// attention works in blocks of B tokens, a block of queries also reads keys outside of its documents: from the
+// beginning of the block with the first query's document start to the end of its own block. Documents begin anywhere in
+// a block, so a query reads n / 2 + B keys on average, as in a sequence of n + 2 B.
 double attended_length(const TrainingSystem& system, int64_t sequence_length);
 
 // Returns the seconds of moving this many bytes to or from a device's memory; 0 if its speed is unknown.

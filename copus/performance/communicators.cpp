@@ -23,8 +23,8 @@ CommunicatorCounts tensor_communicators(const ModelDescription& model, const Par
 CommunicatorCounts data_communicators(const ParallelStrategy& strategy) {
   const int64_t replicas = strategy.zero_replicas;
   if (replicas == 1) return {.collectives = of_group(strategy.data_parallel)};
-  // One group has the ranks of a copy, the other the ranks with the same share. If one group has a single rank, the
-  // other has all ranks.
+  // Two groups: the ranks of one copy, and the ranks with the same share in all copies. If one group has a single rank,
+  // the other has all data-parallel ranks.
   return {.collectives = of_group(strategy.zero_shards()) + of_group(replicas)};
 }
 

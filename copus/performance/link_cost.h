@@ -16,15 +16,15 @@ struct RankSeries {
 };
 
 // Returns the link that a group's collective uses. This is within_node if all ranks are on one node. Otherwise it is
-// between_nodes times network_by_nodes, with min(rails, k) times the bandwidth, where k is the mean number of members
-// per spanned node, rounded up; with several adapters the bandwidth is at most that of within_node. tree_seconds then
+// between_nodes times network_by_nodes, with min(rails, k) times the bandwidth. k is the mean number of members per
+// spanned node, rounded up. With several adapters the bandwidth is at most that of within_node. tree_seconds then
 // covers the whole tree over these nodes: 2 ceil(log2(nodes)) levels.
 Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks);
 Link link_of(const ClusterDescription& cluster, const RankSeries& ranks);
 
 // Return the seconds of a collective over n ranks; 0 for n = 1. `bytes` is the size of the whole vector. Collectives
 // use rings (Patarasuk & Yuan 2009): a reduce-scatter or an all-gather has n - 1 rounds of bytes / n. An all-reduce is
-// a reduce-scatter and an all-gather or, if that is faster, a tree (NCCL 2.4, "double binary trees"), which moves as
+// a reduce-scatter and an all-gather or, if that is faster, a tree (NCCL 2.4, "double binary trees"). A tree moves as
 // many bytes per rank, but has the latencies of only a few levels. A broadcast is pipelined: n - 1 latencies, and the
 // bytes once. A barrier takes ceil(log2 n) latencies (dissemination barrier, Hensgen et al. 1988).
 double all_reduce_seconds(const Link& link, int64_t n, int64_t bytes);
@@ -32,9 +32,9 @@ double reduce_scatter_seconds(const Link& link, int64_t n, int64_t bytes);
 double all_gather_seconds(const Link& link, int64_t n, int64_t bytes);
 double broadcast_seconds(const Link& link, int64_t n, int64_t bytes);
 double barrier_seconds(const Link& link, int64_t n);
-// Returns the seconds of a small all-reduce by recursive doubling (Thakur, Rabenseifner & Gropp 2005), for sums that do
-// not depend on the order (comm/messages/reduction_rounds.h): floor(log2 n) messages in a row, and two more if n is not
-// a power of two.
+// Returns the seconds of a small all-reduce by recursive doubling (Thakur, Rabenseifner & Gropp 2005). It has
+// floor(log2 n) messages in a row, and two more if n is not a power of two. Requires a sum that does not depend on the
+// order (comm/messages/reduction_rounds.h).
 double small_all_reduce_seconds(const Link& link, int64_t n, int64_t bytes);
 // Returns the seconds of one message.
 double send_seconds(const Link& link, int64_t bytes);

@@ -96,8 +96,8 @@ class ConfigurationMemory {
       const std::vector<BlockDescription> blocks = describe_layer(model_, example);
       const auto bytes = [&](const LayerTensors& tensors) { return layer_bytes(tensors, blocks); };
       const bool norms_heads = model_.qk_norm != QkNorm::none;
-      // Hidden-size tensors beyond the two of each block: block outputs that norms read, if norms apply to inputs too;
-      // minus the stream after attention if blocks are parallel.
+      // Tensors of hidden_size besides the usual ones: with norms of inputs and outputs, the block outputs that norms
+      // read. Parallel blocks have one fewer, the stream after attention.
       const double other_streams = bytes(
           {.hidden = (model_.block_norm == BlockNorm::both ? 2.0 : 0.0) - (model_.parallel_residual ? 1.0 : 0.0)});
       const double all_kept = bytes(use_.kept) + other_streams + (norms_heads ? bytes(use_.kept_of_normed_heads) : 0);

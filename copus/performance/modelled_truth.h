@@ -18,10 +18,9 @@
 namespace copus {
 
 // Prediction errors that differ between layouts and are correlated for similar ones. A configuration's step time is
-// multiplied by exp(size * (z_d + z_t + z_p + z_b) / 2), where z_d is a standard normal deviate that all configurations
-// with the same d share; z_t, z_p and z_b are such deviates for t, p and the micro-batch. The factor's logarithm has
-// standard deviation `size`, its median over seeds is 1, and two configurations that share k of the four have
-// correlation k / 4.
+// multiplied by exp(size * (z_d + z_t + z_p + z_b) / 2). All configurations with the same d share z_d, a standard
+// normal deviate. z_t, z_p and z_b are such deviates for t, p and the micro-batch. The factor's logarithm has standard
+// deviation `size`, its median over seeds is 1, and two configurations that share k of the four have correlation k / 4.
 struct LayoutErrors {
   double size = 0;
   uint64_t seed = 0;

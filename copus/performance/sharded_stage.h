@@ -38,11 +38,11 @@ struct StageWaits {
   double total() const { return forward + backward_input + backward_weight; }
 };
 
-// Replays two micro-batches. F uses the weights of the embedding and of each layer; B uses those of the head and of the
-// layers, from last to first; W and the embedding's backward pass use none. When a use begins, the gather for the next
-// one starts, also across passes. When a block's gradient is complete, its reduction starts; until it ends, only one
-// other block's gradient can exist. Collectives run one at a time, in the order of their starts. Other stages of the
-// same rank are ignored.
+// Replays two micro-batches. F uses the weights of the embedding and of each layer. B uses the weights of the head and
+// of the layers, from last to first. W and the embedding's backward pass use none. When a use begins, the gather for
+// the next one starts, also across passes. When a block's gradient is complete, its reduction starts; until it ends,
+// only one other block's gradient can exist. Collectives run one at a time, in the order of their starts. Other stages
+// of the same rank are ignored.
 StageWaits wait_for_shares(const ShardedStage& stage);
 
 }  // namespace copus

@@ -414,8 +414,8 @@ double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const St
   return now - without_waits;
 }
 
-// Returns the exposed seconds of gathers and reductions that are not part of every micro-batch's passes: the first
-// micro-batch's additional waits, and the reductions from the end of the first pipeline rank's backward pass on.
+// Returns the exposed seconds of gathers and reductions that are not part of every micro-batch's passes. These are the
+// first micro-batch's additional waits, and the reductions after the first pipeline rank's backward pass has ended.
 double StepTimeModel::shared_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const BucketCosts buckets = cost_buckets(strategy);

@@ -96,9 +96,9 @@ MemoryUse copus_memory_use() {
 namespace {
 
 // Adds a GPU's memory. Flash attention's backward pass has its own gradients of queries, keys and values in addition to
-// the joint one, with those of keys and values once for each query head. It sums the queries' gradients in fp32, in two
-// copies if the kernel is deterministic and sequences times heads are at least half the number of multiprocessors.
-// Context and NCCL buffers take about 1 GiB.
+// the joint one; the gradients of keys and values exist once per query head. Sums of the queries' gradients are in
+// fp32, in two copies if the kernel is deterministic and sequences times heads are at least half the number of
+// multiprocessors. Context and NCCL buffers take about 1 GiB.
 void move_to_gpu(MemoryUse& use) {
   use.working.query = 8;
   use.working.key_value = 4;

@@ -49,8 +49,8 @@ struct MemoryUse {
   bool gathers_logits = false;  // whether every tensor-parallel rank holds the logits of the whole vocabulary
   double head_hidden = 0;       // number of hidden_size tensors that the head holds for one micro-batch
   // Whether attention's backward pass may write gradients of scores to memory, for a few sequences at a time
-  // (placement/attention_workspace.h). It depends on device and build, which predictions do not know, so memory is an
-  // upper bound.
+  // (placement/attention_workspace.h). Whether it does depends on device and build. Predictions do not know these, and
+  // so predict an upper bound.
   bool writes_score_gradients = false;
 
   // With documents masked: bytes of a cosine or sine if those of every row are kept, with the row's position; 0: they
@@ -134,8 +134,8 @@ struct TrainingSystem {
   double pipelined_collective_launches = 0;
   // Elements that a rank copies into and out of a tensor-parallel collective, per element of the whole tensor.
   double collective_copies = 0;
-  // If attention is limited to documents: mean over tokens of the length of the token's document, in tokens; 0: it is
-  // not limited.
+  // With attention limited to documents: token-weighted mean length of documents, in tokens; 0: attention is not
+  // limited.
   double document_length = 0;
   // If attention limited to documents reads whole blocks of keys: tokens per block; blocks begin at multiples of this.
   // 0: it reads only the document's keys.
@@ -189,8 +189,7 @@ struct TrainingSystem {
 TrainingSystem copus_in_bf16(Processor processor = Processor::gpu, OptimizerKind optimizer = OptimizerKind::adamw);
 TrainingSystem copus_in_fp32(Processor processor = Processor::cpu, OptimizerKind optimizer = OptimizerKind::adamw);
 
-// Returns the number of elements per token that a tensor-parallel rank holds of these tensors for one block, without
-// tensors of hidden_size.
+// Returns a tensor-parallel rank's elements per token in one block, over all of `tensors` except those of hidden_size.
 double inner_elements(const LayerTensors& tensors, const BlockDescription& block, int64_t tensor_parallel);
 
 // Returns the additional seconds of a step whose pipeline stalls.

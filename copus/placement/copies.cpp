@@ -57,8 +57,8 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
 }
 
 // Ranks that hold the same state form a group. With n ranks in g groups, members are dealt to the groups in turn,
-// machine by machine. A group then has all its members on one machine only if that machine has more than n - g members,
-// and in that case any other assignment has such a group too.
+// machine by machine. So a group has all its members on one machine only if that machine has more than n - g members.
+// In that case every other assignment has such a group too.
 std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const ParallelStrategy& strategy,
                                                                      const std::vector<int64_t>& machines) {
   const int64_t ranks = strategy.world_size();

@@ -7,8 +7,8 @@
 namespace copus {
 
 // Approximate number of logits per chunk on one rank. On a CPU it is small, so that they fit into the caches. On a GPU
-// it is large, because each chunk adds its gradient to that of the whole head, which takes as long as the products of
-// 1,200 rows (by an H100's data sheet).
+// it is large, because each chunk adds its gradient to the gradient of the whole head. By an H100's data sheet this
+// addition takes as long as the products of 1,200 rows.
 inline constexpr int64_t logits_at_once_on_cpu = int64_t{1} << 22;
 inline constexpr int64_t logits_at_once_on_gpu = int64_t{1} << 29;
 

@@ -181,8 +181,7 @@ void Planner::find_moves() {
 }
 
 void Planner::find_rounds() {
-  // Moves from the new layout back to the old one have the same peaks in reverse. The reverse of their greedy order is
-  // therefore a second candidate.
+  // The re-layout back has the same peaks. Its greedy order, reversed, is therefore a second candidate.
   std::vector<Move> back = moves_;
   for (Move& move : back) std::swap(move.allocated, move.released);
   std::vector<size_t> order = fill_lowest_first(moves_, old_bytes_), other = fill_lowest_first(back, new_bytes_);
@@ -256,9 +255,9 @@ bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   return true;
 }
 
-// Chooses among replicas and copies, each of which is sharded over data-parallel ranks: most elements on the receiver,
-// then fewest on lost processes, then most on the receiver's node, then the smallest load of the busiest sender. A copy
-// with a needed shard on a gone process is excluded.
+// Chooses one of the replicas and copies, each of which is sharded over data-parallel ranks. It prefers, in this order:
+// most elements on the receiver, fewest on lost processes, most on the receiver's node, and the smallest load of the
+// busiest sender. A copy with a needed shard on a gone process is excluded.
 template <class Give>
 bool Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {

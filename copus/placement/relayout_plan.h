@@ -82,9 +82,8 @@ struct RelayoutPlan {
   int64_t bytes_copied = 0;    // by all processes; includes copies within a process, but not kept buckets
   int64_t bytes_received = 0;  // the part of bytes_copied that crosses processes
   // The most state bytes of any process, with padding: before the re-layout, after it, and at the peak. State is
-  // weights or master weights, and slots, but no gradients. peak_bound_bytes is what the order guarantees: max(before,
-  // after) + k of the largest buckets, where k is 1 except for rare shapes, or the number of buckets in an eighth of
-  // the state.
+  // weights or master weights, and slots, but no gradients. The order guarantees peak_bound_bytes: max(before, after) +
+  // k of the largest buckets. k is 1 except for rare shapes, or the number of buckets in an eighth of the state.
   int64_t old_bytes = 0, new_bytes = 0, peak_bytes = 0, peak_bound_bytes = 0;
   std::vector<int64_t> peak_bytes_by_rank;  // by process, including numbers that are in neither layout
   // Parts of the model ("embedding", "layer 3", "head") with elements that only gone processes had. If not empty, the
@@ -109,15 +108,16 @@ struct RelayoutRequest {
   std::vector<int64_t> lost = {}, gone = {};
 };
 
-// Returns the plan of a process, which may be in one layout, in both or in neither. Throws InternalError for a negative
-// process, if to_processes does not assign distinct processes to all ranks of `to`, and if a lost or gone process is
-// not in `from` or becomes a rank of `to`.
+// Returns the plan of a process, which may be in either layout, in both or in neither. Throws InternalError
+// - for a negative process,
+// - if to_processes does not assign distinct processes to all ranks of `to`,
+// - if a lost or gone process is not in `from`, or becomes a rank of `to`.
 RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t process);
 
-// Returns a lower bound on the seconds of the plan's messages on a cluster's links: the time in which the busiest
-// process transfers its bytes, in the slower direction and over the slower of its links within and between nodes (node
-// = process / cluster.ranks_per_node), plus one latency per round. 0 if no process takes anything from another. Clocks
-// that model links use it, and so does the cost of a switch before any has been measured.
+// Returns a lower bound on the seconds of the plan's messages on a cluster's links: the time of the busiest process's
+// bytes, plus one latency per round. It takes the slower direction, and the slower of the links within and between
+// nodes (node = process / cluster.ranks_per_node). 0 if no process takes anything from another. Used by clocks that
+// model links, and for the cost of a switch before any has been measured.
 double relayout_seconds(const RelayoutRequest& request, const ClusterDescription& cluster);
 
 }  // namespace copus

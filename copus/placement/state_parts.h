@@ -17,8 +17,8 @@ struct StatePart {
 };
 
 // Lists the parts of all parameters, in canonical order. Each element of a parameter is in exactly one part. Tied
-// copies of the head are ignored, and of several tensor-parallel replicas only the first counts. `placement` may be
-// that of any rank.
+// copies of the head are ignored, and of several tensor-parallel replicas only the first counts. Any rank's `placement`
+// gives the same result.
 std::vector<std::vector<StatePart>> find_state_parts(const ModelDescription& model, const Placement& placement);
 
 }  // namespace copus

@@ -72,8 +72,8 @@ struct HeadNormForward {
   S* normed;                           // [rows, (heads + 2 kv_heads) * head_dim]
 };
 
-// Overwrites the gradient of `normed` with the gradient of `qkv`; that of the values is the same. Computes the weights'
-// gradients over the range of rows.
+// Overwrites the gradient of `normed` with the gradient of `qkv`; the values' gradient stays as it is. Computes the
+// weights' gradients over the range of rows.
 template <class S>
 struct HeadNormBackward {
   int64_t heads, kv_heads, head_dim;
@@ -85,7 +85,7 @@ struct HeadNormBackward {
 };
 
 // RMSNorm over all queries of a row together, and over all its keys; values are copied. Ranks hold different heads of
-// the same rows. So both directions have a kernel for sums, which the ranks then add up, and a kernel for results.
+// the same rows and must add up their sums. So both directions have a kernel for the sums and a kernel for the results.
 // Element 0 of arrays of two is for queries, element 1 for keys.
 template <class S>
 struct ProjectionNorm {

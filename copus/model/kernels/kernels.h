@@ -185,8 +185,8 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double 
 // largest), and the target's logit (0 if its column is not local).
 at::Tensor softmax_statistics(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
                               double softcap = 0);
-// cross_entropy_ for rows whose columns are split into parts. `statistics`: those of all parts, [parts, rows, 3], in
-// the order of the vocabulary. Every part adds the same loss, that of the whole row.
+// cross_entropy_ for rows whose columns are split into parts. `statistics`: of all parts, [parts, rows, 3], in the
+// order of the vocabulary. Every part adds the loss of the whole row.
 void cross_entropy_part_(const at::Tensor& logits, const at::Tensor& targets, int64_t first_token,
                          const at::Tensor& statistics, double loss_scale, bool gradient, const at::Tensor& loss_sum,
                          double softcap = 0);
@@ -225,8 +225,8 @@ void muon_(const at::Tensor& master, const at::Tensor& average, const at::Tensor
 // Returns first_weight * first + second_weight * second for flat tensors of equal length.
 at::Tensor weighted_sum(const at::Tensor& first, double first_weight, const at::Tensor& second, double second_weight);
 
-// Returns the matrix with the singular vectors of `matrix` [m, n], whose singular values are those of matrix / |matrix|
-// (Frobenius norm) after the polynomials. Computes in `dtype`; the result has the dtype of `matrix`.
+// Returns the matrix with the singular vectors of `matrix` [m, n] and with other singular values: those of matrix /
+// |matrix| (Frobenius norm), mapped by the polynomials. Computes in `dtype`; the result has the dtype of `matrix`.
 at::Tensor map_singular_values(const at::Tensor& matrix, std::span<const QuinticPolynomial> polynomials,
                                at::ScalarType dtype);
 

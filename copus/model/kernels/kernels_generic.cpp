@@ -177,9 +177,9 @@ bool is_exact(WideSum way, at::Device device) {
   return sum.equal(expected);
 }
 
-// Returns the most exact WideSum that the process's devices, which are all alike, support; tests them once. libtorch
-// 2.11 and 2.13 for CUDA support all three. libtorch for ROCm may refuse products with a wider result type, which
-// leaves only the last ones.
+// Returns the most exact WideSum that the process's devices support; all devices are alike, so one test suffices.
+// libtorch 2.11 and 2.13 for CUDA support all three. libtorch for ROCm may refuse products with a wider result type,
+// which leaves only the last ones.
 WideSum wide_sum(at::Device device) {
   if (device.is_cpu()) return WideSum::after_rounding;
   static const WideSum best = [&] {

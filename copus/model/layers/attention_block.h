@@ -33,8 +33,8 @@ class AttentionBlock : public Block {
   QueryKeyNorm query_key_norm_;
 };
 
-// Returns a rank's share of attention in `layer` for a micro-batch of `tokens`, int64 [batch, sequence], with the
-// layer's window: some query heads, and the key/value heads that these read (at least one).
+// Returns the shape of a rank's attention in `layer`, for a micro-batch of `tokens`, int64 [batch, sequence]. The rank
+// has some of the query heads, and the key/value heads that these read (at least one).
 kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t layer,
                                               const TensorParallel& tensor_parallel, const at::Tensor& tokens);
 

@@ -31,8 +31,8 @@ constexpr double drift_deviation = 0.01;
 constexpr double assumed_spread = 0.05;
 constexpr double assumed_spread_steps = 4;
 
-// The distance, in standard deviations, from which a cell's influence on the factors stays constant (Huber 1964), so
-// that badly predicted cells do not spoil the others.
+// Beyond this distance, in standard deviations, a cell's influence on the factors no longer grows (Huber 1964), so that
+// badly predicted cells do not spoil the others.
 constexpr double huber_limit = 2;
 constexpr double layout_limit = 2;
 
@@ -127,8 +127,8 @@ double huber_loss(double distance) {
 }
 
 // Returns a layout's weight by its distance in standard deviations. Beyond the limit its influence falls with distance
-// (Cauchy's loss): of 224 published runs that looked good, 13 took 1.5 to 32 times as long as predicted, for reasons
-// that other layouts do not share (docs/decisions/performance.md).
+// (Cauchy's loss). The reason: of 224 published runs that looked good, 13 took 1.5 to 32 times as long as predicted,
+// for reasons that other layouts do not share (docs/decisions/performance.md).
 double cauchy_weight(double distance) { return 1 / (1 + squared(distance / layout_limit)); }
 
 double cauchy_loss(double distance) { return squared(layout_limit) / 2 * std::log1p(squared(distance / layout_limit)); }
@@ -187,8 +187,8 @@ struct LayoutFit {
     return result;
   }
 
-  // Adds the layout's information about the factors: that of the cells' mean, whose variance includes the variance of
-  // L, and that of their deviations from this mean, which do not depend on L.
+  // Adds the layout's information about the factors. One part comes from the cells' mean, whose variance includes the
+  // variance of L. The other part comes from the cells' deviations from this mean, which do not depend on L.
   void add_to(Matrix& precision, Vector& downhill) const {
     const Means mean = means();
     const auto add = [&](const Vector& shares, double residual, double information) {

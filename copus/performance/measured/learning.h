@@ -1,6 +1,7 @@
-// Corrects predictions by measured steps, with an uncertainty. A correction has three parts: factors that all
-// configurations share (compute, tensor links, data links, bubble), the deviation of a layout from these factors, which
-// all its batches share, and the deviation of a measured configuration (a "cell") from its layout.
+// Corrects predictions by measured steps, with an uncertainty. A correction has three parts:
+// - factors that all configurations share: compute, tensor links, data links, bubble;
+// - the deviation of a layout from these factors, the same for all its batches;
+// - the deviation of a measured configuration (a "cell") from its layout.
 #pragma once
 
 #include <array>
@@ -28,9 +29,9 @@ struct Measurement {
 };
 
 // Standard deviations of the factors' logarithms before any measurement. Kernel curves from another machine of the same
-// kind or from a data sheet are commonly off by a factor of 1.5, links by more, because a network's speed depends on
-// other users and on the placement of ranks. A pipeline's idle time is mostly computation of other stages, so `bubble`
-// is the deviation from the compute factor.
+// kind or from a data sheet are commonly off by a factor of 1.5. Links are off by more, because a network's speed
+// depends on other users and on the placement of ranks. A pipeline's idle time is mostly computation of other stages,
+// so `bubble` is the deviation from the compute factor.
 struct FactorPrior {
   double compute = 0.4;
   double links = 0.5;  // for tensor links and data links

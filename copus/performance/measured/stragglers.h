@@ -35,8 +35,9 @@ inline constexpr int64_t straggler_steps = 3;
 inline constexpr int64_t straggler_window = 5;
 
 // Returns the stragglers by ascending rank. `steps`: by step, oldest first, and world rank; only the last
-// straggler_window steps count. `stages`: by rank, its pipeline coordinate. A rank's peers are the other ranks of its
-// stage, because stages differ in work; without peers a rank is never a straggler. Takes O(n log n) for n ranks.
+// straggler_window steps count. `stages`: by rank, its pipeline coordinate. A rank is compared only with the other
+// ranks of its stage (its peers), because stages differ in work; a rank without peers is never a straggler. Takes O(n
+// log n) for n ranks.
 std::vector<Straggler> find_stragglers(std::span<const std::vector<PartSeconds>> steps,
                                        const std::vector<int64_t>& stages);
 

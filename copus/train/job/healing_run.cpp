@@ -57,9 +57,9 @@ struct RepeatedFailures {
   auto operator<=>(const RepeatedFailures&) const = default;
 };
 
-// Expected seconds between signs of progress while ranks regroup, when they move memory and do not wait for disks: a
-// rank counts as stalled after ten times the larger of this and the time to move the state at 1 GB/s, but at most the
-// wait limit.
+// Seconds without progress, times ten, after which a rank counts as stalled while ranks regroup. Ranks then move memory
+// and do not wait for disks. The limit is longer if moving the state at 1 GB/s takes longer, but at most the wait
+// limit.
 constexpr double least_seconds_of_progress = 3;
 constexpr double expectations_of_a_stall = 10;
 constexpr double assumed_bytes_per_second = 1e9;
@@ -402,8 +402,8 @@ class HealingRun {
     write_all(STDERR_FILENO, concat("copus: ", printable(loss), "; ", printable(next), "\n"));
   }
 
-  // Returns whether the job can start again without losing progress: it began without a checkpoint, the log has no
-  // step, and no rank has trained past step 1, whose line may be missing from the log. Rank 0 decides for all.
+  // Returns whether the job can start again without losing progress. It can if it began without a checkpoint, the log
+  // has no step, and no rank has trained past step 1 (whose line may be missing from the log). Rank 0 decides for all.
   bool has_nothing_to_lose(World& members, bool without_checkpoint) const {
     const std::filesystem::path log = plan_->directory / "run.jsonl";
     int64_t nothing = members.rank() == 0 && without_checkpoint && std::filesystem::exists(log) &&
@@ -453,8 +453,8 @@ class HealingRun {
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
     loaded_in_ = epoch.number;
     world_->health().set_place("beginning");
-    // After the barrier every rank relies on the others' state, so the launcher must have received the arenas before.
-    // The arenas that it has kept so far hold state that was lost.
+    // After the barrier every rank relies on the state of the other ranks, so the launcher must have received the
+    // arenas before. The arenas that the launcher has kept so far hold lost state.
     if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     world_->everyone().barrier();  // all mistakes are found; no rank reads the run directory any more
     world_->health().set_place("having begun");

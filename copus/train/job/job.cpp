@@ -171,8 +171,9 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
 }
 
 // Joins the other ranks, to report a mistake together with them. In two cases they never join, and this process reports
-// the mistake alone: it may be its machine's only process without knowing that it should start the ranks, while other
-// machines find no mistake and start theirs; or somebody has set the variables by hand and started no other rank.
+// the mistake alone. First, this may be the only process of its machine, without knowing that it should start the
+// ranks, while other machines find no mistake and start theirs. Second, somebody may have set the variables by hand and
+// started no other rank.
 std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
   constexpr double seconds_of_launchers = 20, seconds_by_hand = 3;
   const bool is_by_hand = environment.launcher == LauncherKind::torchrun && !environment.has_agent;

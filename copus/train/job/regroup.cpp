@@ -179,9 +179,9 @@ class Regrouping {
   }
 
   // Chooses the member that acts for each rank of the previous layout. Members that hold state act for themselves. For
-  // an ended rank, it is the member that acts for the fewest others among those that can read the rank's arena; without
-  // any, the rank's state survives only in copies on other ranks. A member that no longer holds its state has a new
-  // arena or has reused its memory.
+  // an ended rank acts a member that can read the rank's arena, and acts for the fewest others. If no member can read
+  // the arena, the rank's state survives only in copies on other ranks. A member that no longer holds its state has a
+  // new arena or has reused its memory.
   void cast() {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const int64_t ended = std::ssize(result_.lost);
@@ -417,8 +417,9 @@ class Regrouping {
     return std::ranges::any_of(buckets, has_share);
   }
 
-  // Returns the rank of the previous layout that provides a shard of the weights of rank `at`: a rank for which a
-  // member acts, preferably in the ZeRO copy of `at`; if there is none, the shard's owner in that copy.
+  // Returns the rank of the previous layout that provides a shard of the weights of rank `at`. Prefers ranks for which
+  // a member acts, and of these a rank in the ZeRO copy of `at`. If there is none, returns the shard's owner in that
+  // copy.
   int64_t owner_of_share(const MeshCoordinates& at, int64_t share) const {
     const int64_t shards = strategy().zero_shards(), copies = strategy().zero_replicas;
     const auto owner_in = [&](int64_t copy) {
@@ -450,8 +451,8 @@ class Regrouping {
     std::memcpy(to.data(), weights + share.shard_begin * width, to.size());
   }
 
-  // Hashes the state at rest, including that of ended ranks, if all of it can be read. Omits compute weights, which an
-  // interrupted update may have left outdated, and which are derived again after the move.
+  // Hashes the state at rest, including the state of ended ranks, if all of it can be read. Omits compute weights: an
+  // interrupted update may have left them outdated, and they are derived again after the move.
   void hash_state() {
     if (!config_.adapt.verify || contains(actors_, nobody)) return;
     tell("verifying the state");

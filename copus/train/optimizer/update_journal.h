@@ -11,8 +11,8 @@ namespace copus {
 
 class UpdateJournal {
  public:
-  // Elements per piece, if pieces may end anywhere: enough to keep several threads busy, and few enough that elements
-  // and copy stay in a cache, so that the copy needs no extra pass over memory.
+  // Elements per piece, if pieces may end anywhere. Enough to keep several threads busy, but so few that elements and
+  // copy stay in a cache, and the copy needs no extra pass over memory.
   static constexpr int64_t piece_elements = int64_t{32} << 10;
 
   // Returns the bytes of a journal, which must be zeroed before the first use, for pieces of at most `elements`

@@ -15,8 +15,8 @@ class StepClock {
  public:
   explicit StepClock(World& world) : world_(world) {}
 
-  // Begins a step. On the rank's clock it lasts from begun_at() on: it includes the previous step's seconds from its
-  // agreement to end(), without those of leave_out().
+  // Begins a step. On the rank's clock it lasts from begun_at() on, and so includes the time from the previous step's
+  // agreement to its end(), without the time in leave_out().
   void begin() {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);

@@ -46,8 +46,8 @@ int64_t latest_state_step(const std::vector<DecisionEvent>& events, const Contro
   return latest;
 }
 
-// Returns the steps that the restored controller must observe again: if it learns from steps, all steps since its
-// latest state or start; otherwise the last step, and steps at whose boundaries something happened.
+// Returns the steps that the restored controller must observe again. If it learns from steps, these are all steps since
+// its latest state or start. Otherwise they are the last step, and all steps with a logged event at their boundary.
 std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector<DecisionEvent>& events,
                                           int64_t after_step) {
   const std::filesystem::path log = plan.directory / "run.jsonl";

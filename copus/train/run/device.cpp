@@ -111,8 +111,8 @@ bool configure_aten(int64_t threads, int64_t local_ranks) {
   // cuBLAS results repeat only with a workspace of fixed size, which it reads from the environment on first use. No
   // product may be computed before this.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  // fp32 products keep full precision, even on GPUs whose fastest fp32 products keep only ten bits of the mantissa.
-  // bf16 products that are split into several sums add these in fp32; ATen's default first rounds each sum to bf16.
+  // fp32 products keep full precision, even on GPUs whose fastest fp32 products keep only ten bits of the mantissa. If
+  // a bf16 product is split into several sums, they are added in fp32; ATen's default first rounds each sum to bf16.
   at::globalContext().setFloat32MatmulPrecision("highest");
   at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
   // With warn_only, CUDA's flash attention would keep its backward pass whose order of additions varies.

@@ -296,8 +296,8 @@ void RunLoop::stand_still(PassedBoundary& passed) {
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
-// Measures the critical batch by branches, if that is still due after this step. Calibrations that do not finish count
-// too, because otherwise a run that is often interrupted would repeat them for ever.
+// Measures the critical batch by branches, if that is still due after this step. A calibration counts as done even if
+// it does not finish, because otherwise a run that is often interrupted would repeat it for ever.
 void RunLoop::calibrate(PassedBoundary& passed) {
   std::array<int64_t, 2> words = {};
   if (leader_) {

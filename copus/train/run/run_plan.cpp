@@ -116,8 +116,8 @@ void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(Ru
   batch(then) = resolved(now) == before ? batch(now) : before;
 }
 
-// Keeps the reference batches of a run that continues with another batch: the learning rate is scaled from the first
-// batch, and the run ends after as many tokens as it would have with the first batch.
+// Keeps the reference batches of a run that continues with another batch. The learning rate is still scaled from the
+// first batch, and the run ends after as many tokens as it would have with the first batch.
 void keep_batches(RunConfig& then, RunConfig& now) {
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.optimizer.reference_batch; });
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });

@@ -81,9 +81,9 @@ enum class ChangeOnResume {
 };
 ChangeOnResume change_on_resume(const std::string& key);
 
-// Compares a run's configuration with the one with which it resumes. Returns one line for each change to report. A
-// `precision` of automatic in `now` means that of `then`, and so do other settings that `now` leaves open. `overrides`:
-// as in RunRequest. Throws UserError with key and both values if a change is not allowed.
+// Compares a run's configuration with the configuration with which it resumes. Returns one line for each change to
+// report. Settings that `now` leaves open, such as an automatic precision, keep their values in `then`. `overrides`: as
+// in RunRequest. Throws UserError with key and both values if a change is not allowed.
 std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
                                        const std::vector<std::string>& overrides);
 

@@ -16,7 +16,7 @@ namespace copus {
 // spans two tensors.
 using TensorSink = std::function<void(std::span<const std::byte>)>;
 
-// Returns the bytes of a piece, of which each of `num_writers` writers takes one at a time: all pieces together are
+// Returns the bytes of a piece. Each of `num_writers` writers takes one piece at a time. All these pieces together are
 // about a bucket of a large model, and each is large enough to keep the number of messages low.
 int64_t piece_bytes(int64_t num_writers);
 

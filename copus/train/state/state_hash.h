@@ -1,10 +1,10 @@
 // A hash of everything that a move must preserve: weights, the optimizer's slots, counters, and the position in the
 // data. It is a sum over logical elements, so all layouts have the same hash, and so do a checkpoint's whole tensors.
 //
-// The first sum counts each element once. The second sum adds all copies that ranks hold (data-parallel copies,
-// tensor-parallel replicas, both sides of a tied embedding, gathered weights), and subtracts each counted element as
-// often as its layout has copies, so it is zero if all copies have the same bits. Needs neither groups nor a second
-// message: one sum over all ranks shows any difference.
+// The first sum counts each element once. The second sum adds all copies that ranks hold: data-parallel copies,
+// tensor-parallel replicas, both sides of a tied embedding, gathered weights. It subtracts each counted element as
+// often as its layout has copies, so it is zero if all copies have the same bits. This needs neither groups nor a
+// second message: one sum over all ranks shows any difference.
 #pragma once
 
 #include <cstdint>

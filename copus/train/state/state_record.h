@@ -15,8 +15,8 @@
 
 namespace copus {
 
-// The age of a record. The arenas hold the state of the latest record, because a rank writes a record of the next
-// layout before it releases the old one, and a record of the step before it changes weights.
+// The age of a record. The arenas hold the state of the latest record: a rank writes a record of the next layout before
+// it releases the old one, and a step's record before the step changes weights.
 struct RecordAge {
   int64_t loaded_in = -1;
   int64_t moves = 0;

@@ -44,8 +44,8 @@ DualMeasurement::DualMeasurement(const ParameterStore& parameters, const Optimiz
   groups_ = std::max<int64_t>(1, std::ssize(indices) / matrices_at_once);
 }
 
-// Every group has about equally many matrices of each kind: the indices are scrambled before they are divided into
-// groups, because the kinds of a layer's matrices repeat at a fixed distance.
+// Mixes the indices before it divides them into groups. Without this, a group would have only some kinds of matrices,
+// because the kinds of a layer's matrices repeat at a fixed distance.
 bool DualMeasurement::is_due(int64_t index_in_model, int64_t number) const {
   constexpr uint64_t golden = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio (Knuth, vol. 3, 6.4)
   const uint64_t spread = (static_cast<uint64_t>(index_in_model) * golden) >> 32;

@@ -33,7 +33,7 @@ class DualMeasurement {
   DualMeasurement(const ParameterStore& parameters, const OptimizerConfig& config, const Optimizer& optimizer,
                   MatrixExchange& exchange);
 
-  // Returns this rank's sums over those of its own matrices that measurement `number` covers: the four numbers of
+  // Returns this rank's sums over the matrices that it owns and that measurement `number` covers: the four numbers of
   // DualNormsOfStep, in order. Sums over all ranks are the same in every layout with the same gradients. All ranks of a
   // pipeline rank call it before the optimizer's update.
   std::array<ExactSum, 4> measure(int64_t number, double gradient_factor);

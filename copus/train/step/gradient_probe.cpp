@@ -153,9 +153,9 @@ void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
   }
 }
 
-// Starts the sums of the copied partial gradients. Reductions and passes may use the same groups. Nevertheless all
-// ranks of a group issue its operations in the same order: they are in the same pipeline stage, execute the same list
-// of actions, and start these sums between the same two actions.
+// Starts the sums of the copied partial gradients. Reductions and passes may use the same groups. All ranks of a group
+// nevertheless issue its operations in the same order, because they are in the same pipeline stage, execute the same
+// actions, and start these sums between the same two actions.
 void GradientProbe::start_partial() {
   for (PartialVector& vector : partial_) {
     vector.work = vector.group->start_all_reduce(vector.values.data_ptr(), vector.values.numel(),
@@ -171,9 +171,9 @@ void GradientProbe::read_tied(const Parameter& copy) {
   (copy.tied_copy ? head_rows_ : embedding_rows_) = kernels::embedding(copy.gradient, rows_);
 }
 
-// Sends the rows of a tied embedding, only now: with two stages, the group of the two copies is also the pipeline's
-// group, whose messages arrive in the order of sending, and the first stage has been receiving gradients. The last
-// stage finishes long before.
+// Sends the rows of a tied embedding. This must not happen earlier: with two stages, the group of the two copies is
+// also the pipeline's group. Its messages arrive in the order of sending, and the first stage receives gradients until
+// now. The last stage finishes long before.
 void GradientProbe::schedule_done() {
   const bool has_both = embedding_ != nullptr && head_ != nullptr;
   if (!reads_prefix() || is_row_.empty() || has_both || rows_.numel() == 0) return;

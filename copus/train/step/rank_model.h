@@ -44,9 +44,9 @@ class RankModel {
   void gather_weights();
 
   // Computes what needs whole matrices, before the ranks agree on step `step` (from 1): directions of the update, if
-  // the optimizer has any, and the norms that the step measures, which it returns. `squared_norm`: this rank's part of
-  // the gradient's squared norm. Every rank calls it. Once all ranks have agreed on the step, all have their
-  // directions; on a GPU the work may still be queued.
+  // the optimizer has any, and norms in dual norms, if the step measures them. Returns these norms. `squared_norm`:
+  // this rank's part of the gradient's squared norm. Every rank calls it. Once all ranks have agreed on the step, all
+  // have their directions; on a GPU the work may still be queued.
   std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, int64_t step);
 
   RankGroups groups;

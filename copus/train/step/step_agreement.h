@@ -68,8 +68,8 @@ struct LossSum {
   int64_t tokens = 0;
 };
 
-// Returns, for each of `sums`, which differ between ranks, the mean loss per token over all ranks' evaluations; empty
-// without tokens. Every rank calls it.
+// Returns the mean loss per token over all ranks' evaluations, for each of `sums`; empty for a sum without tokens.
+// Every rank calls it with its own sums.
 std::vector<std::optional<double>> agree_on_mean_losses(const std::vector<LossSum>& sums, Communicator& everyone);
 
 // Returns the obstacle of the first rank that has one, with the rank's name. If `alike` differs between ranks, this is

@@ -131,10 +131,10 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   return record;
 }
 
-// Computes norms per sample. Gradients are those of the sum of token losses divided by the tokens of the whole global
-// batch of B samples. So a sample's own gradient is B times its contribution, however many of its tokens carry loss,
-// and the mean of B such gradients is the step's gradient. The mean gradient of b samples is B / b times their
-// contribution.
+// Computes norms per sample. The reduced gradient is that of the sum of token losses, divided by the tokens of the
+// whole global batch of B samples. So a sample's own gradient is B times its contribution, however many of its tokens
+// carry loss, and the mean of B such gradients is the step's gradient. The mean gradient of b samples is B / b times
+// their contribution.
 std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement& agreed, TrainingState& state) const {
   const Configuration& configuration = state.configuration;
   const ProbePlan plan = plan_probe(config_, configuration, state.step + 1, true);
