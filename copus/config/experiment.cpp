@@ -188,7 +188,7 @@ std::string first_of(const std::vector<std::string>& keys, const std::vector<std
 }
 
 // Returns the first key that makes the clocks of two runs measure different jobs or clusters; empty if there is none.
-// With cluster.truth on the modelled clock the descriptions may differ: then they are only what controllers assume.
+// On the modelled clock with cluster.truth the descriptions may differ, because only controllers use them.
 std::string find_other_times(RunConfig one, RunConfig other) {
   for (RunConfig* run : {&one, &other}) run->cluster.description = run->cluster.as_timed();
   const std::vector<std::string> keys = differing_keys(one, other);

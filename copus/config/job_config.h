@@ -141,7 +141,7 @@ struct NoiseScaleConfig {
   int64_t dual_interval = 0;     // steps between measurements of noise in dual norms; 0: never
   double calibration = 2.0;      // critical batch / noise scale, before any measurement or bound
   std::vector<MeasuredCriticalBatch> critical_batches = {};  // if not empty, they replace `calibration`
-  double critical_updates = 0;  // updates, in any batch, that a run needs to repeat its progress so far; 0: no bound
+  double critical_updates = 0;  // updates, in any batch, that a run needs to get as far again; 0: no bound
   bool operator==(const NoiseScaleConfig&) const = default;
 };
 

@@ -19,8 +19,8 @@ namespace copus {
 // A source of data.train.
 struct DataSource {
   std::string path;  // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
-  // Relative fraction of the samples. If no source has a weight, all sources form one corpus. If only some have a
-  // weight, it is 1 for the rest.
+  // Relative fraction of the samples. If no source has a weight, all sources form one corpus. If only some sources have
+  // a weight, the weight of the others is 1.
   std::optional<double> weight = {};
   bool operator==(const DataSource&) const = default;
 };

@@ -73,9 +73,9 @@ inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
 inline constexpr const char* tree_key = "tree_microseconds";
-// The points of a curve are at positive sizes. Their values are relative to the value at one size, which was fitted or
-// measured. So a point may be above 1: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed
-// of a product of 16.
+// The points of a curve are at positive sizes. A point's value is relative to the value at one size, which was fitted
+// or measured, so it may be above 1: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed of
+// a product of 16.
 inline constexpr Range<double> curve_place{1e-9, 1e18};
 inline constexpr Range<double> curve_share{1e-9, 10.0};
 

@@ -25,8 +25,9 @@
 namespace copus {
 namespace {
 
-// The purpose of a random draw is hashed after the seed. Then follow source and epoch for an epoch's order, the source
-// for an order of shards, and a number for the sequences whose documents are measured.
+// Purposes, which are hashed after the seed so that random draws for different purposes are independent: orders of
+// epochs (then come source and epoch), orders of shards (source), and sequences whose documents are measured (a
+// number).
 constexpr uint64_t epoch_keys = 1, shard_keys = 2, length_keys = 3;
 
 // The version of the order of samples. Raise it if a change gives another order for the same seed; older runs then

@@ -85,8 +85,8 @@ class Dataset {
   int64_t held_out_samples() const;  // of all held-out sources
   // Samples first .. first+count of a held-out source.
   Batch held_out_batch(int64_t source, int64_t first, int64_t count) const;
-  // Returns the samples that an evaluation of `samples` samples reads. Held-out tails of weighted sources have their
-  // weights of training; other sources are weighted by their sizes.
+  // Returns the samples that an evaluation of `samples` samples reads. Held-out tails of weighted sources keep their
+  // training weights; other sources are weighted by size.
   std::vector<HeldOutPart> held_out_parts(int64_t samples) const;
 
   // The number of training positions in an epoch that have a next token, counted once, including ends of documents.

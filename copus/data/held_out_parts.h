@@ -16,8 +16,8 @@ struct HeldOutPart {
 
 // Divides `samples` among sources of `sizes` samples (each at least one) in proportion to `shares`, limited by the
 // sizes. With at least as many samples as sources, each source gets at least one. With fewer, sources spread evenly
-// over the list get one sample each, with probabilities in proportion to their shares. The weights keep the loss an
-// unbiased estimate of the mean over sources by share in both cases.
+// over the list get one sample each, with probabilities in proportion to their shares. In both cases the weights make
+// the loss an unbiased estimate of the share-weighted mean over sources.
 std::vector<HeldOutPart> held_out_parts(const std::vector<int64_t>& sizes, const std::vector<double>& shares,
                                         int64_t samples);
 

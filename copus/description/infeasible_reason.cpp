@@ -100,8 +100,9 @@ Reason check_schedule_fits(const ParallelStrategy& strategy) {
 
 // Explains why `ranks` tensor-parallel ranks cannot split this model: the text after "parallel.tensor_parallel N".
 Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t ranks) {
-  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). The rank's heads / ranks
-  // query heads are consecutive, and all use this key/value head, because heads / kv heads query heads do.
+  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). The rank has heads /
+  // ranks consecutive query heads. All of them use this key/value head, because each key/value head serves heads / kv
+  // heads consecutive query heads.
   COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
   const auto [heads, kv_heads, columns] = units_of(model);
   for (const SharedUnits* units : {&heads, &kv_heads, &columns}) {

@@ -223,7 +223,7 @@ struct ParameterSplit {
   // Linear layers of a decoder layer with equal, non-empty `input` read the same input. Their weights are stored back
   // to back, and so are their biases.
   std::string_view input = {};
-  // Whether each rank uses the whole parameter only for its own heads. Its gradients then differ between
+  // Whether each rank uses the whole parameter only for its own heads. The parameter's gradients then differ between
   // tensor-parallel ranks.
   bool by_head = false;
 

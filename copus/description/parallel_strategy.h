@@ -1,5 +1,5 @@
-// The distribution of a job over its ranks (ParallelStrategy), with batches (Configuration), and what a model allows of
-// them.
+// How a job is distributed over its ranks (ParallelStrategy, and with its batches Configuration), and which
+// configurations a model allows.
 #pragma once
 
 #include <compare>

@@ -82,7 +82,7 @@ class BlockCalculation {
     return moved(rows_ * widths * system_.activation_bytes);
   }
 
-  // Returns a layer's traffic of the residual stream relative to that of a layer with two blocks.
+  // Returns a layer's launches, and its traffic of the residual stream, relative to a layer with two blocks.
   static double share_of(const std::vector<BlockDescription>& blocks) { return static_cast<double>(blocks.size()) / 2; }
 
   // Returns the elements per token that a block moves between its products, apart from the residual stream.

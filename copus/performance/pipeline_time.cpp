@@ -83,7 +83,7 @@ class Passes {
 
   // The costs of a pass on a stage.
   enum { forward_cost, backward_cost, backward_before_weight_cost, num_costs };
-  // Message indices: `nothing` is available from the start, nobody waits for `nobody`, and real messages begin at
+  // Message indices: `nothing` is available from the start, no pass waits for `nobody`, and real messages begin at
   // first_message.
   static constexpr int64_t nothing = 0, nobody = 1, first_message = 2;
 

@@ -536,8 +536,8 @@ double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vec
   return most;
 }
 
-// Returns the slowest link of groups of `count` ranks that are `stride` apart. Such groups tile the world: tiles of
-// `stride` interleaved groups follow each other.
+// Returns the slowest link of any group of `count` ranks that are `stride` apart. Such groups tile the world: `stride`
+// groups begin at consecutive ranks, and the next `stride` groups begin where these end.
 Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t stride, int64_t count) const {
   const int64_t tile = stride * count;
   Link slowest = link_of(cluster_, RankSeries{0, stride, count});

@@ -53,8 +53,8 @@ struct MemoryUse {
   // so predict an upper bound.
   bool writes_score_gradients = false;
 
-  // With documents masked: bytes of a cosine or sine if those of every row are kept, with the row's position; 0: they
-  // are not kept.
+  // With documents masked: bytes of a rotary cosine or sine, if every row keeps its own cosines and sines and its
+  // position; 0: rows do not keep them.
   double kept_rotation_bytes = 0;
   double gradient_copy_bytes = 0;       // per parameter, of a micro-batch's gradients before they are added to the sum
   bool separate_tied_gradient = false;  // whether a tied head's gradient has its own buffer
@@ -202,8 +202,8 @@ struct CountedEnds {
   bool operator==(const CountedEnds&) const = default;
 };
 
-// Returns the fewest ends with which stages divide the layers evenly; the head counts before the embedding. Empty if no
-// choice does.
+// Returns the fewest ends (head and embedding) that must count as layers so that stages divide the layers evenly.
+// Prefers the head. Empty if no choice does.
 std::optional<CountedEnds> even_ends(int64_t num_layers, int64_t num_stages);
 
 // Returns the layers of each stage in this system. Under rules other than `balanced` stages may be empty.

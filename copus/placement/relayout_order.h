@@ -23,8 +23,8 @@ struct Move {
 
 using Rounds = std::vector<std::vector<size_t>>;  // indices of moves
 
-// Returns the indices of moves in a greedy order. The next move is the one after which the fullest of its allocating
-// processes holds least. Ties go to the move that relieves the fullest process, then to the move that frees most.
+// Returns the indices of moves in a greedy order. The next move is always the one whose fullest allocating process then
+// holds the fewest bytes. Ties go to the move that relieves the fullest process, then to the move that frees most.
 std::vector<size_t> fill_lowest_first(const std::vector<Move>& moves, std::vector<int64_t> live);
 
 Rounds one_a_round(const std::vector<size_t>& order);

@@ -191,8 +191,9 @@ void Planner::find_rounds() {
     peak = other_peak;
     order = std::move(other);
   }
-  // Chooses the limit up to which moves may share a round: the state, plus at least what the order needs. Because every
-  // round costs a barrier, small buckets may also share a round if together they are at most an eighth of the state.
+  // The limit of bytes up to which moves share a round: the state, plus what the order needs or, if that is more, as
+  // many of the largest buckets as fit into an eighth of the state. The latter saves rounds, each of which costs a
+  // barrier.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
   const int64_t cheap = std::min(processes_.count(), at_rest / 8 / largest_bucket_bytes_);

@@ -42,8 +42,8 @@ struct Box {
 };
 
 // Walks over the elements from .. to of a `box`, row-major, in a tensor of shape `whole` (one or two dimensions). Calls
-// visit(position, index, count), in order, for each range of `count` elements that is contiguous in both: `position` is
-// its begin in the box, `index` its begin in the whole tensor.
+// visit(position, index, count), in order, for each range of `count` elements that is contiguous in both. The range
+// begins at `position` of the box and at `index` of the whole tensor.
 template <class Visit>
 void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t from, int64_t to, Visit visit) {
   const int64_t row_stride = whole.back();

@@ -112,7 +112,7 @@ class Block {
   // Multiplies the block's output or, in the backward pass, the stream's gradient by residual_multiplier.
   at::Tensor scaled(const at::Tensor& x) const;
   // Runs the backward pass of the first linear layers. The gather of their input overlaps with the product for the
-  // input's gradient; it is omitted if a.all_normed is defined. The sum of the input's gradient overlaps with the
+  // input's gradient; there is no gather if a.all_normed is defined. The sum of the input's gradient overlaps with the
   // product for the weights' gradients.
   at::Tensor input_layers_backward(const at::Tensor& dy, BlockActivations& a, WeightGradients& weight_gradients) const;
 

@@ -29,7 +29,7 @@ class DecoderLayer {
                       WeightGradients& weight_gradients) const;
 
  private:
-  // Calls run(i, stream) for each block i, which must return what Block::forward returns. Returns the stream after the
+  // Calls run(i, stream) for each block i; `run` must return what Block::forward returns. Returns the stream after the
   // layer.
   template <class Run>
   ResidualStream through_blocks(ResidualStream stream, const Run& run) const;

@@ -71,9 +71,9 @@ void QueryKeyNorm::backward_(const at::Tensor& gradient, const at::Tensor& qkv, 
                                        of_key);
     return;
   }
-  // If several ranks hold the same key heads, each has one term of these heads' gradient, so the products sum all
-  // terms. From the sum of terms, the component parallel to the keys must be subtracted once, which the first rank
-  // does.
+  // If several ranks hold the same key heads, each of them has one term of these heads' gradient, and all terms count
+  // in the products. The component parallel to the keys must be subtracted only once from the sum of the terms; the
+  // first rank does this.
   const at::Tensor products = kernels::projection_products(gradient, qkv, shape, norm);
   tensor_parallel_.add_up(products);
   leave_keys_to_first_replica(products);

@@ -31,8 +31,9 @@ class RotaryTable {
     at::Tensor cosine, sine;
   };
   Rows rows(int64_t layer, int64_t first, int64_t count);
-  // Returns the cosines and sines of `layers` consecutive layers for sequences of this length: at `positions`, int64
-  // [n], each [n, r / 2]; if `positions` is undefined, [sequence, r / 2]. Layers with the same rotation share memory.
+  // Returns the cosines and sines of `layers` consecutive layers, for sequences of this length. Each is [n, r / 2] at
+  // `positions`, int64 [n], or [sequence, r / 2] if `positions` is undefined. Layers with the same rotation share
+  // memory.
   std::vector<Rows> rows_of_layers(int64_t first_layer, int64_t layers, int64_t sequence, const at::Tensor& positions);
   // Returns whether angles differ between sequences of lengths `from` (0: none) and `to`.
   bool changes_between(int64_t from, int64_t to) const {

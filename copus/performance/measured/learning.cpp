@@ -362,9 +362,10 @@ void Knowledge::learn() {
   }
 }
 
-// The corrected value is z = log(predicted) + L + own. Given the factors, L has mean k * (the layout's mean deviation)
-// and variance k Var mean, where k = Var L / (Var L + Var mean). For a cell measured as y = z + noise, z = (1 - m)
-// (log(predicted) + L) + m y, with an additional variance of m noise, where m = own / (own + noise).
+// The corrected value is z = log(predicted) + L + own. Let k = Var L / (Var L + Var mean). Given the factors, L has
+// mean k times the layout's mean deviation, and variance k Var mean. For a cell that was itself measured as y = z +
+// noise, let m = own / (own + noise), a ratio of variances. Then z = (1 - m) (log(predicted) + L) + m y, with an
+// additional variance of m noise.
 Corrected Knowledge::correct(const Configuration& configuration, const StepTimeParts& parts) const {
   const Prediction prediction = predict(factors_, parts);
   COPUS_CHECK(prediction.seconds > 0, prediction.seconds);

@@ -50,8 +50,8 @@ inline constexpr int64_t most_ranks_of_machine = 64;
 // after subtracting latency.
 ClusterDescription describe_machine(const MachineMeasurements& measurements);
 
-// Returns a MachineMeasurements::name for a device measured in `precision` ("fp32" or "bf16"): the name ends with the
-// precision, which cluster files so preserve.
+// Returns a MachineMeasurements::name for a device measured in `precision` ("fp32" or "bf16"). The name ends with the
+// precision, so that cluster files preserve it.
 std::string measured_device_name(std::string_view device, std::string_view precision);
 
 // Returns the precision at the end of the device's name, "fp32" or "bf16"; empty for other names.

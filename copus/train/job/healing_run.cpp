@@ -57,9 +57,9 @@ struct RepeatedFailures {
   auto operator<=>(const RepeatedFailures&) const = default;
 };
 
-// Seconds without progress, times ten, after which a rank counts as stalled while ranks regroup. Ranks then move memory
-// and do not wait for disks. The limit is longer if moving the state at 1 GB/s takes longer, but at most the wait
-// limit.
+// While ranks regroup, they move memory and do not wait for disks. A rank then counts as stalled after ten times this
+// many seconds without progress or, if longer, ten times the time to move the state at 1 GB/s; but at most after the
+// wait limit.
 constexpr double least_seconds_of_progress = 3;
 constexpr double expectations_of_a_stall = 10;
 constexpr double assumed_bytes_per_second = 1e9;
@@ -91,7 +91,7 @@ constexpr int64_t never = -1;
 struct Past {
   RepeatedFailures failures;
   int64_t begun_in = never;   // latest epoch in which the state was loaded and every rank had its part
-  int64_t was_begun = false;  // whether it was begun before all processes that knew of it were gone
+  int64_t was_begun = false;  // whether it was begun before all processes that knew more were gone
 };
 
 class HealingRun {
@@ -301,8 +301,8 @@ class HealingRun {
     return chosen;
   }
 
-  // Returns whether the state in this configuration survives the loss of a machine. Returns true if the user does not
-  // require this, or if there is only one machine, where no layout can do so.
+  // Returns whether the state in this configuration survives the loss of a machine, or the user does not require this.
+  // On a single machine it never survives.
   bool is_safe_enough(const Configuration& configuration) const {
     return !plan_->config.heal.machines || safe_members(configuration.strategy).has_value();
   }
@@ -324,8 +324,8 @@ class HealingRun {
     return MannedConfiguration{*configuration, std::move(members)};
   }
 
-  // Returns the initial configuration of a run: the planned one if all its ranks are available. If a policy chose it,
-  // and its state would not survive the loss of a machine, another configuration whose state does so replaces it.
+  // Returns the initial configuration of a run: the planned one if all its ranks are available. If a policy chose it
+  // and its state would not survive the loss of a machine, a configuration whose state survives replaces it.
   MannedConfiguration first_configuration(World& members) {
     std::vector<int64_t> words(num_configuration_fields);
     if (members.rank() == 0) {
@@ -412,8 +412,8 @@ class HealingRun {
     return nothing != 0;
   }
 
-  // Waits for a checkpoint whose files are all written, because it may be complete at any moment. Not for ever, because
-  // a disk may hang.
+  // Waits for a checkpoint whose files are all written, because it may become complete at any moment. The wait is
+  // bounded, because a disk may hang.
   void await_checkpoint_in_progress() {
     if (!leader_ || !leader_->has_begun()) return;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -539,8 +539,8 @@ class HealingRun {
     failures = {.after_step = step, .count = step == failures.after_step ? failures.count + 1 : 1};
   }
 
-  // Sends what the most advanced ranks know to all ranks, because any rank may fail next. Drops state that was loaded
-  // when other ranks lacked theirs, or before the run returned to a checkpoint.
+  // Sends the knowledge of the most advanced ranks to all ranks, because any rank may fail next. Drops loaded state if
+  // other ranks lacked theirs then, or if the run has returned to a checkpoint since.
   void agree_on_past(World& members) {
     members.health().set_place("learning what has happened");
     past_.begun_in = std::max(past_.begun_in, latest_load_on_record(state_.arena.get()));

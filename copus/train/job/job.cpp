@@ -37,8 +37,8 @@ namespace {
 
 constexpr int users_mistake = 2;
 
-// Returns whether ranks under our launchers continue when others fail, which requires training state in memory that
-// outlives its rank.
+// Returns whether ranks under our launchers continue when others fail. For this, training state must stay in memory
+// after its rank has ended.
 bool can_heal(const RunConfig& config) { return config.heal.enabled && config.execution.device == "cpu"; }
 
 // Returns whether this process must start the ranks of its machine: another launcher has started it as the machine's

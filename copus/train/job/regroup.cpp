@@ -178,10 +178,10 @@ class Regrouping {
     return found == before.end() || contains(result_.lost, process) ? -1 : found - before.begin();
   }
 
-  // Chooses the member that acts for each rank of the previous layout. Members that hold state act for themselves. For
-  // an ended rank acts a member that can read the rank's arena, and acts for the fewest others. If no member can read
-  // the arena, the rank's state survives only in copies on other ranks. A member that no longer holds its state has a
-  // new arena or has reused its memory.
+  // Chooses the member that acts for each rank of the previous layout. Members that hold state act for themselves. An
+  // ended rank gets a member that can read its arena, the one that acts for the fewest ranks so far. If no member can
+  // read the arena, the rank's state survives only in copies on other ranks. A member that no longer holds its state
+  // has a new arena or has reused its memory.
   void cast() {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const int64_t ended = std::ssize(result_.lost);

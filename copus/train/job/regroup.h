@@ -67,10 +67,10 @@ class NoConfiguration : public UserError {
 // gradients and journal; other members hold none. `choose` is called on rank 0 only. Its argument `ranks` is the
 // largest possible number of ranks: the first members, all of which stay.
 //
-// Returns nothing if no copy in memory is left: no member holds any of the training state, or can read the record and
-// arena of a process that did. Throws RankFailure if a rank fails meanwhile. After RankFailure and NoConfiguration the
-// next epoch can begin with `state`. Throws StateIsLost if some of the state was only on machines of which no process
-// remains. Throws InternalError if the state is damaged (with adapt.verify).
+// Returns nothing if no copy in memory is left: no member holds any of the training state, and none can read the record
+// and arena of a process that held it. Throws RankFailure if a rank fails meanwhile. After RankFailure and
+// NoConfiguration the next epoch can begin with `state`. Throws StateIsLost if some of the state was only on machines
+// of which no process remains. Throws InternalError if the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<MannedConfiguration>(const Configuration& before, int64_t ranks)>& choose);

@@ -15,8 +15,8 @@ class UpdateJournal {
   // copy stay in a cache, and the copy needs no extra pass over memory.
   static constexpr int64_t piece_elements = int64_t{32} << 10;
 
-  // Returns the bytes of a journal, which must be zeroed before the first use, for pieces of at most `elements`
-  // elements of up to 8 bytes each, in master weights and slots.
+  // Returns the bytes of a journal for pieces of at most `elements` elements of up to 8 bytes each, in master weights
+  // and slots. A journal must be zeroed before its first use.
   static int64_t bytes(int64_t elements, size_t num_slots);
   // Uses `memory` of the size that bytes() gives, aligned to 64 bytes. It must outlive this object.
   explicit UpdateJournal(std::span<std::byte> memory);

@@ -384,8 +384,9 @@ double RunLoop::seconds_to_draw() const {
   return leader_ ? starts * stop_.seconds_to_end() * leader_->output().page_share() : 0;
 }
 
-// Decides by rank 0's clock; other ranks learn it like any reason to halt. If messages move the run's clock, there are
-// no checkpoints by time, because the number of messages must not depend on the machine's clock.
+// Returns whether a checkpoint is overdue by rank 0's clock; other ranks learn this like any reason to halt. If
+// messages move the run's clock, there are no checkpoints by time, because the number of messages must not depend on
+// the machine's clock.
 bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
   const int64_t interval = plan_.config.checkpoint.interval_seconds;
   if (interval == 0 || plan_.config.cluster.clock == ClockKind::virtual_time) return false;

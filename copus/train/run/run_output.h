@@ -47,8 +47,9 @@ class RunOutput {
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
-  // Returns whether the step after which the run was resumed lacks an evaluation that was due by the settings of that
-  // time, because the run stopped there. `is_last`: the step is the run's last one, which always needs an evaluation.
+  // Returns whether an evaluation is missing after the step from which the run was resumed: by the settings at that
+  // time it was due, but the run stopped first. `is_last`: the step is the run's last one, which always needs an
+  // evaluation.
   bool owes_evaluation(bool is_last) const;
   // Logs the result of that evaluation.
   void add_owed_evaluation(const HeldOutLoss& loss);

@@ -30,8 +30,8 @@ struct StateBytes {
 // machine counts as if it held a part of the whole state in proportion to its number of ranks.
 StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank, int64_t local_ranks);
 
-// Checks that no rank of a layout holds only a part of a unit, the elements that an optimizer with these slots must
-// update together. Throws UserError that names the tensor.
+// Checks that no rank of a layout holds only a part of a unit. A unit is a set of elements that an optimizer with these
+// slots must update together. Throws UserError that names the tensor.
 void check_units(const RunConfig& config, const Configuration& configuration, const std::vector<OptimizerSlot>& slots);
 
 // Checks, on all ranks together and before any allocates, that the machine has enough memory for their training state.

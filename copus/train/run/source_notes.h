@@ -16,8 +16,8 @@ inline constexpr size_t most_sources_told = 8;
 // source no line.
 std::vector<std::string> describe_sources(const std::vector<TrainingSource>& sources, double samples);
 
-// Returns such lines about evaluation: which sequences it reads, and each source's weight in its loss. Empty if it
-// reads all of a single source.
+// Returns lines about an evaluation: which sequences it reads, and each source's weight in its loss. Empty if it reads
+// all of a single source.
 std::vector<std::string> describe_evaluation(const std::vector<HeldOutSource>& sources,
                                              const std::vector<HeldOutPart>& read);
 

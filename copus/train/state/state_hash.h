@@ -32,7 +32,7 @@ uint64_t hash_elements(StateKind kind, const std::string& parameter, int64_t fir
 uint64_t hash_counters(const TrainingState& state);
 
 // The hash of a model's training state by parameter and kind of state, so that damage can be named. The process that
-// holds the state of a rank adds that rank; then all processes call add_up().
+// holds a rank's state adds this state; then all processes call add_up().
 class StateHash {
  public:
   StateHash(const ModelDescription& model, const std::vector<OptimizerSlot>& slots);

@@ -41,8 +41,9 @@ class GradientProbe {
   // Sources with a prefix: call after the schedule's last action, when no pipeline message to this rank is in flight.
   void schedule_done();
 
-  // Call just before a bucket's gradient enters its data-parallel reduction. Its partial and tied gradients must have
-  // been summed if the source is `rank`; with `prefix_of_each_rank`, for the first micro-batch, only its partial ones.
+  // Call just before a bucket's gradient enters its data-parallel reduction. With source `rank`, the bucket's partial
+  // and tied gradients must already have been summed. With source `prefix_of_each_rank`, which reads only the first
+  // micro-batch, only the partial gradients must have been summed.
   void before_data_parallel(int64_t bucket);
 
   // Ends the step's gradients: waits, in the order of the device's work, for all operations in flight.

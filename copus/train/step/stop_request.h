@@ -17,7 +17,7 @@ enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, 
 class StopRequest {
  public:
   // `max_seconds` limits wall-clock time since `start`; 0: no limit. Construct the object once this process is set up:
-  // the time this has taken is the estimate for the end of the process.
+  // the time of the set-up serves as the estimate of the time to end the process.
   explicit StopRequest(double max_seconds,
                        std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   ~StopRequest();
