@@ -53,8 +53,8 @@ struct MemoryUse {
   // so predict an upper bound.
   bool writes_score_gradients = false;
 
-  // With documents masked: bytes of a rotary cosine or sine, if every row keeps its own cosines and sines and its
-  // position; 0: rows do not keep them.
+  // Bytes of one rotary cosine or sine, if each row keeps its own cosines, sines and position when documents are
+  // masked; 0: rows keep none of them.
   double kept_rotation_bytes = 0;
   double gradient_copy_bytes = 0;       // per parameter, of a micro-batch's gradients before they are added to the sum
   bool separate_tied_gradient = false;  // whether a tied head's gradient has its own buffer
@@ -134,11 +134,11 @@ struct TrainingSystem {
   double pipelined_collective_launches = 0;
   // Elements that a rank copies into and out of a tensor-parallel collective, per element of the whole tensor.
   double collective_copies = 0;
-  // With attention limited to documents: token-weighted mean length of documents, in tokens; 0: attention is not
+  // Token-weighted mean length of documents, in tokens, if attention is limited to documents; 0: attention is not
   // limited.
   double document_length = 0;
-  // If attention limited to documents reads whole blocks of keys: tokens per block; blocks begin at multiples of this.
-  // 0: it reads only the document's keys.
+  // Tokens per block, if attention within documents reads whole blocks of keys, which begin at multiples of this. 0:
+  // attention reads only the document's keys.
   double attention_block = 0;
   double attention_matrix_bytes = 0;  // moved per attention score and pass, if scores are in memory
 

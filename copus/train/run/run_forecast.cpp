@@ -42,8 +42,8 @@ namespace {
 constexpr double certain_share = 0.9;                // fraction of the forecast that every run needs
 constexpr double process_bytes = 100.0 * (1 << 20);  // of a rank's process, in addition to the forecast
 
-// Returns the memory of the processes that train. On the modelled clock they train config.model, whatever job it
-// predicts.
+// Returns the memory of the processes that train. On the modelled clock these processes train config.model, and not the
+// model of the predicted job.
 std::vector<MemoryParts> memory_by_pipeline_rank(const RunConfig& config, const Configuration& configuration) {
   MemoryModel model(config.model, config.train.sequence_length, executed_system_of(config));
   return model.predict_every_rank(executed_configuration(config, configuration));
