@@ -176,7 +176,7 @@ class ConfigurationMemory {
     if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
     CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
     // Ranks exchange parts of matrices within a pipeline rank. Without a pipeline these are all ranks, whose
-    // communicator for messages is counted already.
+    // communicator for exchanges is counted already.
     const bool is_alone = strategy_.data_parallel * strategy_.tensor_parallel == 1;
     if (system_.whole_matrices.are_exchanged && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
     return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) + communicator_bytes(counts, costs);

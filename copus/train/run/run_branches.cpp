@@ -43,7 +43,7 @@ BranchEnd train_branch(const RunConfig& config, const Branch& branch, const Trai
   try {
     return train(*trainer);
   } catch (const RankFailure&) {
-    throw;  // this process continues, and needs the branch's memory
+    throw;  // this process continues, and needs the branch's memory back
   } catch (...) {
     [[maybe_unused]] const Trainer* kept = trainer.release();  // as in with_trainer()
     throw;
