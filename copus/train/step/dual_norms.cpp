@@ -33,7 +33,11 @@ double average_decay(const OptimizerConfig& config) {
 
 DualMeasurement::DualMeasurement(const ParameterStore& parameters, const OptimizerConfig& config,
                                  const Optimizer& optimizer, MatrixExchange& exchange)
-    : parameters_(parameters), decay_(average_decay(config)), optimizer_(optimizer), exchange_(exchange) {
+    : parameters_(parameters),
+      decay_(average_decay(config)),
+      epsilon_(config.kind == OptimizerKind::adamw ? std::optional(config.epsilon) : std::nullopt),
+      optimizer_(optimizer),
+      exchange_(exchange) {
   std::map<std::string, int64_t> indices;
   for (const ParameterInfo& parameter : list_parameters(parameters.model())) {
     if (is_hidden_matrix(parameter)) indices.emplace(parameter.name, std::ssize(indices));
@@ -52,31 +56,49 @@ bool DualMeasurement::is_due(int64_t index_in_model, int64_t number) const {
   return static_cast<int64_t>(spread * static_cast<uint64_t>(groups_) >> 32) == number % groups_;
 }
 
-std::array<ExactSum, 4> DualMeasurement::measure(int64_t number, double gradient_factor) {
+std::array<ExactSum, DualMeasurement::num_sums> DualMeasurement::measure(int64_t number, double gradient_factor) {
   std::vector<const SharedMatrix*> matrices;
   for (size_t i = 0; i < index_in_model_.size(); ++i) {
     if (is_due(index_in_model_[i], number)) matrices.push_back(&exchange_.matrices()[i]);
   }
   const double correction = 1 / (1 - std::pow(decay_, optimizer_.steps()));
-  const auto average_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {
-    return exchange_.view(optimizer_.slot_tensors(0)[matrix.bucket], matrix, part).contiguous();
+  const auto slot = [&](size_t index) {
+    return [this, index](const SharedMatrix& matrix, const MatrixPart& part) {
+      return exchange_.view(optimizer_.slot_tensors(index)[matrix.bucket], matrix, part).contiguous();
+    };
   };
   const auto gradient_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {
     return exchange_.view(parameters_.buckets()[matrix.bucket].gradient_shard, matrix, part).contiguous();
   };
-  std::array<ExactSum, 4> sums;
+  std::array<ExactSum, num_sums> sums;
   for (const MatrixExchange::Round& round : exchange_.rounds_of(matrices)) {
-    at::Tensor average = exchange_.gather(round, average_of), gradient = exchange_.gather(round, gradient_of);
+    at::Tensor average = exchange_.gather(round, slot(0)), gradient = exchange_.gather(round, gradient_of);
+    at::Tensor weights = epsilon_ ? exchange_.gather(round, slot(1)) : at::Tensor();
     if (!average.defined()) continue;
     average.mul_(correction);
     gradient.mul_(gradient_factor);
     const at::Tensor noise = gradient.sub(average);
-    const std::array values = {inner_product(noise, noise.sign()), inner_product(gradient, average.sign()),
-                               inner_product(noise, orthogonal_factor(noise)),
-                               inner_product(gradient, orthogonal_factor(average))};
+    std::array<double, num_sums> values = {inner_product(noise, noise.sign()), inner_product(gradient, average.sign()),
+                                           inner_product(noise, orthogonal_factor(noise)),
+                                           inner_product(gradient, orthogonal_factor(average))};
+    if (epsilon_) {
+      weights.sqrt_().add_(*epsilon_).reciprocal_();
+      values[4] = inner_product(noise, noise.mul(weights));
+      weights.mul_(average);
+      values[5] = inner_product(gradient, weights);
+      values[6] = inner_product(average, weights);
+    }
     for (size_t i = 0; i < values.size(); ++i) sums[i].add(values[i]);
   }
   return sums;
+}
+
+DualNormsOfStep DualMeasurement::norms_from(std::span<const double> sums) const {
+  DualNormsOfStep norms{.sign = {.noise = sums[0], .signal = sums[1]},
+                        .spectral = {.noise = sums[2], .signal = sums[3]},
+                        .preconditioned = std::nullopt};
+  if (epsilon_) norms.preconditioned = {.noise = std::sqrt(sums[4]), .signal = sums[5] / std::sqrt(sums[6])};
+  return norms;
 }
 
 }  // namespace copus

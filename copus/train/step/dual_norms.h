@@ -1,10 +1,12 @@
-// Measures the gradient and its noise in the dual norms of sign descent and Muon (statistics/dual_noise.h), on some
-// hidden matrices in some steps. It compares a step's gradient with the optimizer's average of earlier gradients, which
-// every rank has in every layout, also where ZeRO never keeps a whole gradient.
+// Measures the gradient and its noise in the norms that belong to an optimizer's steps (statistics/dual_noise.h), on
+// some hidden matrices in some steps. It compares a step's gradient with the optimizer's average of earlier gradients,
+// which every rank has in every layout, also where ZeRO never keeps a whole gradient.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "copus/base/numbers/exact_sum.h"
@@ -18,9 +20,12 @@ namespace copus {
 struct DualNorms {
   double noise = 0, signal = 0;
 };
-// In the sum of absolute elements, and in the sum of singular values.
+// In the sum of absolute elements; in the sum of singular values; and, with AdamW, in the norm of its steps:
+// |x|^2 = sum of x_i^2 / (sqrt(v_i) + epsilon), with AdamW's average v of squared gradients. v is not corrected for its
+// start at 0, because a common factor of all weights does not change a noise scale.
 struct DualNormsOfStep {
   DualNorms sign, spectral;
+  std::optional<DualNorms> preconditioned;
 };
 
 class DualMeasurement {
@@ -33,17 +38,24 @@ class DualMeasurement {
   DualMeasurement(const ParameterStore& parameters, const OptimizerConfig& config, const Optimizer& optimizer,
                   MatrixExchange& exchange);
 
-  // Returns this rank's sums over the matrices that it owns: the four numbers of DualNormsOfStep, in their order. The
-  // matrices are those that measurement number `number` measures. The sums over all ranks are the same in every layout
-  // that has the same gradients. All ranks of a pipeline rank call it before the optimizer's update.
-  std::array<ExactSum, 4> measure(int64_t number, double gradient_factor);
+  // What norms_from() needs, as sums over matrices.
+  static constexpr size_t num_sums = 7;
+
+  // Returns this rank's sums over the matrices that it owns. The matrices are those that measurement number `number`
+  // measures. The sums over all ranks are the same in every layout that has the same gradients. All ranks of a pipeline
+  // rank call it before the optimizer's update.
+  std::array<ExactSum, num_sums> measure(int64_t number, double gradient_factor);
+
+  // Returns the norms from the `num_sums` sums over all ranks.
+  DualNormsOfStep norms_from(std::span<const double> sums) const;
 
   // Whether a measurement measures the hidden matrix with this index among those of the model.
   bool is_due(int64_t index_in_model, int64_t number) const;
 
  private:
   const ParameterStore& parameters_;
-  const double decay_;  // of the average of gradients
+  const double decay_;                   // of the average of gradients
+  const std::optional<double> epsilon_;  // AdamW's
   const Optimizer& optimizer_;
   MatrixExchange& exchange_;
   std::vector<int64_t> index_in_model_;  // by matrix of the exchange

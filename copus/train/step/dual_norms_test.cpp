@@ -33,12 +33,12 @@ std::vector<double> measure(const RunConfig& config, at::ScalarType dtype, const
 
 // The same for a list of parameters, by definition.
 std::vector<double> expected(const RunConfig& config, const std::vector<ParameterInfo>& parameters) {
-  std::vector<double> sums(4);
+  std::vector<double> sums(DualMeasurement::num_sums);
   for (const ParameterInfo& parameter : parameters) {
     at::Tensor average = at::zeros(parameter.shape, at::kDouble);
     double weights = 0;
     for (int64_t step = 0; step < num_steps; ++step) {
-      const double weight = std::pow(config.optimizer.muon.momentum, num_steps - 1 - step);
+      const double weight = std::pow(average_decay(config.optimizer), num_steps - 1 - step);
       average = average + weight * gradient_of(parameter, step);
       weights += weight;
     }
@@ -49,6 +49,16 @@ std::vector<double> expected(const RunConfig& config, const std::vector<Paramete
     sums[1] += (gradient * average.sign()).sum().item<double>();
     sums[2] += at::linalg_svdvals(noise).sum().item<double>();
     sums[3] += (gradient * u.matmul(v)).sum().item<double>();
+    if (config.optimizer.kind != OptimizerKind::adamw) continue;
+    const double beta2 = config.optimizer.beta2;
+    at::Tensor squares = at::zeros(parameter.shape, at::kDouble);
+    for (int64_t step = 0; step < num_steps; ++step) {
+      squares = beta2 * squares + (1 - beta2) * gradient_of(parameter, step).square();
+    }
+    const at::Tensor scales = squares.sqrt() + config.optimizer.epsilon;
+    sums[4] += (noise.square() / scales).sum().item<double>();
+    sums[5] += (gradient * average / scales).sum().item<double>();
+    sums[6] += (average.square() / scales).sum().item<double>();
   }
   return sums;
 }
@@ -67,7 +77,7 @@ TEST(DualMeasurement, MatchesSingularValues) {
   config.train.clip_norm = 0;
   const std::vector<double> right = expected(config, hidden_matrices(config.model));
   const std::vector<double> measured = measure(config, at::kDouble, {}, 0);
-  for (size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-4) << i;
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-4) << i;
 }
 
 // Nine layers have 63 matrices, and 32 layers have 224, in 3 and 14 groups.
@@ -107,11 +117,27 @@ TEST(DualMeasurement, MeasuresOtherMatricesOfAllKindsInTurn) {
   }
 }
 
+RunConfig small_run_by_adamw() {
+  RunConfig config = small_run_by_muon();
+  config.optimizer.kind = OptimizerKind::adamw;
+  config.noise_scale.dual_interval = 1;
+  return config;
+}
+
+TEST(DualMeasurement, MatchesTheNormOfAdamWsSteps) {
+  RunConfig config = small_run_by_adamw();
+  config.train.clip_norm = 0;
+  const std::vector<double> right = expected(config, hidden_matrices(config.model));
+  const std::vector<double> measured = measure(config, at::kDouble, {}, 0);
+  for (size_t i = 4; i < right.size(); ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-9) << i;
+}
+
 TEST(DualMeasurement, IsTheSameToTheBitInEveryLayout) {
-  const RunConfig config = small_run_by_muon();
-  const std::vector<double> alone = measure(config, at::kFloat, {}, 0);
-  for (const ParallelStrategy& strategy : sharing_layouts) {
-    EXPECT_EQ(measure(config, at::kFloat, strategy, 0), alone) << to_string(strategy);
+  for (const RunConfig& config : {small_run_by_muon(), small_run_by_adamw()}) {
+    const std::vector<double> alone = measure(config, at::kFloat, {}, 0);
+    for (const ParallelStrategy& strategy : sharing_layouts) {
+      EXPECT_EQ(measure(config, at::kFloat, strategy, 0), alone) << to_string(strategy);
+    }
   }
 }
 

@@ -34,8 +34,7 @@ std::optional<DualNormsOfStep> RankModel::prepare_update(const ExactSum& squared
   const double factor = clip_factor(norm, clip_norm_);
   std::optional<DualNormsOfStep> measured;
   if (is_measured) {
-    const std::vector<double> sums = agree_on_sums(dual_->measure(step / dual_interval_, factor), groups.everyone());
-    measured = {.sign = {.noise = sums[0], .signal = sums[1]}, .spectral = {.noise = sums[2], .signal = sums[3]}};
+    measured = dual_->norms_from(agree_on_sums(dual_->measure(step / dual_interval_, factor), groups.everyone()));
   }
   if (orthogonalization_) orthogonalization_->run(factor);
   return measured;

@@ -82,6 +82,7 @@ void StepCompletion::observe_dual(const StepAgreement& agreed, TrainingState& st
   };
   add(state.sign_noise, agreed.dual->sign);
   add(state.spectral_noise, agreed.dual->spectral);
+  if (agreed.dual->preconditioned) add(state.preconditioned_noise, *agreed.dual->preconditioned);
 }
 
 void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) {
@@ -127,7 +128,7 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
     record.small_batch_squared_norm = norms->small_squared_norm;
   }
   if (measures_noise) add_noise_scale(config_, state.noise_average, record);
-  if (agreed.dual) add_dual_noise(state.sign_noise, state.spectral_noise, record);
+  if (agreed.dual) add_dual_noise(state.sign_noise, state.spectral_noise, state.preconditioned_noise, record);
   return record;
 }
 

@@ -27,10 +27,10 @@ struct TrainingState {
   bool byte_tokens = false;      // tokens are bytes of text
   // Identifies the data. A resumed run must see the same data unless the user asks for others.
   std::string data_fingerprint;
-  int64_t data_begin = 0;                       // consumed_samples when the run began to read these data
-  std::string held_out_fingerprint;             // identifies what an evaluation reads
-  NoiseAverage noise_average;                   // of the steps so far; per sample, so it holds for any batch and layout
-  DualNoiseAverage sign_noise, spectral_noise;  // if noise in dual norms is measured
+  int64_t data_begin = 0;            // consumed_samples when the run began to read these data
+  std::string held_out_fingerprint;  // identifies what an evaluation reads
+  NoiseAverage noise_average;        // of the steps so far; per sample, so it holds for any batch and layout
+  DualNoiseAverage sign_noise, spectral_noise, preconditioned_noise;  // if noise in dual norms is measured
   // Value of consumed_samples - skipped_samples after the latest step whose norms were observed.
   int64_t observed_samples = 0;
   Configuration configuration;  // that the run was in
