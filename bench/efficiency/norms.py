@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the trunks of sandwich.md again, measures their noise scales in other norms at the branch points, and appends
-a line for each point to data/norms.jsonl. sandwich_analyse.py compares them with the noise scale phi.
+"""Trains the trunks of sandwich.md again, measures their noise scales in other norms at the branch points, with the
+weights held still, and appends a line for each point to data/norms.jsonl. sandwich_analyse.py compares them with phi.
 
 Usage: norms.py [--copus build/copus] [--work DIR]
 """
@@ -15,7 +15,8 @@ from sandwich import MODELS, POINTS, REFERENCE
 from sandwich import ROWS as BRANCHES
 
 ROWS = pathlib.Path(__file__).resolve().parent / "data" / "norms.jsonl"
-INTERVAL = 4  # steps between measurements; a divisor of every point's steps
+STILL = {"train.global_batch": 8, "optimizer.lr": 1e-12, "noise_scale.dual_interval": 4, "log.interval": 4}
+STILL_STEPS = 256
 NORMS = ("sign", "spectral", "preconditioned")
 
 
@@ -35,14 +36,18 @@ def main() -> None:
         shutil.rmtree(directory, ignore_errors=True)
         rows = []
         for point in POINTS:
-            runner.train(model, directory, point != POINTS[0], **{
-                "train.seed": seed, "train.global_batch": REFERENCE, "optimizer.lr": rate,
-                "optimizer.schedule": "constant", "train.max_tokens": point * LENGTH,
-                "noise_scale.dual_interval": INTERVAL, "log.interval": INTERVAL})
-            last = json.loads((directory / "run.jsonl").read_text().splitlines()[-1])
+            settings = {"train.seed": seed, "optimizer.schedule": "constant"}
+            runner.train(model, directory, point != POINTS[0], **settings, **{
+                "train.global_batch": REFERENCE, "optimizer.lr": rate, "train.max_tokens": point * LENGTH})
+            still = runner.work / f"still-{model}-{seed}"
+            shutil.rmtree(still, ignore_errors=True)
+            shutil.copytree(directory, still)
+            samples = point + STILL_STEPS * STILL["train.global_batch"]
+            runner.train(model, still, True, **settings, **STILL, **{"train.max_tokens": samples * LENGTH})
+            last = json.loads((still / "run.jsonl").read_text().splitlines()[-1])
             rows.append(dict(key=f"{model}-{seed}-{point}", model=model, seed=seed, point=point, rate=rate,
-                             **{norm: [last[f"{norm}_noise_scale{end}"] for end in ("", "_low", "_high")]
-                                for norm in NORMS}))
+                             phi=last["noise_scale"], **{norm: [last[f"{norm}_noise_scale{end}"]
+                                                                for end in ("", "_low", "_high")] for norm in NORMS}))
         append(ROWS, rows)
         print(model, seed, [row["preconditioned"][0] for row in rows], flush=True)
 

@@ -26,6 +26,7 @@ BATCHES = (2, 8, 16, 32)
 EXPONENTS = (0, 0.5, 1)  # of the batch's ratio to the reference, as a factor of the rate
 REFERENCE_FACTORS = (0.5, 1, 2)  # of the rate, for branches in the reference batch
 LADDER = (0.25, 0.5, 1, 2)  # lengths of branches in the reference batch
+STILL_BATCH, STILL_STEPS = 8, 512  # of the measurement of noise scales with the weights held still
 NORMS = ("euclidean", "sign", "spectral", "preconditioned")
 
 RUN = """
@@ -87,18 +88,22 @@ class Experiment:
         print(row["key"], f"{row['loss']:.4f}", flush=True)
         return row
 
+    def resumed(self, start: pathlib.Path | None) -> pathlib.Path:
+        """Makes a folder whose run resumes from a checkpoint, or begins."""
+        folder = self.work / f"branch-{os.getpid()}"
+        shutil.rmtree(folder, ignore_errors=True)
+        if start:
+            shutil.copytree(start, folder / "run" / "checkpoints" / start.name)
+            shutil.copy(start.parent.parent / "config.toml", folder / "run")
+        return folder
+
     def branch(self, key: str, optimizer: str, seed: int, start: pathlib.Path | None, point: int, samples: int,
                batch: int, rate: float, **facts) -> None:
         """Trains `samples` from the trunk's checkpoint `start`, or from the beginning. The rate falls to zero over the
         last quarter."""
         if key in self.rows:
             return
-        folder = self.work / f"branch-{os.getpid()}"
-        shutil.rmtree(folder, ignore_errors=True)
-        if start:
-            checkpoint = folder / "run" / "checkpoints" / start.name
-            shutil.copytree(start, checkpoint)
-            shutil.copy(start.parent.parent / "config.toml", folder / "run")
+        folder = self.resumed(start)
         last = self.train(folder, optimizer, start is not None, **{
             "train.seed": seed, "train.global_batch": batch, "optimizer.lr": rate, "optimizer.schedule": "wsd",
             "optimizer.decay_tokens": samples // 4 * LENGTH, "noise_scale.enabled": "false",
@@ -128,19 +133,31 @@ class Experiment:
                 "train.seed": seed, "train.global_batch": REFERENCE, "optimizer.lr": rate,
                 "optimizer.schedule": "constant", "train.max_tokens": point * LENGTH})
             at[point] = max((folder / "run" / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
-            scales = {norm: [last[f"{'' if norm == 'euclidean' else norm + '_'}noise_scale{end}"]
-                             for end in ("", "_low", "_high")] for norm in NORMS}
             key = f"{optimizer}-{seed}-{point}"
             if key not in self.rows:
                 self.keep(key=key, kind="trunk", optimizer=optimizer, seed=seed, point=point, rate=rate,
-                          loss=last["held_out_loss"], scales=scales)
+                          loss=last["held_out_loss"], scales=scales_of(last))
         kept.write_text(json.dumps({point: str(path) for point, path in at.items()}))
         return at
+
+    def still(self, optimizer: str, seed: int, start: pathlib.Path, point: int) -> None:
+        """Measures the noise scales at the checkpoint, with the weights held still."""
+        key = f"{optimizer}-{seed}-{point}-still"
+        if key in self.rows:
+            return
+        folder = self.resumed(start)
+        last = self.train(folder, optimizer, True, **{
+            "train.seed": seed, "train.global_batch": STILL_BATCH, "optimizer.lr": 1e-12,
+            "optimizer.schedule": "constant", "train.max_tokens": (point + STILL_STEPS * STILL_BATCH) * LENGTH})
+        shutil.rmtree(folder)
+        self.keep(key=key, kind="still", optimizer=optimizer, seed=seed, point=point, loss=last["held_out_loss"],
+                  scales=scales_of(last))
 
     def run(self, optimizer: str, seed: int) -> None:
         rate = self.trunk_rate(optimizer)
         checkpoints = self.trunk(optimizer, seed, rate)
         for point, length in POINTS.items():
+            self.still(optimizer, seed, checkpoints[point], point)
             for batch, exponent in itertools.product(BATCHES, EXPONENTS):
                 key = f"{optimizer}-{seed}-{point}-B{batch}-e{exponent}"
                 self.branch(key, optimizer, seed, checkpoints[point], point, length, batch,
@@ -149,6 +166,13 @@ class Experiment:
                 key = f"{optimizer}-{seed}-{point}-ladder{share}-r{factor}"
                 self.branch(key, optimizer, seed, checkpoints[point], point, int(share * length), REFERENCE,
                             rate * factor)
+
+
+def scales_of(record: dict) -> dict[str, list[float | None]]:
+    """The noise scale with its interval, by norm."""
+    prefixes = {norm: "" if norm == "euclidean" else f"{norm}_" for norm in NORMS}
+    return {norm: [record[f"{prefix}noise_scale{end}"] for end in ("", "_low", "_high")]
+            for norm, prefix in prefixes.items()}
 
 
 def read(path: pathlib.Path) -> list[dict]:
@@ -186,39 +210,51 @@ def tables(rows: list[dict]) -> None:
     print("optimizer | samples before | seed | SE at " + ", ".join(map(str, BATCHES)) + " | best exponents | B_c | " +
           " | ".join(NORMS))
     pairs = []
-    for trunk in sorted((row for row in rows if row["kind"] == "trunk"),
+    for still in sorted((row for row in rows if row["kind"] == "still"),
                         key=lambda row: (row["optimizer"], row["point"], row["seed"])):
-        some = [row for row in rows if row["kind"] == "branch" and "is_search" not in row and
-                all(row[name] == trunk[name] for name in ("optimizer", "seed", "point"))]
-        length = POINTS[trunk["point"]]
+        some = [row for row in rows if row["kind"] != "still" and "is_search" not in row and
+                all(row[name] == still[name] for name in ("optimizer", "seed", "point"))]
+        branches = [row for row in some if row["kind"] == "branch"]
+        if len(branches) < len(BATCHES) * len(EXPONENTS) + len(LADDER) * len(REFERENCE_FACTORS):
+            continue
+        [trunk] = [row for row in some if row["kind"] == "trunk"]
+        length = POINTS[still["point"]]
         best = {}
-        for row in some:
+        for row in branches:
             size = (row["batch"], row["samples"])
             if size not in best or row["loss"] < best[size]["loss"]:
                 best[size] = row
-        if len(some) < len(BATCHES) * len(EXPONENTS) + len(LADDER) * len(REFERENCE_FACTORS):
-            continue
         ladder = sorted((samples, row["loss"]) for (batch, samples), row in best.items() if batch == REFERENCE)
         worths = {batch: equivalent_samples(ladder, best[batch, length]["loss"]) / length for batch in BATCHES}
         exponents = [round(math.log(best[batch, length]["rate"] / trunk["rate"]) / math.log(batch / REFERENCE), 1)
                      for batch in BATCHES]
         critical, low, high = critical_batch(worths)
-        pairs.append((trunk, critical))
-        scales = [f"{value:.1f} ({low_end:.1f} .. {high_end:.1f})" if value else "unknown" for value, low_end, high_end
-                  in (trunk["scales"][norm] for norm in NORMS)]
-        print(f"{trunk['optimizer']} | {trunk['point']} | {trunk['seed']} | "
+        pairs.append((still, critical))
+        print(f"{still['optimizer']} | {still['point']} | {still['seed']} | "
               f"{', '.join(f'{worth:.2f}' for worth in worths.values())} | {exponents} | "
-              f"{critical:.1f} ({low:.1f} .. {high:.1f}) | " + " | ".join(scales))
-    print("\noptimizer | norm | points | rank correlation | geometric mean of B_c / scale | rms of ln B_c - ln c scale")
+              f"{critical:.1f} ({low:.1f} .. {high:.1f}) | " +
+              " | ".join(shown(*still["scales"][norm]) for norm in NORMS))
+    print("\nThe same noise scales while the trunk trained:")
+    for row in rows:
+        if row["kind"] == "trunk":
+            print(f"{row['optimizer']} | {row['point']} | {row['seed']} | " +
+                  " | ".join(shown(*row["scales"][norm]) for norm in NORMS))
+    print("\noptimizer | norm | points | rank correlation | geometric mean of B_c / scale | deviation of its logarithm")
     for optimizer, norm in itertools.product((*OPTIMIZERS, "both"), NORMS):
-        known = [(math.log(trunk["scales"][norm][0]), math.log(critical)) for trunk, critical in pairs
-                 if trunk["scales"][norm][0] and optimizer in (trunk["optimizer"], "both")]
+        known = [(math.log(still["scales"][norm][0]), math.log(critical)) for still, critical in pairs
+                 if still["scales"][norm][0] and optimizer in (still["optimizer"], "both")]
         if len(known) < 3:
             continue
         scales, criticals = zip(*known)
         ratios = [critical - scale for scale, critical in known]
         print(f"{optimizer} | {norm} | {len(known)} | {statistics.correlation(ranks(scales), ranks(criticals)):.2f} | "
               f"{math.exp(statistics.mean(ratios)):.3f} | {statistics.pstdev(ratios):.2f}")
+
+
+def shown(value: float | None, low: float | None, high: float | None) -> str:
+    if value:
+        return f"{value:.1f} ({low:.1f} .. {high:.1f})"
+    return f"at least {low:.1f}" if low else "unknown"
 
 
 def main():
