@@ -1,6 +1,6 @@
 // Measures the gradient and its noise in the norms that belong to an optimizer's steps (statistics/dual_noise.h), on
-// some hidden matrices in some steps. It compares a step's gradient with the optimizer's average of earlier gradients,
-// which every rank has in every layout, also where ZeRO never keeps a whole gradient.
+// some hidden matrices in some steps. It compares the gradient of a part of the step's samples, which GradientProbe has
+// kept, with the gradient of the others: both belong to the same weights.
 #pragma once
 
 #include <array>
@@ -26,6 +26,7 @@ struct DualNorms {
 struct DualNormsOfStep {
   DualNorms sign, spectral;
   std::optional<DualNorms> preconditioned;
+  double part = 0;  // samples of g; m has the others of the global batch
 };
 
 class DualMeasurement {
@@ -38,31 +39,37 @@ class DualMeasurement {
   DualMeasurement(const ParameterStore& parameters, const OptimizerConfig& config, const Optimizer& optimizer,
                   MatrixExchange& exchange);
 
+  // Whether a measurement measures the hidden matrix with this index among those of the model.
+  bool is_due(int64_t index_in_model, int64_t number) const;
+
+  // The parameters of this rank that measurement number `number` measures, by their indices in the store.
+  std::vector<int64_t> parameters_of(int64_t number) const;
+
   // What norms_from() needs, as sums over matrices.
   static constexpr size_t num_sums = 7;
 
-  // Returns this rank's sums over the matrices that it owns. The matrices are those that measurement number `number`
-  // measures. The sums over all ranks are the same in every layout that has the same gradients. All ranks of a pipeline
-  // rank call it before the optimizer's update.
-  std::array<ExactSum, num_sums> measure(int64_t number, double gradient_factor);
+  // Returns this rank's sums over the matrices that it owns. `kept`: the gradients of parameters_of(number) in `share`
+  // of the step's samples, from GradientProbe::take_kept(). All ranks of a pipeline rank call it before the optimizer's
+  // update.
+  std::array<ExactSum, num_sums> measure(int64_t number, const std::vector<at::Tensor>& kept, double share,
+                                         double gradient_factor);
 
   // Returns the norms from the `num_sums` sums over all ranks.
   DualNormsOfStep norms_from(std::span<const double> sums) const;
 
-  // Whether a measurement measures the hidden matrix with this index among those of the model.
-  bool is_due(int64_t index_in_model, int64_t number) const;
-
  private:
+  // A hidden matrix of this rank.
+  struct Matrix {
+    int64_t index_in_model;
+    int64_t parameter;  // its index in the store
+  };
+
   const ParameterStore& parameters_;
-  const double decay_;                   // of the average of gradients
   const std::optional<double> epsilon_;  // AdamW's
   const Optimizer& optimizer_;
   MatrixExchange& exchange_;
-  std::vector<int64_t> index_in_model_;  // by matrix of the exchange
-  int64_t groups_;                       // of matrices, measured in turn
+  std::vector<Matrix> matrices_;  // by matrix of the exchange
+  int64_t groups_;                // of matrices, measured in turn
 };
-
-// The decay of an optimizer's average of gradients, its first slot.
-double average_decay(const OptimizerConfig& config);
 
 }  // namespace copus

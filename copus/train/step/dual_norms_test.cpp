@@ -17,6 +17,18 @@ namespace {
 using namespace given_gradients;
 
 constexpr double given_factor = 0.5;  // on the gradients, as clipping
+constexpr double given_share = 0.25;  // of the step's samples
+
+// The gradients of a part of the samples, as GradientProbe would have kept them.
+std::vector<at::Tensor> part_of_gradients(const Rank& rank, const std::vector<int64_t>& parameters) {
+  std::vector<at::Tensor> kept;
+  for (const int64_t index : parameters) {
+    const Parameter& parameter = rank.parameters.parameters()[index];
+    const at::Tensor whole = gradient_of(parameter.info, num_steps + 1);
+    kept.push_back(part_of(whole, parameter.box).contiguous().view({-1}).to(rank.parameters.master_dtype()));
+  }
+  return kept;
+}
 
 // The measurement before the fourth update of every rank of a layout.
 std::vector<double> measure(const RunConfig& config, at::ScalarType dtype, const ParallelStrategy& strategy,
@@ -25,7 +37,9 @@ std::vector<double> measure(const RunConfig& config, at::ScalarType dtype, const
   update_every_rank(config, dtype, strategy, [&](Rank& rank) {
     set_gradients(rank.parameters, num_steps);
     DualMeasurement measurement(rank.parameters, config.optimizer, rank.optimizer, rank.exchange);
-    const std::vector<double> agreed = agree_on_sums(measurement.measure(number, given_factor), rank.groups.everyone());
+    const auto sums = measurement.measure(number, part_of_gradients(rank, measurement.parameters_of(number)),
+                                          given_share, given_factor);
+    const std::vector<double> agreed = agree_on_sums(sums, rank.groups.everyone());
     if (rank.groups.everyone().rank() == 0) values = agreed;
   });
   return values;
@@ -35,18 +49,12 @@ std::vector<double> measure(const RunConfig& config, at::ScalarType dtype, const
 std::vector<double> expected(const RunConfig& config, const std::vector<ParameterInfo>& parameters) {
   std::vector<double> sums(DualMeasurement::num_sums);
   for (const ParameterInfo& parameter : parameters) {
-    at::Tensor average = at::zeros(parameter.shape, at::kDouble);
-    double weights = 0;
-    for (int64_t step = 0; step < num_steps; ++step) {
-      const double weight = std::pow(average_decay(config.optimizer), num_steps - 1 - step);
-      average = average + weight * gradient_of(parameter, step);
-      weights += weight;
-    }
-    average = average / weights;
-    const at::Tensor gradient = given_factor * gradient_of(parameter, num_steps), noise = gradient - average;
-    const auto [u, s, v] = at::linalg_svd(average, /*full_matrices=*/false);
+    const at::Tensor part = gradient_of(parameter, num_steps + 1), whole = gradient_of(parameter, num_steps);
+    const at::Tensor gradient = given_factor / given_share * part;
+    const at::Tensor mean = given_factor / (1 - given_share) * (whole - part), noise = gradient - mean;
+    const auto [u, s, v] = at::linalg_svd(mean, /*full_matrices=*/false);
     sums[0] += noise.abs().sum().item<double>();
-    sums[1] += (gradient * average.sign()).sum().item<double>();
+    sums[1] += (gradient * mean.sign()).sum().item<double>();
     sums[2] += at::linalg_svdvals(noise).sum().item<double>();
     sums[3] += (gradient * u.matmul(v)).sum().item<double>();
     if (config.optimizer.kind != OptimizerKind::adamw) continue;
@@ -57,8 +65,8 @@ std::vector<double> expected(const RunConfig& config, const std::vector<Paramete
     }
     const at::Tensor scales = squares.sqrt() + config.optimizer.epsilon;
     sums[4] += (noise.square() / scales).sum().item<double>();
-    sums[5] += (gradient * average / scales).sum().item<double>();
-    sums[6] += (average.square() / scales).sum().item<double>();
+    sums[5] += (gradient * mean / scales).sum().item<double>();
+    sums[6] += (mean.square() / scales).sum().item<double>();
   }
   return sums;
 }

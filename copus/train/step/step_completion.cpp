@@ -75,10 +75,9 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
 
 void StepCompletion::observe_dual(const StepAgreement& agreed, TrainingState& state) const {
   if (!agreed.dual) return;
-  // The measurement compared the gradient with the average before this step's update.
-  const double variance = variance_of_average(average_decay(config_.optimizer), state.optimizer_steps - 1);
+  const double part = agreed.dual->part, others = batch_of(state) - part;
   const auto add = [&](DualNoiseAverage& average, const DualNorms& norms) {
-    average = observe(average, {norms.noise, norms.signal, batch_of(state), variance});
+    average = observe(average, {norms.noise, norms.signal, part, part / others});
   };
   add(state.sign_noise, agreed.dual->sign);
   add(state.spectral_noise, agreed.dual->spectral);
