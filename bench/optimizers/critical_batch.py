@@ -26,7 +26,7 @@ BATCHES = (2, 8, 16, 32)
 EXPONENTS = (0, 0.5, 1)  # of the batch's ratio to the reference, as a factor of the rate
 REFERENCE_FACTORS = (0.5, 1, 2)  # of the rate, for branches in the reference batch
 LADDER = (0.25, 0.5, 1, 2)  # lengths of branches in the reference batch
-STILL_BATCH, STILL_STEPS = 8, 512  # of the measurement of noise scales with the weights held still
+STILL_BATCH, STILL_STEPS = 8, 128  # of the measurement of noise scales with the weights held still
 NORMS = ("euclidean", "sign", "spectral", "preconditioned")
 
 RUN = """
@@ -51,15 +51,13 @@ threads = 1
 kind = "{optimizer}"
 warmup_tokens = 0
 min_lr_ratio = 0.0
-[noise_scale]
-dual_interval = 4
 [evaluate]
 interval = 0
 [checkpoint]
 keep_last = 16
 [log]
 tensorboard = false
-interval = 4
+interval = 1000000
 """
 
 
@@ -106,8 +104,7 @@ class Experiment:
         folder = self.resumed(start)
         last = self.train(folder, optimizer, start is not None, **{
             "train.seed": seed, "train.global_batch": batch, "optimizer.lr": rate, "optimizer.schedule": "wsd",
-            "optimizer.decay_tokens": samples // 4 * LENGTH, "noise_scale.enabled": "false",
-            "noise_scale.dual_interval": 0, "train.max_tokens": (point + samples) * LENGTH})
+            "optimizer.decay_tokens": samples // 4 * LENGTH, "noise_scale.enabled": "false", "train.max_tokens": (point + samples) * LENGTH})
         shutil.rmtree(folder)
         self.keep(key=key, kind="branch", optimizer=optimizer, seed=seed, point=point, samples=samples, batch=batch,
                   rate=rate, loss=last["held_out_loss"], **facts)
@@ -136,7 +133,7 @@ class Experiment:
             key = f"{optimizer}-{seed}-{point}"
             if key not in self.rows:
                 self.keep(key=key, kind="trunk", optimizer=optimizer, seed=seed, point=point, rate=rate,
-                          loss=last["held_out_loss"], scales=scales_of(last))
+                          loss=last["held_out_loss"])
         kept.write_text(json.dumps({point: str(path) for point, path in at.items()}))
         return at
 
@@ -148,7 +145,8 @@ class Experiment:
         folder = self.resumed(start)
         last = self.train(folder, optimizer, True, **{
             "train.seed": seed, "train.global_batch": STILL_BATCH, "optimizer.lr": 1e-12,
-            "optimizer.schedule": "constant", "train.max_tokens": (point + STILL_STEPS * STILL_BATCH) * LENGTH})
+            "optimizer.schedule": "constant", "noise_scale.dual_interval": 1,
+            "train.max_tokens": (point + STILL_STEPS * STILL_BATCH) * LENGTH})
         shutil.rmtree(folder)
         self.keep(key=key, kind="still", optimizer=optimizer, seed=seed, point=point, loss=last["held_out_loss"],
                   scales=scales_of(last))
@@ -234,11 +232,6 @@ def tables(rows: list[dict]) -> None:
               f"{', '.join(f'{worth:.2f}' for worth in worths.values())} | {exponents} | "
               f"{critical:.1f} ({low:.1f} .. {high:.1f}) | " +
               " | ".join(shown(*still["scales"][norm]) for norm in NORMS))
-    print("\nThe same noise scales while the trunk trained:")
-    for row in rows:
-        if row["kind"] == "trunk":
-            print(f"{row['optimizer']} | {row['point']} | {row['seed']} | " +
-                  " | ".join(shown(*row["scales"][norm]) for norm in NORMS))
     print("\noptimizer | norm | points | rank correlation | geometric mean of B_c / scale | deviation of its logarithm")
     for optimizer, norm in itertools.product((*OPTIMIZERS, "both"), NORMS):
         known = [(math.log(still["scales"][norm][0]), math.log(critical)) for still, critical in pairs
