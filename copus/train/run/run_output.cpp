@@ -380,6 +380,7 @@ void RunOutput::add_to_tensorboard(const StepRecord& record) {
   add_known("noise_scale/critical_batch", record.critical_batch);
   add_known("noise_scale/sign", record.sign_noise_scale);
   add_known("noise_scale/spectral", record.spectral_noise_scale);
+  add_known("noise_scale/preconditioned", record.preconditioned_noise_scale);
   add_known("train/statistical_efficiency", record.statistical_efficiency);
   add_known("train/goodput", record.goodput);
   if (record.held_out_loss) add_held_out_losses(record.step, {*record.held_out_loss, record.held_out_losses});

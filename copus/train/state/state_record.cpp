@@ -85,6 +85,7 @@ void visit_numbers(Record& record, Training& training, const auto& visit) {
   visit(record, training.noise_average);
   visit(record, training.sign_noise);
   visit(record, training.spectral_noise);
+  visit(record, training.preconditioned_noise);
   visit(record, training.observed_samples);
   visit(record, training.configuration);
   visit(record, training.rate_factor);

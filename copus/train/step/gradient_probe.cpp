@@ -111,8 +111,46 @@ void GradientProbe::add(const GradientRange& range) {
 
 void GradientProbe::begin(ProbeSource source, const MicroBatch& first) {
   source_ = source;
+  kept_before_partial_sums_ = source == ProbeSource::prefix;
   parts_to_come_ = num_parts * prefix_ranges_.size();
   if (reads_prefix() && !is_row_.empty()) read([&] { list_rows(first.host_tokens); });
+}
+
+void GradientProbe::keep(std::vector<int64_t> parameters) {
+  kept_.clear();
+  for (const int64_t parameter : parameters) kept_.push_back({parameter, {}});
+}
+
+int64_t GradientProbe::ranks_kept(ProbeSource source, int64_t data_parallel) {
+  return source == ProbeSource::rank && data_parallel > 1 ? data_parallel / 2 : data_parallel;
+}
+
+// Copies the gradients of the kept parameters that meet the condition; zeros if this rank's small batch does not count.
+template <class Condition>
+void GradientProbe::copy_kept(const Condition& condition) {
+  const bool counts = groups_.here().data < ranks_kept(source_, groups_.data().size());
+  for (KeptGradient& kept : kept_) {
+    const Parameter& parameter = parameters_.parameters()[kept.parameter];
+    if (!condition(parameter)) continue;
+    const at::Tensor gradient =
+        parameters_.buckets()[parameter.bucket].gradient.narrow(0, parameter.offset, parameter.box.num_elements());
+    kept.values = counts ? gradient.clone() : gradient.new_zeros(gradient.sizes());
+  }
+}
+
+std::vector<at::Tensor> GradientProbe::take_kept() {
+  std::vector<at::Tensor> gradients;
+  for (const KeptGradient& kept : std::exchange(kept_, {})) {
+    if (!kept.values.defined()) return {};  // the step had no source
+    const auto add_up = [&](Communicator& group) {
+      group.all_reduce(kept.values.data_ptr(), kept.values.numel(), data_type_of(kept.values));
+    };
+    const Sharding& sharding = parameters_.parameters()[kept.parameter].sharding;
+    if (kept_before_partial_sums_ && sharding.partial) add_up(groups_.replicas(sharding));
+    if (groups_.data().size() > 1) add_up(groups_.data());
+    gradients.push_back(kept.values);
+  }
+  return gradients;
 }
 
 void GradientProbe::list_rows(const std::vector<int64_t>& tokens) {
@@ -134,6 +172,9 @@ void GradientProbe::first_micro_batch_done(int64_t chunk, GradientPart part) {
   read([&] {
     for (const GradientRange& range : prefix_ranges_[chunk][index(part)]) add(range);
     copy_partial(chunk, part);
+    if (part == GradientPart::weight_pass) {
+      copy_kept([&](const Parameter& parameter) { return parameter.chunk == chunk; });
+    }
     for (const Parameter* const copy : {embedding_, head_}) {
       if (copy != nullptr && copy->chunk == chunk && part == GradientPart::input_pass) read_tied(*copy);
     }
@@ -189,6 +230,9 @@ void GradientProbe::schedule_done() {
 
 void GradientProbe::before_data_parallel(int64_t bucket) {
   if (source_ != ProbeSource::rank && source_ != ProbeSource::prefix_of_each_rank) return;
+  if (!kept_.empty()) {
+    read([&] { copy_kept([&](const Parameter& parameter) { return parameter.bucket == bucket; }); });
+  }
   for (const Parameter* const copy : {embedding_, head_}) {
     const bool is_alone = source_ == ProbeSource::prefix_of_each_rank && copy != nullptr && copy->bucket == bucket;
     if (is_alone) return read([&] { read_tied(*copy); });

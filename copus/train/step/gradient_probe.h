@@ -1,6 +1,7 @@
-// Reads squared norms of gradients of batches smaller than the global batch during a step. Training derives the
-// gradient noise scale from them (copus/statistics). Each parameter's Sharding says which gradients are replicated,
-// partial or tied, so in every layout the result is the norm of the logical parameter vector.
+// Reads, during a step, squared norms of gradients of batches smaller than the global batch, and keeps such gradients
+// of some parameters. From them training measures the gradient noise scale, in several norms (copus/statistics). Each
+// parameter's Sharding says which gradients are replicated, partial or tied, so in any layout the result is the norm of
+// the logical parameter vector.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +35,11 @@ class GradientProbe {
   // embedding with a gradient on the embedding's side.
   void begin(ProbeSource source, const MicroBatch& first);
 
-  // Source `prefix`: call when this part of a chunk's gradients of the first micro-batch is complete, before later
+  // Chooses the parameters whose gradients of a small batch the next step keeps, by their indices in the store: linear
+  // weights only. Discards what is kept.
+  void keep(std::vector<int64_t> parameters);
+
+  // Call with source `prefix` when this part of a chunk's gradients of the first micro-batch is complete, before later
   // micro-batches add to it.
   void first_micro_batch_done(int64_t chunk, GradientPart part);
 
@@ -52,6 +57,14 @@ class GradientProbe {
   // and resets it. Gradients include the step's loss scale. The sum over all ranks counts every logical element of each
   // data-parallel rank's gradient once. Call once after each finish(). Waits for the device.
   ExactSum take();
+
+  // Returns the kept gradients in the order of keep(), summed over the data-parallel ranks whose small batches count:
+  // each flat, with the elements of this rank's box of the parameter, in the master dtype, with the step's loss scale.
+  // Empty if the step had no source or nothing was to be kept. All ranks call it after finish().
+  std::vector<at::Tensor> take_kept();
+  // The number of data-parallel ranks whose small batches take_kept() sums up: with source `rank` half of them, so that
+  // the others' gradients are independent of the sum, and otherwise all.
+  static int64_t ranks_kept(ProbeSource source, int64_t data_parallel);
 
  private:
   static constexpr size_t num_parts = 2;
@@ -73,7 +86,15 @@ class GradientProbe {
     Work work;
   };
 
+  // The copy of a parameter's gradient.
+  struct KeptGradient {
+    int64_t parameter;
+    at::Tensor values;
+  };
+
   void list_ranges();
+  template <class Condition>
+  void copy_kept(const Condition& condition);
   void list_partial(int64_t bucket, GradientPart part);
   PartialVector& partial_vector(const Parameter& parameter);
   void find_tied();
@@ -106,6 +127,8 @@ class GradientProbe {
   at::Tensor rows_, embedding_rows_, head_rows_;
   std::vector<uint8_t> is_row_;
   Work sent_;
+  std::vector<KeptGradient> kept_;
+  bool kept_before_partial_sums_ = false;  // whether kept gradients are partial where their parameters' are
 };
 
 }  // namespace copus

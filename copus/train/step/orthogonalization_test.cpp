@@ -149,7 +149,7 @@ TEST(Orthogonalization, DirectionsOfAnUpdateThatIsNotMadeAreDiscarded) {
   for (const ParallelStrategy& strategy : {ParallelStrategy{}, {.data_parallel = 3, .zero_stage = 1}}) {
     update_every_rank(config, at::kFloat, strategy, [](Rank& rank) {
       set_gradients(rank.parameters, 0);
-      rank.orthogonalization.run(1);
+      rank.orthogonalization->run(1);
       EXPECT_GT(largest_direction(rank), 0);
       rank.optimizer.discard_directions();
       EXPECT_EQ(largest_direction(rank), 0);

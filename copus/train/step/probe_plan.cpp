@@ -36,6 +36,10 @@ int64_t samples_per_rank(const Configuration& configuration) {
   return configuration.global_batch / configuration.strategy.data_parallel;
 }
 
+bool measures_dual_norms(const RunConfig& config, int64_t step) {
+  return config.noise_scale.dual_interval > 0 && step % config.noise_scale.dual_interval == 0;
+}
+
 std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, const Configuration& configuration) {
   if (!is_one_micro_batch(configuration)) return std::nullopt;
   if (configuration.global_batch == 1) {
@@ -67,7 +71,8 @@ ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration
     plan.source = ProbeSource::prefix;
   } else {
     const std::optional<int64_t> part = part_to_cut(config, configuration);
-    if (step % config.noise_scale.split_interval != 0 || !part) return plan;
+    const bool is_split = step % config.noise_scale.split_interval == 0 || measures_dual_norms(config, step);
+    if (!is_split || !part) return plan;
     plan.source = ProbeSource::prefix;
     plan.micro_batches = {*part, samples - *part};
   }

@@ -30,9 +30,13 @@ struct ProbePlan {
 // Returns a data-parallel rank's number of samples per step.
 int64_t samples_per_rank(const Configuration& configuration);
 
-// Plans the measurement of step `step` (from 1). If a whole step is one micro-batch, every
-// noise_scale.split_interval-th step is split in two. Without `measure` no step is measured or split. `config` gives
-// the interval, and the sequence length of the job whose ranks measure.
+// Whether step `step` (from 1) measures noise in dual norms.
+bool measures_dual_norms(const RunConfig& config, int64_t step);
+
+// Plans the measurement of step `step` (from 1) in a configuration. If the whole step is one micro-batch, it is split
+// in two in every noise_scale.split_interval-th step and in steps that measure noise in dual norms. Without `measure`
+// the step measures nothing and is not split. `config` gives the intervals, and the sequence length of the job whose
+// ranks measure.
 ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure);
 
 // Explains why no step in this configuration can measure the noise scale, and what to change; empty if some can.

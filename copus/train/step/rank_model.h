@@ -43,11 +43,15 @@ class RankModel {
   // Like publish_weights(), if this rank's compute weights have already been derived from its master weights.
   void gather_weights();
 
-  // Computes what needs whole matrices, before the ranks agree on step `step` (from 1): directions of the update, if
-  // the optimizer has any, and norms in dual norms, if the step measures them. Returns these norms. `squared_norm`:
-  // this rank's part of the gradient's squared norm. Every rank calls it. Once all ranks have agreed on the step, all
-  // have their directions; on a GPU the work may still be queued.
-  std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, int64_t step);
+  // Begins step `step` (from 1): sets the gradients to zero.
+  void begin_gradients(const ProbePlan& plan, int64_t step);
+
+  // Computes what needs whole matrices before the ranks agree on the step: the directions of the update, if the
+  // optimizer has any, and norms that the step measures, which it returns. `squared_norm`: this rank's part of the
+  // squared norm of the gradient. Every rank calls it. Once all ranks have agreed on the step, all have their
+  // directions; on a GPU the work may still be queued.
+  std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, const ProbePlan& plan, int64_t step,
+                                                int64_t global_batch);
 
   RankGroups groups;
   ParameterStore parameters;
@@ -58,6 +62,8 @@ class RankModel {
   const std::unique_ptr<Optimizer> optimizer;
 
  private:
+  bool is_dual_step(const ProbePlan& plan, int64_t step) const;
+
   std::optional<MatrixExchange> exchange_;              // if exchanges_matrices()
   std::optional<Orthogonalization> orthogonalization_;  // for optimizers that need whole matrices
   std::optional<DualMeasurement> dual_;                 // if noise in dual norms is measured

@@ -75,13 +75,13 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
 
 void StepCompletion::observe_dual(const StepAgreement& agreed, TrainingState& state) const {
   if (!agreed.dual) return;
-  // The measurement compared the gradient with the average before this step's update.
-  const double variance = variance_of_average(average_decay(config_.optimizer), state.optimizer_steps - 1);
+  const double part = agreed.dual->part, others = batch_of(state) - part;
   const auto add = [&](DualNoiseAverage& average, const DualNorms& norms) {
-    average = observe(average, {norms.noise, norms.signal, batch_of(state), variance});
+    average = observe(average, {norms.noise, norms.signal, part, part / others});
   };
   add(state.sign_noise, agreed.dual->sign);
   add(state.spectral_noise, agreed.dual->spectral);
+  if (agreed.dual->preconditioned) add(state.preconditioned_noise, *agreed.dual->preconditioned);
 }
 
 void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) {
@@ -127,7 +127,7 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
     record.small_batch_squared_norm = norms->small_squared_norm;
   }
   if (measures_noise) add_noise_scale(config_, state.noise_average, record);
-  if (agreed.dual) add_dual_noise(state.sign_noise, state.spectral_noise, record);
+  if (agreed.dual) add_dual_noise(state.sign_noise, state.spectral_noise, state.preconditioned_noise, record);
   return record;
 }
 

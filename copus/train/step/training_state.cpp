@@ -39,6 +39,7 @@ template <class State, class Visit>
 void for_each_dual_average(State& state, Visit visit) {
   visit("sign_noise", state.sign_noise);
   visit("spectral_noise", state.spectral_noise);
+  visit("preconditioned_noise", state.preconditioned_noise);
 }
 
 // Each reads a value of its type, and returns whether it found one. Integers are counts >= 0.

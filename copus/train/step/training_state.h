@@ -26,11 +26,11 @@ struct TrainingState {
   bool byte_tokens = false;      // whether tokens are bytes of text
   // Identifies the data. A resumed run must have the same data unless the user asks for others.
   std::string data_fingerprint;
-  int64_t data_begin = 0;                       // consumed_samples when the run began to read these data
-  std::string held_out_fingerprint;             // identifies the data of an evaluation
-  NoiseAverage noise_average;                   // over steps so far; per sample, so independent of batch and layout
-  DualNoiseAverage sign_noise, spectral_noise;  // if noise in dual norms is measured
-  // consumed_samples - skipped_samples after the latest step whose norms were observed.
+  int64_t data_begin = 0;            // consumed_samples when the run began to read these data
+  std::string held_out_fingerprint;  // identifies what an evaluation reads
+  NoiseAverage noise_average;        // of the steps so far; per sample, so it holds for any batch and layout
+  DualNoiseAverage sign_noise, spectral_noise, preconditioned_noise;  // if noise in dual norms is measured
+  // Value of consumed_samples - skipped_samples after the latest step whose norms were observed.
   int64_t observed_samples = 0;
   Configuration configuration;  // of the run at this point
   double rate_factor = 1;       // on the schedule's learning rate, for the batch

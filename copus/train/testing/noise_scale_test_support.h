@@ -80,7 +80,7 @@ class SampleGradients {
     store.publish_weights();
 
     Decoder decoder(store, Recompute::none);
-    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> gradients, hidden;
     for (int64_t sample = 0; sample < count; ++sample) {
       const Batch batch = dataset.train_batch(static_cast<uint64_t>(sample), 1);
       const int64_t length = config.train.sequence_length;
@@ -88,13 +88,18 @@ class SampleGradients {
       decoder.forward_backward(kernels::from_host(batch.tokens.data(), {1, length}, at::kCPU),
                                kernels::from_host(batch.targets.data(), {1, length}, at::kCPU), 1);
       gradients.push_back(gradient_vector(store));
+      hidden.push_back(hidden_gradient(store));
       loss_tokens_.push_back(batch.loss_tokens);
     }
     const at::Tensor all = at::stack(gradients);
     inner_products_ = all.mm(all.t());
+    hidden_ = at::stack(hidden);
   }
 
-  // Returns the squared norm of the sum of the gradients of samples first .. first + count.
+  // The gradients of all hidden matrices, flat, of the sum over samples first .. first + count.
+  at::Tensor hidden_sum(int64_t first, int64_t count) const { return hidden_.narrow(0, first, count).sum(0); }
+
+  // Squared norm of the sum of the gradients of samples first .. first + count.
   double squared_norm(int64_t first, int64_t count) const {
     return inner_products_.narrow(0, first, count).narrow(1, first, count).sum().item<double>();
   }
@@ -123,7 +128,15 @@ class SampleGradients {
     return at::cat(parts);
   }
 
-  at::Tensor inner_products_;
+  static at::Tensor hidden_gradient(const ParameterStore& store) {
+    std::vector<at::Tensor> parts;
+    for (const Parameter& parameter : store.parameters()) {
+      if (is_hidden_matrix(parameter.info)) parts.push_back(parameter.gradient.flatten());
+    }
+    return at::cat(parts);
+  }
+
+  at::Tensor inner_products_, hidden_;
   std::vector<int64_t> loss_tokens_;
 };
 
