@@ -58,7 +58,7 @@ class DualNoise:
     """Measures how large a batch still helps steps of sign descent, Muon and AdamW.
 
     Args:
-        named_parameters: model.named_parameters(). Only two-dimensional parameters with a gradient are measured.
+        named_parameters: model.named_parameters(). Only two-dimensional ones that require a gradient are measured.
         optimizer: for `preconditioned`, one that keeps an average exp_avg_sq of squared gradients, as AdamW does.
         batch: sequences of a step, over all ranks. The gradient is their mean, or their mean times a constant.
         interval: every interval-th step is measured, on some 16 matrices, other ones each time.
