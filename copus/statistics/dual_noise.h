@@ -41,10 +41,6 @@ void visit_dual_noise_average(Average& average, Visitor&& visit) {
   visit("product", average.product);
 }
 
-// The variance of an exponential average of `count` independent values with this decay, corrected for its start,
-// relative to the variance of one value: the sum of its squared weights.
-double variance_of_average(double decay, int64_t count);
-
 // Adds an observation. The weight of an earlier one falls to 1/e after 32 observations. Ignores an observation that is
 // not finite.
 DualNoiseAverage observe(const DualNoiseAverage& average, const DualObservation& observation);
