@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Simulates runs of draws.md with one rule and keeps a row for each in data/draws; chunks that exist are not repeated.
 # Usage: draws.sh RULE PATH_TO_COPUS QUESTIONS, where RULE names the program's rule in the files, and QUESTIONS are some
-# of "chosen", "measured", "unmeasured" and "inside".
+# of "by-prior", "held-back", "unmeasured" and "inside".
 set -euo pipefail
 rule=$1 program=$2
 here=$(dirname "$0")
@@ -20,24 +20,27 @@ simulate() {
 
 for question in $3; do
   case $question in
-    chosen) simulate "chosen-$rule" chosen 0 60 --calibrated ;;
-    measured)
-      for group in by-prior held-back; do
-        for first in 400 450 500; do
-          simulate "measured-$rule" $group $first 50 --calibrated
-          simulate start $group $first 50 --policy static
-        done
+    by-prior)
+      for first in 400 425 450 475; do
+        simulate "measured-$rule" by-prior $first 25 --calibrated
+        simulate start by-prior $first 25 --policy static
+      done ;;
+    held-back)
+      for first in 400 425; do
+        simulate "measured-$rule" held-back $first 25 --calibrated
+        simulate start held-back $first 25 --policy static
       done ;;
     unmeasured)
-      for first in 400 450 500; do
-        simulate "unmeasured-$rule" by-prior $first 50
-        simulate unmeasured-held by-prior $first 50 --set 'adapt.hold_in=["warm-up", "main", "decay"]'
+      for first in 400 425; do
+        simulate unmeasured-noise by-prior $first 25
+        simulate unmeasured-held by-prior $first 25 --set 'adapt.hold_in=["warm-up", "main", "decay"]'
       done ;;
     inside)
       for group in by-prior held-back; do
-        simulate "inside-$rule" $group 400 32 --whole-steps 160000 --set adapt.interval_samples=131072 \
-          --set adapt.explore_budget=0.04
-        simulate inside-start $group 400 32 --whole-steps 160000 --policy static
+        for first in 400 408; do
+          simulate "inside-$rule" $group $first 8 --whole-steps 160000 --set adapt.interval_samples=131072 \
+            --set adapt.explore_budget=0.04
+        done
       done ;;
   esac
 done
