@@ -122,6 +122,29 @@ def by_points(critical: dict[int, float]):
     return lambda n: math.exp(numpy.interp(math.log(n), x, y))
 
 
+def rate_gains(rows: list[dict], model: str) -> None:
+    """Prints what twice the rate gains in ln SE in four times the reference batch: in whole runs, and in branches."""
+    batch, factor = 4 * REFERENCE, 2
+    for seed in sorted({row["seed"] for row in rows if row["kind"] == "rung" and row["model"] == model}):
+        of_seed = [row for row in rows if row["model"] == model and row["seed"] == seed and
+                   row["kind"] in ("whole", "rung") and row["loss"] is not None]
+        best = min((row for row in of_seed if row["kind"] == "whole" and row["batch"] == REFERENCE),
+                   key=lambda row: row["loss"])
+        ladder = {row["samples"]: row["loss"] for row in of_seed if row["kind"] == "rung"} | {RUN: best["loss"]}
+        reached = {row["rate"] / best["rate"]: samples_at(ladder, row["loss"]) for row in of_seed
+                   if row["kind"] == "whole" and row["batch"] == batch}
+        whole = math.log(reached[factor] / reached[1])
+        of_branches = []
+        for point in POINTS:
+            chosen = [row for row in rows if (row["kind"], row["model"], row["point"] if "point" in row else 0,
+                                              row["seed"]) == ("own", model, point, seed)]
+            table = own_branches(chosen, model, point)
+            both = [table.values.get((batch, exponent)) for exponent in (0, 0.5)]
+            of_branches.append(None if None in both else round(both[1][0] - both[0][0], 2))
+        print(f"  twice the rate in a batch of {batch}, seed {seed}: {whole:+.2f} in whole runs; after {POINTS} samples "
+              f"{of_branches} in own branches")
+
+
 def main() -> None:
     rows = list(rows_so_far(ROWS).values())
     measured: dict[str, dict[int, dict[int, float]]] = {}
@@ -156,6 +179,7 @@ def main() -> None:
                 measured[model] = worth
         if noise[model]:
             compare("c = 2", whole_run_of(by_points({point: 2 * value for point, value in noise[model].items()})), truth)
+        rate_gains(rows, model)
         compare("published laws", whole_run_of(lambda n: 1e6 * (n * LENGTH / 1e9)**0.5 / LENGTH), truth)
     laws(measured, noise)
 
