@@ -1,7 +1,6 @@
 #include "copus/record/batch_worth.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace copus {
@@ -14,14 +13,9 @@ constexpr double smallest_noise_scale = 1e-3, largest_noise_scale = 1e9;  // sam
 // Fewer measurements leave the law's growth to its prior, which was worse than c phi in simulated runs.
 constexpr size_t least_measurements_of_a_law = 3;
 
-// The quantiles of a standard normal distribution at 1/40, 3/40, ..., 39/40.
-constexpr std::array<double, 20> standard_draws = {
-    -1.959964, -1.439531, -1.150349, -0.934589, -0.755415, -0.597760, -0.453762, -0.318639, -0.189118, -0.062707,
-    0.062707,  0.189118,  0.318639,  0.453762,  0.597760,  0.755415,  0.934589,  1.150349,  1.439531,  1.959964};
-
-std::optional<ExpectedLaw> law_of(const NoiseScaleConfig& config) {
+std::optional<EfficiencyLaw> law_of(const NoiseScaleConfig& config) {
   if (config.critical_batches.size() < least_measurements_of_a_law) return std::nullopt;
-  return ExpectedLaw(evidence_of(config));
+  return expected_law(evidence_of(config));
 }
 
 // Returns c: the geometric mean of the measured values, weighted by their precision, or else the given value.
@@ -54,30 +48,12 @@ BatchWorth::BatchWorth(const JobConfig& config)
       reference_batch_(static_cast<double>(reference_batch_of(config))),
       alpha_(config.adapt.alpha) {}
 
-TrainingMoment BatchWorth::moment_of(double noise_scale, double consumed_samples) const {
-  const double noise = std::clamp(noise_scale, smallest_noise_scale, largest_noise_scale);
-  return {std::max(1.0, consumed_samples) * tokens_of_sample_, noise * tokens_of_sample_};
-}
-
 double BatchWorth::critical_batch(double noise_scale, double consumed_samples) const {
   if (!law_) return copus::critical_batch(rule_, noise_scale, consumed_samples);
-  const double by_law = law_->law().critical_batch(moment_of(noise_scale, consumed_samples)) / tokens_of_sample_;
+  const double noise = std::clamp(noise_scale, smallest_noise_scale, largest_noise_scale);
+  const TrainingMoment moment{std::max(1.0, consumed_samples) * tokens_of_sample_, noise * tokens_of_sample_};
+  const double by_law = law_->critical_batch(moment) / tokens_of_sample_;
   return copus::critical_batch({.calibration = 1, .updates = rule_.updates}, by_law, consumed_samples);
-}
-
-std::vector<double> BatchWorth::draw_critical_batches(double noise_scale, double noise_deviation,
-                                                      double consumed_samples) const {
-  if (!law_) return {};
-  const TrainingMoment moment = moment_of(noise_scale, consumed_samples);
-  const double by_law = law_->law().critical_batch(moment) / tokens_of_sample_;
-  const double deviation = std::hypot(law_->deviation(moment), law_->law().by_noise * noise_deviation);
-  std::vector<double> draws;
-  draws.reserve(standard_draws.size());
-  for (const double draw : standard_draws) {
-    draws.push_back(copus::critical_batch({.calibration = 1, .updates = rule_.updates},
-                                          by_law * std::exp(deviation * draw), consumed_samples));
-  }
-  return draws;
 }
 
 double BatchWorth::goodput(int64_t batch, double step_seconds, double critical_batch, double rate_factor) const {

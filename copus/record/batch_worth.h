@@ -19,14 +19,10 @@ class BatchWorth {
   explicit BatchWorth(const JobConfig& config);
 
   // Returns the critical batch, in samples, at this noise scale (in samples) after this number of samples. With three
-  // or more measured critical batches, the result follows the law fitted to them (ExpectedLaw). With one or two, the
+  // or more measured critical batches, the result follows the law fitted to them (expected_law). With one or two, the
   // result is the noise scale times the factor that they give. With none, it is the noise scale times
   // noise_scale.calibration. noise_scale.critical_updates bounds the result in all cases.
   double critical_batch(double noise_scale, double consumed_samples) const;
-  // Returns 20 equally likely values of the critical batch, in ascending order, if it follows a law;
-  // else none. `noise_deviation` is the standard deviation of the noise scale's logarithm. The draws are fixed
-  // quantiles of a normal distribution, so the same arguments give the same draws.
-  std::vector<double> draw_critical_batches(double noise_scale, double noise_deviation, double consumed_samples) const;
 
   // Returns the Goodput at the run's adapt.alpha, in samples/s. The unit is a sample that is trained in the run's
   // reference batch.
@@ -35,10 +31,8 @@ class BatchWorth {
   double goodput_of_a_sample(int64_t batch, double critical_batch, double rate_factor) const;
 
  private:
-  TrainingMoment moment_of(double noise_scale, double consumed_samples) const;
-
   CriticalBatchRule rule_;
-  std::optional<ExpectedLaw> law_;  // takes the place of the rule's calibration
+  std::optional<EfficiencyLaw> law_;  // takes the place of the rule's calibration
   double tokens_of_sample_, reference_batch_, alpha_;
 };
 

@@ -2,10 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 namespace copus {
 namespace {
@@ -51,31 +49,6 @@ TEST(BatchWorth, FollowsTheLawOfMeasuredCriticalBatches) {
   config.noise_scale.critical_updates = 1000;
   EXPECT_NEAR(1 / BatchWorth(config).critical_batch(300, 1.6e5), 1 / worth.critical_batch(300, 1.6e5) + 1 / 160.0,
               1e-9);
-}
-
-// Draws exist where the critical batch follows a law, and spread around it as the measurements do.
-TEST(BatchWorth, DrawsCriticalBatchesAroundTheLaw) {
-  JobConfig config;
-  config.train.sequence_length = 100;
-  config.noise_scale.critical_batches = {{1e6, 4e4, 3e4, 0.05}, {4e6, 5e3, 6e4, 0.05}};
-  EXPECT_TRUE(BatchWorth(config).draw_critical_batches(300, 0.1, 1.6e5).empty()) << "two give a factor";
-  config.noise_scale.critical_batches.push_back({1.6e7, 3e4, 1.2e5, 0.05});
-  const auto draws = [&](double noise_deviation) {
-    return BatchWorth(config).draw_critical_batches(300, noise_deviation, 1.6e5);
-  };
-  const std::vector<double> narrow = draws(0);
-  ASSERT_EQ(narrow.size(), 20U);
-  EXPECT_TRUE(std::ranges::is_sorted(narrow));
-  EXPECT_EQ(narrow, draws(0));
-  const double law = BatchWorth(config).critical_batch(300, 1.6e5);
-  EXPECT_NEAR(narrow[9] * narrow[10], law * law, 1e-6 * law * law) << "the law is in the middle";
-  for (MeasuredCriticalBatch& measured : config.noise_scale.critical_batches) measured.deviation = 1;
-  const std::vector<double> wide = draws(0);
-  EXPECT_GT(std::log(wide[17] / wide[2]), 2 * std::log(narrow[17] / narrow[2]));
-  const std::vector<double> noisy = draws(1);
-  EXPECT_GT(noisy[17] / noisy[2], wide[17] / wide[2]) << "the law follows the noise scale a little";
-  config.noise_scale.critical_updates = 1000;
-  for (const double draw : draws(0)) EXPECT_LT(draw, 160) << "bound by the updates made";
 }
 
 }  // namespace

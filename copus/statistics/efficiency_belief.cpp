@@ -370,54 +370,26 @@ EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed) {
   return belief;
 }
 
-ExpectedLaw::ExpectedLaw(const std::vector<CriticalBatchEvidence>& critical_batches) {
+EfficiencyLaw expected_law(const std::vector<CriticalBatchEvidence>& critical_batches) {
   const EfficiencyEvidence evidence{.branch_points = {}, .critical_batches = critical_batches};
   check(evidence);
-  const auto half_of = [](const Peak& peak) {
-    Half half;
-    for (size_t i = 0; i < half.mean.size(); ++i) {
-      half.mean[i] = peak.mode[i];
-      Vector unit{};
-      unit[i] = 1;
-      const Vector column = solve_upper(peak.lower, solve_lower(peak.lower, unit));
-      for (size_t j = 0; j < half.mean.size(); ++j) half.covariance[i][j] = column[j];
-    }
-    return half;
-  };
+  std::array<Vector, 2> modes;
   std::array<double, 2> log_weights;
-  for (size_t i = 0; i < prior.size(); ++i) {
-    const Peak peak = peak_of(prior[i], evidence);
+  for (size_t half = 0; half < prior.size(); ++half) {
+    const Peak peak = peak_of(prior[half], evidence);
     double log_root = 0;  // of the determinant of the information
-    for (size_t j = 0; j < dimensions; ++j) log_root += std::log(peak.lower[j][j]);
-    log_weights[i] = log_density(prior[i], peak.mode) + log_likelihood(evidence, peak.mode) - log_root;
-    halves_.push_back(half_of(peak));
+    for (size_t i = 0; i < dimensions; ++i) log_root += std::log(peak.lower[i][i]);
+    modes[half] = peak.mode;
+    log_weights[half] = log_density(prior[half], peak.mode) + log_likelihood(evidence, peak.mode) - log_root;
   }
-  halves_[0].share = 1 / (1 + std::exp(log_weights[1] - log_weights[0]));
-  halves_[1].share = 1 - halves_[0].share;
+  const double share = 1 / (1 + std::exp(log_weights[1] - log_weights[0]));
   const auto mean = [&](Parameter parameter) {
-    return halves_[0].share * halves_[0].mean[parameter] + halves_[1].share * halves_[1].mean[parameter];
+    return share * modes[0][parameter] + (1 - share) * modes[1][parameter];
   };
-  law_ = {.level = mean(level), .by_tokens = mean(by_tokens), .by_noise = mean(by_noise)};
-  if (law_.by_noise >= 0) return;
+  if (mean(by_noise) >= 0) return {.level = mean(level), .by_tokens = mean(by_tokens), .by_noise = mean(by_noise)};
   // Few measurements can by accident show a critical batch that falls as the noise rises.
-  halves_ = {half_of(peak_of(prior.front(), without_noise_scale(critical_batches)))};
-  law_ = {.level = halves_[0].mean[level], .by_tokens = halves_[0].mean[by_tokens], .by_noise = 0};
-}
-
-double ExpectedLaw::deviation(const TrainingMoment& moment) const {
-  const Parameters at = {1, std::log(moment.tokens / tokens_at_center),
-                         law_.by_noise > 0 ? std::log(moment.noise_scale / noise_at_center) : 0};
-  const double expected = std::log(law_.critical_batch(moment));
-  double variance = scatter_within_run * scatter_within_run;
-  for (const Half& half : halves_) {
-    double from_expected = -expected, of_half = 0;
-    for (size_t i = 0; i < at.size(); ++i) {
-      from_expected += half.mean[i] * at[i];
-      for (size_t j = 0; j < at.size(); ++j) of_half += at[i] * half.covariance[i][j] * at[j];
-    }
-    variance += half.share * (of_half + from_expected * from_expected);
-  }
-  return std::sqrt(variance);
+  const Peak peak = peak_of(prior.front(), without_noise_scale(critical_batches));
+  return {.level = peak.mode[level], .by_tokens = peak.mode[by_tokens], .by_noise = 0};
 }
 
 std::vector<EfficiencyLaw> laws_by_tokens(std::vector<CriticalBatchEvidence> critical_batches, uint64_t seed) {

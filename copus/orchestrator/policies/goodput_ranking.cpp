@@ -1,10 +1,7 @@
 #include "copus/orchestrator/policies/goodput_ranking.h"
 
 #include <algorithm>
-#include <cmath>
-#include <deque>
 #include <numeric>
-#include <utility>
 
 #include "copus/base/error.h"
 #include "copus/base/text/units.h"
@@ -15,12 +12,6 @@ namespace copus {
 
 namespace {
 
-// The standard deviation of the noise scale's logarithm; 0 if its interval has an open end.
-double log_deviation(const NoiseBelief& noise) {
-  constexpr double deviations_of_interval = 2 * 1.96;  // of a 95 % interval
-  return noise.is_bounded() && noise.low > 0 ? std::log(noise.high / noise.low) / deviations_of_interval : 0;
-}
-
 // The statistical efficiency of a sample in a batch of B, at phi and at the ends of its interval. At phi, the learning
 // rate is the rate that the run will have in this batch. At an end of the interval, it is the rate that the run would
 // reach if phi were at that end. Computed once per batch, because a table has thousands of candidates but few batches.
@@ -29,7 +20,6 @@ class Worths {
   struct Worth {
     int64_t batch = 0;
     double at_value = 0, at_low = 0, at_high = 0;
-    std::vector<double> at_draws;  // of the critical batch
   };
 
   Worths(const JobConfig& config, const NoiseBelief& noise, const Situation& situation)
@@ -37,8 +27,7 @@ class Worths {
         rule_(rate_rule_of(config)),
         by_run_(config),
         consumed_samples_(static_cast<double>(situation.latest.consumed_samples)),
-        rate_cap_(situation.rate_cap),
-        draws_(by_run_.draw_critical_batches(noise.value, log_deviation(noise), consumed_samples_)) {}
+        rate_cap_(situation.rate_cap) {}
 
   const Worth& of(int64_t batch) {
     const auto known = std::find_if(worths_.begin(), worths_.end(), [&](const Worth& w) { return w.batch == batch; });
@@ -48,26 +37,17 @@ class Worths {
       const double rate = rate_factor(rule_, static_cast<double>(batch), rate_cap);
       return by_run_.goodput_of_a_sample(batch, critical_at(phi), rate);
     };
-    worths_.push_back({batch,
-                       at(noise_.value, rate_cap_),
-                       at(noise_.low, std::min(rate_cap_, critical_at(noise_.low))),
-                       at(noise_.high, std::max(rate_cap_, critical_at(noise_.high))),
-                       {}});
-    const double rate = rate_factor(rule_, static_cast<double>(batch), rate_cap_);
-    for (const double critical : draws_) {
-      worths_.back().at_draws.push_back(by_run_.goodput_of_a_sample(batch, critical, rate));
-    }
+    worths_.push_back({batch, at(noise_.value, rate_cap_), at(noise_.low, std::min(rate_cap_, critical_at(noise_.low))),
+                       at(noise_.high, std::max(rate_cap_, critical_at(noise_.high)))});
     return worths_.back();
   }
-  const std::deque<Worth>& all() const { return worths_; }
 
  private:
   NoiseBelief noise_;
   RateRule rule_;
   BatchWorth by_run_;
   double consumed_samples_, rate_cap_;
-  std::vector<double> draws_;
-  std::deque<Worth> worths_;  // references to earlier ones stay valid
+  std::vector<Worth> worths_;
 };
 
 }  // namespace
@@ -91,8 +71,8 @@ std::optional<std::string> dwell_reason(const JobConfig& config, const Situation
 GoodputRanking::GoodputRanking(const JobConfig& config, const NoiseBelief& noise, const Situation& situation)
     : candidates_(situation.candidates), current_(current_candidate(situation)) {
   Worths worths(config, noise, situation);
-  const Worths::Worth& worth_now = worths.of(current_.configuration.global_batch);
-  const Worths::Worth& worth_at_first = worths.of(config.train.global_batch);
+  const Worths::Worth worth_now = worths.of(current_.configuration.global_batch);
+  const Worths::Worth worth_at_first = worths.of(config.train.global_batch);
   current_goodput_ = current_.throughput() * worth_now.at_value;
   gains_.reserve(candidates_.size());
   least_efficiencies_.reserve(candidates_.size());
@@ -105,40 +85,6 @@ GoodputRanking::GoodputRanking(const JobConfig& config, const NoiseBelief& noise
         std::min({worth.at_value / worth_at_first.at_value, worth.at_low / worth_at_first.at_low,
                   worth.at_high / worth_at_first.at_high}));
   }
-  for (const Worths::Worth& worth : worths.all()) {
-    if (worth.at_draws.empty()) break;
-    DrawnRatios drawn;
-    drawn.batch = worth.batch;
-    for (size_t i = 0; i < worth.at_draws.size(); ++i) {
-      drawn.ratios.push_back(worth.at_draws[i] / worth_now.at_draws[i]);
-      drawn.mean += drawn.ratios.back();
-      drawn.mean_square += drawn.ratios.back() * drawn.ratios.back();
-    }
-    drawn.mean /= static_cast<double>(drawn.ratios.size());
-    drawn.mean_square /= static_cast<double>(drawn.ratios.size());
-    if (&worth == &worth_now) drawn.ratios = {1};
-    drawn_.push_back(std::move(drawn));
-  }
-}
-
-double GoodputRanking::least_gain_of(const Candidate& candidate) const {
-  const Gains& gains = gains_of(candidate);
-  return std::min({gains.at_value, gains.at_low, gains.at_high});
-}
-
-const GoodputRanking::DrawnRatios& GoodputRanking::drawn_of(const Candidate& candidate) const {
-  const int64_t batch = candidate.configuration.global_batch;
-  return *std::ranges::find(drawn_, batch, &DrawnRatios::batch);
-}
-
-GoodputRanking::Moments GoodputRanking::moments_of(const Candidate& candidate) const {
-  if (!is_drawn()) {
-    const double gain = least_gain_of(candidate);
-    return {gain, gain * gain};
-  }
-  const double speed = candidate.throughput() / current_.throughput();
-  const DrawnRatios& drawn = drawn_of(candidate);
-  return {speed * drawn.mean - 1, speed * speed * drawn.mean_square - 2 * speed * drawn.mean + 1};
 }
 
 double GoodputRanking::gain_of(const Configuration& configuration) const {

@@ -39,24 +39,6 @@ class GoodputRanking {
   // Gains of `candidate`, which must refer to an element of situation.candidates.
   const Gains& gains_of(const Candidate& candidate) const { return gains_[&candidate - candidates_.data()]; }
   double gain_of(const Configuration& configuration) const;
-
-  // Whether the critical batch follows a law that was fitted to measurements. If so, a candidate in another batch has
-  // as many equally likely gains as there are draws of the critical batch (BatchWorth). Otherwise every candidate has
-  // one gain to judge it by: the smallest of gains_of.
-  bool is_drawn() const { return !drawn_.empty(); }
-  // Calls visit(gain) for each of the candidate's equally likely gains.
-  template <class Visit>
-  void for_each_gain(const Candidate& candidate, const Visit& visit) const {
-    if (!is_drawn()) return visit(least_gain_of(candidate));
-    const double speed = candidate.throughput() / current_.throughput();
-    for (const double ratio : drawn_of(candidate).ratios) visit(speed * ratio - 1);
-  }
-  // The mean of these gains and of their squares.
-  struct Moments {
-    double mean = 0, mean_square = 0;
-  };
-  Moments moments_of(const Candidate& candidate) const;
-
   // Returns the statistical efficiency of the candidate's batch relative to train.global_batch: the smallest of the
   // values at phi and at both ends of its interval.
   double least_efficiency_of(const Candidate& candidate) const {
@@ -66,22 +48,11 @@ class GoodputRanking {
   std::vector<RankedCandidate> best() const;
 
  private:
-  // The worth of a sample in this batch over its worth in the current batch, for each draw of the critical batch.
-  struct DrawnRatios {
-    int64_t batch = 0;
-    std::vector<double> ratios;
-    double mean = 0, mean_square = 0;
-  };
-
-  double least_gain_of(const Candidate& candidate) const;
-  const DrawnRatios& drawn_of(const Candidate& candidate) const;
-
   const std::vector<Candidate>& candidates_;
   const Candidate& current_;
   double current_goodput_ = 0;
   std::vector<Gains> gains_;
   std::vector<double> least_efficiencies_;
-  std::vector<DrawnRatios> drawn_;  // one per batch; empty if the critical batch is not drawn
 };
 
 }  // namespace copus

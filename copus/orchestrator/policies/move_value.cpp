@@ -19,6 +19,7 @@ struct Shares {
 
 Shares shares_of(double gain, double deviation) {
   const double ratio = std::exp(-gain + deviation * deviation / 2);
+  if (deviation == 0) return {std::max(0.0, 1 - ratio), std::max(0.0, ratio - 1), gain > 0 ? 1.0 : 0.0};
   const double better = normal_below(gain / deviation);
   const double ratio_where_better = ratio * normal_below(gain / deviation - deviation);
   return {better - ratio_where_better, ratio - ratio_where_better - (1 - better), better};
@@ -29,9 +30,8 @@ Shares shares_of(double gain, double deviation) {
 double expected_seconds_saved(const MoveProspect& move, double horizon_seconds) {
   COPUS_CHECK(move.deviation >= 0 && move.pause_seconds >= 0 && horizon_seconds >= 0, move.deviation, ", ",
               move.pause_seconds, ", ", horizon_seconds);
-  const double after_pause = std::max(0.0, horizon_seconds - move.pause_seconds);
-  if (move.deviation == 0) return after_pause * (1 - std::exp(-move.gain)) - move.pause_seconds - move.price_seconds;
   const Shares shares = shares_of(move.gain, move.deviation);
+  const double after_pause = std::max(0.0, horizon_seconds - move.pause_seconds);
   return after_pause * shares.saved - move.trial_seconds * shares.lost -
          move.pause_seconds * (2 - shares.probably_better) - move.price_seconds;
 }

@@ -20,11 +20,8 @@ struct MoveProspect {
 };
 
 // Returns the seconds that the move is expected to save within the next `horizon_seconds`; negative if it costs time.
-// Without a deviation the run learns nothing from a trial, so a loss lasts: the result is
-//   (horizon - pause) (1 - exp(-gain)) - pause - price.
-// Otherwise the run stays in the faster configuration after the trial. A trial may therefore save time even if the
-// target is probably a little worse. And a target that is probably a little better may not save as much time as the
-// pause takes.
+// After the trial the run stays in the faster configuration. A trial may therefore save time even if the target is
+// probably a little worse. And a target that is probably a little better may not save as much time as the pause takes.
 //
 // With the ratio r = exp(-x) of times, x ~ N(gain, deviation^2), s = E max(0, 1 - r) and l = E max(0, r - 1):
 //   (horizon - pause) s - trial l - pause (1 + P(x < 0)) - price

@@ -41,9 +41,6 @@ constexpr double steps_of_a_batch_change = 2;
 // (docs/decisions/orchestrator.md).
 constexpr double share_to_save_by_relayouts = 0.003;
 
-// The share of the draws of the critical batch in which a change of the batch has to save time.
-constexpr double least_likelihood = 0.9;
-
 // Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. phi
 // depends on the learning rate, and the learning rate on the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray
 // et al. 2024, arXiv 2411.00999, disagree on the sign). In each of two batches, the other batch may therefore always
@@ -87,12 +84,11 @@ class GoodputPolicy : public Policy {
       choice.target = most.candidate->configuration;
       choice.predicted_gain = gains.at_value;
       const double deviation = what_trying_tells(*most.candidate, situation);
-      choice.reason =
-          concat("Goodput ", percent(gains.at_value), " (", how_certain(*most.candidate, ranking, situation), "; ",
-                 describe(noise), ") with ", to_string(*choice.target), "; ",
-                 deviation > 0 ? "a try, give or take " + percent_of(deviation) + ", that " : "", "should save ",
-                 format_duration(most.seconds), " of the next ", format_duration(horizon(situation)),
-                 what_it_costs(*most.candidate, situation));
+      choice.reason = concat("Goodput ", percent(gains.at_value), " (", over_interval(gains), "; ", describe(noise),
+                             ") with ", to_string(*choice.target), "; ",
+                             deviation > 0 ? "a try, give or take " + percent_of(deviation) + ", that " : "",
+                             "should save ", format_duration(most.seconds), " of the next ",
+                             format_duration(horizon(situation)), what_it_costs(*most.candidate, situation));
     } else if (const Candidate* const sparing = way_out_of_waste(ranking, situation)) {
       choice.target = sparing->configuration;
       choice.predicted_gain = ranking.gains_of(*sparing).at_value;
@@ -156,7 +152,7 @@ class GoodputPolicy : public Policy {
       auto& [at_most, candidate, is_exact] = without_pause.back();
       if (at_most <= most.seconds) break;
       if (!is_exact) {
-        at_most = prospect(*candidate, ranking, situation, 0).seconds;
+        at_most = seconds_saved(*candidate, ranking, situation, 0);
         is_exact = true;
         std::push_heap(without_pause.begin(), without_pause.end(), is_later);
         continue;
@@ -179,20 +175,19 @@ class GoodputPolicy : public Policy {
     }
     const double pause = pause_of(candidate, situation);
     if (dwell_of_a_try(candidate, situation, pause)) return;
-    const Prospect expected = prospect(candidate, ranking, situation, pause);
-    if (expected.seconds > most.seconds && expected.likelihood >= least_likelihood) {
-      most = {expected.seconds, &candidate, true};
-    }
+    const double seconds = seconds_saved(candidate, ranking, situation, pause);
+    if (seconds > most.seconds) most = {seconds, &candidate, true};
   }
 
-  // Returns an upper bound on the seconds of `prospect` without a pause. Computing the bound costs only a square root.
-  // It uses log(1 + gain) <= gain, 1 - exp(-x) <= x, and E max(0, x) <= (sqrt(E x^2) + E x) / 2 for any distribution.
-  // The factor allows for rounding.
+  // Returns an upper bound on seconds_saved without a pause. Computing the bound costs only a square root. It uses
+  // log(1 + gain) <= gain, 1 - exp(-x) <= x, and E max(0, x) <= (sqrt(mean^2 + deviation^2) + mean) / 2 for any
+  // distribution. The factor allows for rounding.
   double most_seconds_saved(const Candidate& candidate, const GoodputRanking& ranking,
                             const Situation& situation) const {
-    const auto [mean, mean_square] = ranking.moments_of(candidate);
+    const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
+    const double gain = std::min({gains.at_value, gains.at_low, gains.at_high});
     const double deviation = what_trying_tells(candidate, situation);
-    const double share = (std::sqrt(mean_square + deviation * deviation) + mean) / 2;
+    const double share = (std::sqrt(gain * gain + deviation * deviation) + gain) / 2;
     constexpr double for_rounding = 1 + 1e-9;
     return for_rounding * share * horizon(situation) - price(candidate, situation);
   }
@@ -249,38 +244,26 @@ class GoodputPolicy : public Policy {
     return has_own_speed(candidate, situation) && !candidate.is_layout_measured ? candidate.relative_deviation : 0;
   }
 
-  // The saving of a move, averaged over the candidate's equally likely gains, and the share of these gains that save
-  // time.
-  struct Prospect {
-    double seconds = 0, likelihood = 0;
-  };
+  // Returns the logarithm of the gain at the least favourable phi of its interval; gains are monotonic in phi. A trial
+  // does not show whether a batch is better, so uncertainty about phi lowers the gain of a move. If both speeds were
+  // measured, a difference within their errors is no gain.
+  static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
+    const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
+    const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));
+    if (!has_own_speed(candidate, situation) || !candidate.is_layout_measured) return gain;
+    return gain - std::hypot(candidate.relative_deviation, ranking.current().relative_deviation);
+  }
 
-  // A trial shows the speed of a layout, and not whether a batch is better. So each gain counts for the whole horizon,
-  // unless the layout is unmeasured: then each gain counts as the mean of the trial. Without draws of the critical
-  // batch, the only gain is that at the least favourable phi of its interval; gains are monotonic in phi. If both
-  // speeds were measured, a difference within their errors is no gain.
-  Prospect prospect(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation,
-                    double pause) const {
-    MoveProspect move{.deviation = what_trying_tells(candidate, situation),
-                      .pause_seconds = pause,
-                      .trial_seconds = steps_of_a_trial * candidate.step_seconds,
-                      .price_seconds = price(candidate, situation)};
-    double error = 0;
-    if (has_own_speed(candidate, situation) && candidate.is_layout_measured) {
-      error = std::hypot(candidate.relative_deviation, ranking.current().relative_deviation);
-    }
-    Prospect sum;
-    double count = 0;
-    ranking.for_each_gain(candidate, [&](double gain) {
-      move.gain = std::log1p(gain) - error;
-      constexpr double hopeless = 4;  // in deviations of a trial; below that, the rest of the formula is negligible
-      const bool is_hopeless = move.deviation > 0 && move.gain < -hopeless * move.deviation;
-      const double seconds = is_hopeless ? -move.price_seconds : expected_seconds_saved(move, horizon(situation));
-      sum.seconds += seconds;
-      sum.likelihood += seconds > 0 ? 1 : 0;
-      ++count;
-    });
-    return {sum.seconds / count, sum.likelihood / count};
+  double seconds_saved(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation,
+                       double pause) const {
+    const MoveProspect move{.gain = cautious_gain(candidate, ranking, situation),
+                            .deviation = what_trying_tells(candidate, situation),
+                            .pause_seconds = pause,
+                            .trial_seconds = steps_of_a_trial * candidate.step_seconds,
+                            .price_seconds = price(candidate, situation)};
+    constexpr double hopeless = 4;  // in deviations; below that, the rest of the formula is negligible
+    if (move.gain < -hopeless * move.deviation) return -move.price_seconds;
+    return expected_seconds_saved(move, horizon(situation));
   }
 
   double price(const Candidate& candidate, const Situation& situation) const {
@@ -311,17 +294,6 @@ class GoodputPolicy : public Policy {
 
   static std::string over_interval(const GoodputRanking::Gains& gains) {
     return concat(percent(gains.at_low), " and ", percent(gains.at_high), " at the ends of the noise scale's interval");
-  }
-
-  static std::string in_draws(const Prospect& expected) {
-    return format_number("%.0f %% of the draws of the critical batch", 100 * expected.likelihood);
-  }
-
-  // Describes how certain the gain of a move is.
-  std::string how_certain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) const {
-    const bool is_drawn = ranking.is_drawn() && candidate.configuration.global_batch != situation.current.global_batch;
-    if (!is_drawn) return over_interval(ranking.gains_of(candidate));
-    return concat("saves time in ", in_draws(prospect(candidate, ranking, situation, pause_of(candidate, situation))));
   }
 
   std::string what_it_costs(const Candidate& candidate, const Situation& situation) const {
@@ -384,8 +356,7 @@ class GoodputPolicy : public Policy {
     if (!is_bounded && candidate.configuration.global_batch < situation.current.global_batch) {
       return concat("its batch is smaller, and there is no upper bound yet: ", describe(noise));
     }
-    const bool is_judged_at_ends = !ranking.is_drawn() && what_trying_tells(candidate, situation) == 0;
-    if (is_judged_at_ends && (gains.at_low <= 0 || gains.at_high <= 0)) {
+    if (what_trying_tells(candidate, situation) == 0 && (gains.at_low <= 0 || gains.at_high <= 0)) {
       return concat("its gain of ", percent(gains.at_value),
                     " does not hold over the noise scale's interval: ", over_interval(gains), "; ", describe(noise));
     }
@@ -399,15 +370,9 @@ class GoodputPolicy : public Policy {
     if (const std::optional<std::string> why = prohibition(candidate, ranking, noise, situation)) return why;
     const double pause = pause_of(candidate, situation);
     if (const std::optional<std::string> why = dwell_of_a_try(candidate, situation, pause)) return why;
-    const Prospect expected = prospect(candidate, ranking, situation, pause);
-    const std::string gain = percent(ranking.gains_of(candidate).at_value);
-    if (expected.seconds > 0 && expected.likelihood < least_likelihood) {
-      return concat("its gain of ", gain, " saves time in only ", in_draws(expected), ", and ",
-                    format_number("%.0f %%", 100 * least_likelihood), " are needed");
-    }
-    if (expected.seconds > 0) return std::nullopt;
-    return concat("its gain of ", gain, " does not pay within ", format_duration(horizon(situation)),
-                  what_it_costs(candidate, situation));
+    if (seconds_saved(candidate, ranking, situation, pause) > 0) return std::nullopt;
+    return concat("its gain of ", percent(ranking.gains_of(candidate).at_value), " does not pay within ",
+                  format_duration(horizon(situation)), what_it_costs(candidate, situation));
   }
 
   // Explains how long a trial of this layout still has to wait; empty if the trial need not wait. A trial waits for

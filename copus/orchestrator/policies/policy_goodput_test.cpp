@@ -141,34 +141,6 @@ TEST(GoodputPolicy, AGainMustHoldOverTheIntervalOfPhi) {
   EXPECT_GT(held.best.front().gain_high, 0);
 }
 
-// T SE is 16/49.6 (B_c + 16)/(B_c + 16) against 32/59.2 (B_c + 16)/(B_c + 32): equal at B_c = 7.7. The law says 12.
-TEST(GoodputPolicy, TheBatchMovesOnlyWhereNineTenthsOfTheDrawsSaveTime) {
-  RunConfig config = copus_config(16);
-  config.train.sequence_length = 100'000;
-  Question question{affine_candidates(data, {16, 32}, {40, 0.6}), {data, 16, 1}, {}};
-  question.latest.consumed_samples = 10'000;
-  set_noise(question.latest, 8.5, 8, 9);
-  const auto choice_with = [&](double deviation) {
-    config.noise_scale.critical_batches.clear();
-    for (const double share : {1.0 / 16, 1.0 / 4, 1.0}) {
-      const double critical = 1.2e6 * std::sqrt(share);
-      config.noise_scale.critical_batches.push_back({1e9 * share, critical / 1.42, critical, deviation});
-    }
-    return question.ask(config);
-  };
-  const Choice moved = choice_with(0.05);
-  ASSERT_TRUE(moved.target) << moved.reason;
-  EXPECT_EQ(*moved.target, (Configuration{data, 32, 1}));
-  EXPECT_THAT(moved.reason, HasSubstr("of the draws of the critical batch"));
-  const Choice held = choice_with(1);
-  EXPECT_FALSE(held.target) << held.reason;
-  EXPECT_THAT(held.reason, HasSubstr("of the draws of the critical batch, and 90 % are needed"));
-  question.candidates = both(question.candidates, affine_candidates(pipeline, {16, 32}, {8, 1}));
-  const Choice layout = choice_with(1);
-  ASSERT_TRUE(layout.target) << layout.reason;
-  EXPECT_EQ(*layout.target, (Configuration{pipeline, 16, 1})) << "layouts still move";
-}
-
 TEST(GoodputPolicy, WithALowerBoundAloneItGrowsAndNeverShrinks) {
   RunConfig config = copus_config(16);
   config.adapt.alpha = 0;

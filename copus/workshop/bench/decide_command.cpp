@@ -1,7 +1,6 @@
 // `copus bench decide`: measures the cost of predictions and decisions on one core. The cases are the table of a small
 // and of a large cluster, one decision among all configurations of a table, and the controller's time in each step of a
 // run.
-#include <cmath>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -104,17 +103,6 @@ RunConfig adapting_run_of(const Job& job) {
   return config;
 }
 
-// The same run with three measured critical batches of about 100 samples. Decisions then go over draws of the law that
-// is fitted to them.
-RunConfig with_measured_critical_batches(RunConfig config) {
-  for (const double samples : {250, 1000, 4000}) {
-    const double tokens = samples * static_cast<double>(config.train.sequence_length);
-    const double critical = 100 * std::sqrt(samples / 1000) * static_cast<double>(config.train.sequence_length);
-    config.noise_scale.critical_batches.push_back({tokens, critical / 2, critical, 0.3});
-  }
-  return config;
-}
-
 size_t count_candidates(const RunConfig& config) {
   const PerformanceTable table = make_table(config.model, config.train.sequence_length, config.cluster.as_timed(),
                                             training_system_of(config), search_space_of(config), Knowledge());
@@ -209,7 +197,6 @@ int run_decide_bench(const DecideCommandOptions& options) {
   const RunConfig run = adapting_run_of(small_job);
   const size_t num_candidates = count_candidates(run);
   const Quartiles decision = measure_decision(run, options.rounds);
-  const Quartiles drawn_decision = measure_decision(with_measured_critical_batches(run), options.rounds);
   const StepCost large_steps = measure_steps(run, options.rounds);
   const StepCost small_steps = measure_steps(adapting_run(), options.rounds);
   if (options.json) {
@@ -225,7 +212,6 @@ int run_decide_bench(const DecideCommandOptions& options) {
                           {"large_table", to_json(large_job, large)},
                           {"rounds", options.rounds}};
     set_quartiles(result, "seconds_per_decision", decision);
-    set_quartiles(result, "seconds_per_drawn_decision", drawn_decision);
     set_quartiles(result, "seconds_per_step", small_steps.seconds);
     std::cout << json_text(result) << '\n' << std::flush;
     return 0;
@@ -235,8 +221,7 @@ int run_decide_bench(const DecideCommandOptions& options) {
   print_table(small_job, small);
   print_table(large_job, large);
   std::cout << "\none decision among " << num_candidates
-            << " candidates: " << format_quartiles("%.4f", decision, 1e3, " ms")
-            << "\nwith draws of the critical batch: " << format_quartiles("%.4f", drawn_decision, 1e3, " ms") << '\n';
+            << " candidates: " << format_quartiles("%.4f", decision, 1e3, " ms") << '\n';
   print_steps("of a small run", small_steps);
   print_steps(concat("of ", small_job.model_name, " on ", small_job.world_size, " GPUs"), large_steps);
   std::cout << std::flush;
