@@ -18,7 +18,6 @@ import pathlib
 import statistics
 import sys
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 12: 2.201}  # 97.5 % quantiles, by the number of pairs
 ADAPTING = ("copus", "copus-wide")
 
 
@@ -31,9 +30,25 @@ def seconds(result: dict) -> list:
     return [target["seconds"] for target in result["targets"]]
 
 
+def student_quantile(degrees: int) -> float:
+    """Returns the 97.5 % quantile of Student's distribution."""
+    def two_sided(t: float) -> float:
+        # With t = sqrt(degrees) tan(angle), the density is proportional to cos(angle)^(degrees - 1). Simpson's rule.
+        steps, end = 1000, math.atan(t / math.sqrt(degrees))
+        weights = [1 if i in (0, steps) else 4 if i % 2 else 2 for i in range(steps + 1)]
+        area = sum(w * math.cos(end * i / steps) ** (degrees - 1) for i, w in enumerate(weights)) * end / steps / 3
+        return 2 * area * math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2) / math.sqrt(math.pi)
+
+    low, high = 1.0, 13.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided(middle) < 0.95 else (low, middle)
+    return high
+
+
 def mean_and_width(values: list) -> tuple:
     """Returns the mean of differences of pairs and half of its 95 % interval, by Student's distribution."""
-    width = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    width = student_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return statistics.mean(values), width
 
 
