@@ -118,6 +118,9 @@ class Ramps(unittest.TestCase):
         self.assertGreater(len(batches), 1)
         for (begin, batch), (end, _) in zip(schedule, schedule[1:]):
             self.assertGreaterEqual(end - begin, 2 * batch)
+        # Where the critical batch is smaller throughout, so are the batches.
+        smaller = law.ramp(seconds, 2048, 1e10, at_end=100)[1]
+        self.assertLess(smaller[-1][1], batches[-1])
         for only in seconds:
             self.assertLessEqual(elapsed, law.ramp({only: seconds[only]}, 2048, 1e10)[0] * 1.001)
 
