@@ -6,10 +6,10 @@
 Prints the settings of a run of so many tokens that follows the ramp, for `copus simulate` or an arm of `copus compare`.
 TOKENS is a number such as 1e10; batches are in sequences.
 
-The law is Bergsma et al. 2025 (arXiv 2505.13738): after D tokens the critical batch is 0.0471 D^0.462 sequences of 2048.
-With --critical the critical batch has this value at the end of the run, and grows with the same exponent: for small
-models, which the law was not fitted to. At each point of the run the ramp has the batch B with the highest predicted
-Goodput,
+The law is that of Bergsma et al. 2025 (arXiv 2505.13738): after D tokens the critical batch is 0.0471 D^0.462 sequences
+of 2048. With --critical the critical batch has this value at the end of the run, and grows with the same exponent: for
+small models, which the law was not fitted to. At each point of the run the ramp has the batch B with the highest
+predicted Goodput,
 
     B / (seconds of a step) / (1 + B / critical batch),
 
@@ -35,9 +35,10 @@ def critical_tokens(tokens: float) -> float:
 
 
 def planned_seconds(program: str, job: dict, batches: list[int]) -> dict:
-    """Returns the predicted seconds of a step by layout and batch, for layouts with ZeRO 0 or 1 without recomputation."""
+    """Returns the predicted seconds of a step by layout and batch, with ZeRO 0 or 1 and without recomputation."""
     command = [program, "plan", "--json", "--top", "1000000", "--precision", "bf16", "--schedule", "1f1b",
-               "--recompute", "none", "--zero", "0", "1", "--sp", "0", "1", "--model", job["model"], "--cluster", job["cluster"], "--gpus", str(job["gpus"]),
+               "--recompute", "none", "--zero", "0", "1", "--sp", "0", "1", "--model", job["model"],
+               "--cluster", job["cluster"], "--gpus", str(job["gpus"]),
                "--sequence-length", str(job["sequence_length"]), "--global-batch", ",".join(map(str, batches))]
     plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     seconds = {}

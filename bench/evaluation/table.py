@@ -6,7 +6,7 @@ comparison that README.md in this folder declares.
     bench/evaluation/table.py gains RESULTS...   what adapting saves over the fastest baseline and the fastest rule
     bench/evaluation/table.py steps DIRECTORY    loss at the end, and beside constant batches in as many steps
     bench/evaluation/table.py primary DIRECTORY ARM STATIC [OTHER...]
-                                                 time to the loss at the end of STATIC, ARM's beside STATIC's and OTHER's
+                                                 time to STATIC's loss at its end: ARM's beside STATIC's and OTHER's
 
 A saving is 1 - time / time of the other arm, with geometric means over the seeds. Baselines of the paper are fixed
 batches and CBS in either layout (arXiv 2604.26687). Rivals with the wide space are compared only with wide arms.
@@ -176,7 +176,8 @@ def mean_and_peak(mine: list, others: list[list]) -> str:
         gains.append(1 - time[0] / min(known))
         missed += time[1]
     text = f"{sum(gains) / len(gains):+.1%}, {max(gains):+.1%}" if gains else "none"
-    return text + (f"; at most, runs missed: {missed}" if missed else "") + (f"; {unknown} not known" if unknown else "")
+    text += f"; at most, runs missed: {missed}" if missed else ""
+    return text + (f"; {unknown} not known" if unknown else "")
 
 
 def print_gains(paths: list[pathlib.Path]) -> None:

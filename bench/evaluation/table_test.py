@@ -93,7 +93,8 @@ class Primary(unittest.TestCase):
             for seed in seeds:
                 self.write_run(directory / f"runs/static-32/seed-{seed}", [(10, 5), (50, None), (100, 2)])
                 # From 3 at 60 s to 1 at 100 s: 2 at 80 s. The run with seed 7 never has the loss.
-                self.write_run(directory / f"runs/copus/seed-{seed}", [(10, 5), (60, 3), (100, 2.5 if seed == 7 else 1)])
+                end = (100, 2.5 if seed == 7 else 1)
+                self.write_run(directory / f"runs/copus/seed-{seed}", [(10, 5), (60, 3), end])
                 self.write_run(directory / f"runs/law/seed-{seed}", [(10, 5), (100, 2.1)])
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):

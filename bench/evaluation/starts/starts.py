@@ -25,7 +25,7 @@ from table import mean_and_width  # noqa: E402
 
 ROWS = FOLDER / "results/rows.jsonl"
 RUN = "bench/evaluation/starts/run.toml"
-POLICIES = {"start": "static", "planned": "static-best", "copus": "copus"}  # of the runs that `copus simulate` does at once
+POLICIES = {"start": "static", "planned": "static-best", "copus": "copus"}  # of the arms that share a simulation
 ARMS = ("start", "planned", "law", "copus")
 
 H100 = {"cluster": "h100-sxm"}
@@ -129,30 +129,40 @@ def interval(logarithms: list[float]) -> str:
     return f"{math.exp(mean):.3f} ({math.exp(mean - width):.3f} to {math.exp(mean + width):.3f})"
 
 
-def print_table(rows: list[dict], truth: str) -> None:
-    found = {start: ratios(rows, truth, start) for start in STARTS}
-    draws = sorted(set.intersection(*(set(by_draw) for arms in found.values() for by_draw in arms.values())))
+def median_and_worst(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({max(values):.2f})"
+
+
+def print_tables(rows: list[dict]) -> None:
+    found = {truth: {start: ratios(rows, truth, start) for start in STARTS} for truth in TRUTHS}
+    draws = sorted(set.intersection(
+        *(set(by_draw) for starts in found.values() for arms in starts.values() for by_draw in arms.values())))
     if len(draws) < 2:
-        return
-    print(f"\nTruth {truth}, {len(draws)} draws. Time / best static run of hindsight: median (worst draw)\n")
-    print(f"| start | {' | '.join(ARMS)} | copus / law (95 %) | copus / planned (95 %) |")
-    print("|---" * (len(ARMS) + 3) + "|")
-    differences = {other: {start: [math.log(arms["copus"][draw] / arms[other][draw]) for draw in draws]
-                           for start, arms in found.items()} for other in ARMS if other != "copus"}
-    for start, arms in found.items():
-        cells = [f"{statistics.median(arms[arm][draw] for draw in draws):.2f} "
-                 f"({max(arms[arm][draw] for draw in draws):.2f})" for arm in ARMS]
-        cells += [interval(differences[other][start]) for other in ("law", "planned")]
-        print(f"| {start} | {' | '.join(cells)} |")
+        sys.exit("fewer than two draws are complete")
+    print(f"Draws {draws[0]} to {draws[-1]}. Time / best static run of hindsight, {' / '.join(TRUTHS)}: median (worst)")
     print()
-    for arm in ARMS:
-        everything = [arms[arm][draw] for arms in found.values() for draw in draws]
-        behind = sum(one > 1.01 for one in everything)
-        print(f"{arm}: more than 1 % behind the best static run in {behind} of {len(everything)}")
-    for other, of_starts in differences.items():
-        by_draw = [statistics.mean(of_start[i] for of_start in of_starts.values()) for i in range(len(draws))]
-        slower = sum(one > 0 for of_start in of_starts.values() for one in of_start)
-        print(f"copus / {other}, all starts: {interval(by_draw)}; slower in {slower} of {len(draws) * len(found)}")
+    print(f"| start | {' | '.join(ARMS)} |")
+    print("|---" * (len(ARMS) + 1) + "|")
+    for start in STARTS:
+        cells = [" / ".join(median_and_worst([found[truth][start][arm][draw] for draw in draws]) for truth in TRUTHS)
+                 for arm in ARMS]
+        print(f"| {start} | {' | '.join(cells)} |")
+    for truth, starts in found.items():
+        others = [arm for arm in ARMS if arm != "copus"]
+        print(f"\nTruth {truth}: time of copus / other arm (95 %)\n")
+        print(f"| start | {' | '.join(others)} |")
+        print("|---" * (len(others) + 1) + "|")
+        logarithms = {start: {other: [math.log(arms["copus"][draw] / arms[other][draw]) for draw in draws]
+                              for other in others} for start, arms in starts.items()}
+        for start, by_other in logarithms.items():
+            print(f"| {start} | {' | '.join(interval(by_other[other]) for other in others)} |")
+        by_draw = {other: [statistics.mean(of_start[other][i] for of_start in logarithms.values())
+                           for i in range(len(draws))] for other in others}
+        print(f"| all | {' | '.join(interval(by_draw[other]) for other in others)} |")
+        for arm in ARMS:
+            everything = [arms[arm][draw] for arms in starts.values() for draw in draws]
+            behind = sum(one > 1.01 for one in everything)
+            print(f"\n{arm}: more than 1 % behind the best static run in {behind} of {len(everything)}")
 
 
 def main() -> None:
@@ -162,8 +172,7 @@ def main() -> None:
     parser.add_argument("--draws", default="1-20")
     options = parser.parse_args()
     if options.what == "table":
-        for truth in TRUTHS:
-            print_table(read_rows(), truth)
+        print_tables(read_rows())
     else:
         first, last = map(int, options.draws.split("-"))
         run(options.program, range(first, last + 1))
