@@ -1,5 +1,7 @@
 #include "copus/performance/layer_memory.h"
 
+#include <algorithm>
+
 namespace copus {
 
 namespace {
@@ -20,25 +22,31 @@ class LayerCalculation {
 
   LayerBytes bytes() const {
     const bool norms_heads = model_.qk_norm != QkNorm::none;
-    // Block outputs that norms read, if norms also apply to inputs; minus the stream after attention if the blocks are
+    const auto num_blocks = static_cast<double>(blocks_.size());
+    // Block outputs that norms read, if norms also apply to inputs; minus the streams between the blocks if these are
     // parallel.
     const double other_streams =
-        bytes({.hidden = (model_.block_norm == BlockNorm::both ? 2.0 : 0.0) - (model_.parallel_residual ? 1.0 : 0.0)});
-    const double all_kept = bytes(use_.kept) + other_streams + (norms_heads ? bytes(use_.kept_of_normed_heads) : 0);
+        ((model_.block_norm == BlockNorm::both ? num_blocks : 0) - (model_.parallel_residual ? num_blocks - 1 : 0)) *
+        stream_;
+    const double of_blocks = num_blocks / 2;
+    const double all_kept =
+        bytes(use_.kept, of_blocks) + other_streams + (norms_heads ? bytes(use_.kept_of_normed_heads, of_blocks) : 0);
     LayerBytes layer{.input = stream_};
-    layer.kept = shape_.recompute == Recompute::none        ? all_kept
-                 : shape_.recompute == Recompute::attention ? bytes(use_.kept_without_attention) + other_streams
-                                                            : stream_;
-    layer.working = bytes(use_.working) + (norms_heads ? bytes(use_.working_of_normed_heads) : 0) +
-                    (all_kept - layer.kept) + bytes({.gathered = gathered_inputs()}) +
-                    bytes({.gathered = shape_.sequence_parallel ? use_.gathered_working : 0});
-    layer.waiting = bytes(use_.waiting);
+    layer.kept = shape_.recompute == Recompute::none ? all_kept
+                 : shape_.recompute == Recompute::attention
+                     ? bytes(use_.kept_without_attention, of_blocks) + other_streams
+                     : stream_;
+    // The rank works on one block at a time.
+    layer.working = bytes(use_.working, 1) + (norms_heads ? bytes(use_.working_of_normed_heads, 1) : 0) +
+                    (all_kept - layer.kept) + bytes({.gathered = gathered_inputs()}, 1) +
+                    bytes({.gathered = shape_.sequence_parallel ? use_.gathered_working : 0}, 1);
+    layer.waiting = bytes(use_.waiting, of_blocks);
     return layer;
   }
 
  private:
-  double bytes(const LayerTensors& tensors) const {
-    const double streams = static_cast<double>(blocks_.size()) / 2;
+  // Returns the bytes of tensors, `streams` times those that are hidden_size wide.
+  double bytes(const LayerTensors& tensors, double streams) const {
     const double heads = static_cast<double>(model_.num_heads) / static_cast<double>(shape_.tensor_parallel);
     double width = 0, scores = 0;
     for (const BlockDescription& block : blocks_) {
@@ -53,7 +61,10 @@ class LayerCalculation {
   // separately unless the layer keeps gathered inputs anyway.
   double gathered_inputs() const {
     if (!shape_.sequence_parallel || system_.gathers_after_recompute || use_.kept.gathered > 0) return 0;
-    return shape_.recompute == Recompute::none ? 0 : shape_.recompute == Recompute::attention ? 1 : 2;
+    if (shape_.recompute == Recompute::none) return 0;
+    return static_cast<double>(std::ranges::count_if(blocks_, [&](const BlockDescription& block) {
+      return shape_.recompute == Recompute::full || block.score_width > 0;
+    }));
   }
 
   const ModelDescription& model_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iomanip>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -74,7 +75,7 @@ class MemoryModel::Calculation {
     }
     if (is_last(rank)) parts.logits = head_bytes();
     // The head's logits are freed before a layer's backward pass needs memory for scores.
-    parts.workspace = working() + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
+    parts.workspace = working(rank) + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
     const MemoryParts most = strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
     const MemoryParts update = in_matrix_update(rank, parts);
     return update.total() > most.total() ? update : most;
@@ -91,10 +92,26 @@ class MemoryModel::Calculation {
     return tokens_ * (sizeof(int64_t) + kinds * static_cast<double>(model_.rotary_dim()) * use_.kept_rotation_bytes);
   }
 
-  double least_kept() const { return std::ranges::min(layer_bytes_, {}, &LayerBytes::kept).kept; }
+  // Calls visit(bytes) for each kind of layer that the rank has.
+  template <class Visit>
+  void for_kinds_of(int64_t rank, const Visit& visit) const {
+    for (size_t kind = 0; kind < layer_bytes_.size(); ++kind) {
+      if (layers_[rank][kind] > 0) visit(layer_bytes_[kind]);
+    }
+  }
 
-  // The largest of all layers, since a rank works on one at a time.
-  double working() const { return std::ranges::max(layer_bytes_, {}, &LayerBytes::working).working + message_bytes(); }
+  double least_kept(int64_t rank) const {
+    double least = std::numeric_limits<double>::max();
+    for_kinds_of(rank, [&](const LayerBytes& layer) { least = std::min(least, layer.kept); });
+    return least;
+  }
+
+  // A rank works on one layer at a time.
+  double working(int64_t rank) const {
+    double most = 0;
+    for_kinds_of(rank, [&](const LayerBytes& layer) { most = std::max(most, layer.working); });
+    return most + message_bytes();
+  }
 
   // Messages need four buffers: for an arriving activation and gradient, and for a leaving activation and gradient.
   // With several chunks one more arrives while another is in use.
@@ -135,6 +152,7 @@ class MemoryModel::Calculation {
     RankBuckets buckets{.head = is_last(rank) ? elements_.head.*role : 0,
                         .embedding = rank == 0 ? elements_.embedding.*role : 0};
     for (size_t kind = 0; kind < layers_[rank].size(); ++kind) {
+      if (layers_[rank][kind] == 0) continue;
       const double layer = elements_.layers[kind].*role;
       buckets.num_layers += layers_[rank][kind];
       buckets.all_layers += layers_[rank][kind] * layer;
@@ -166,12 +184,12 @@ class MemoryModel::Calculation {
       MemoryParts then = parts;
       if (strategy_.zero_stage >= 3) then.weights += system_.weight_bytes * moment.weights;
       then.gradients += system_.reduced_bytes * moment.gradients;
-      then.activations -= std::min(then.activations, moment.layers_done * least_kept());
+      then.activations -= std::min(then.activations, moment.layers_done * least_kept(rank));
       if (moment.in_head) {
         then.workspace = fixed_bytes(rank);
       } else {
         then.logits = 0;
-        then.workspace = working() + fixed_bytes(rank) + score_gradient_bytes();
+        then.workspace = working(rank) + fixed_bytes(rank) + score_gradient_bytes();
       }
       if (then.total() > most.total()) most = then;
     }
@@ -277,10 +295,13 @@ const std::vector<LayerBytes>& MemoryModel::layer_bytes(const Configuration& con
 }
 
 MemoryPrediction MemoryModel::predict(const Configuration& configuration) {
-  const std::vector<MemoryParts> ranks = predict_every_rank(configuration);
-  const auto most =
-      std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.total() < b.total(); });
-  return {.pipeline_rank = most - ranks.begin(), .parts = *most};
+  const Calculation memory(*this, configuration);
+  MemoryPrediction most{.pipeline_rank = 0, .parts = memory.of_rank(0)};
+  for (int64_t rank = 1; rank < configuration.strategy.pipeline_parallel; ++rank) {
+    const MemoryParts parts = memory.of_rank(rank);
+    if (parts.total() > most.parts.total()) most = {rank, parts};
+  }
+  return most;
 }
 
 std::vector<MemoryParts> MemoryModel::predict_every_rank(const Configuration& configuration) {

@@ -18,7 +18,8 @@
 namespace copus {
 
 // Tensors of one decoder layer held for one micro-batch: for each width, the number of tensors with one row per token.
-// Those of hidden_size count for a layer with two blocks; a layer with one block has half as many.
+// If a layer holds them from one pass to another, those of hidden_size count for a layer with two blocks, and a layer
+// with one block has half as many.
 struct LayerTensors {
   double hidden = 0;        // hidden_size wide: on every tensor-parallel rank, split by rows with sequence parallelism
   double gathered = 0;      // hidden_size wide: whole on every tensor-parallel rank, even with sequence parallelism
@@ -74,7 +75,7 @@ enum class StageCut {
   ends_count,  // the same number, and the embedding and the head count as a layer each
 };
 
-// Returns the memory use of Copus with its own kernels, on a CPU in fp32: see decoder_layer.h and output_head.cpp.
+// Returns the memory use of Copus with its own kernels, on a CPU in fp32: see block.h and output_head.cpp.
 MemoryUse copus_memory_use();
 
 // The kind of processor. GPU kernels work on pieces of other sizes, and need other memory in addition.
