@@ -203,8 +203,8 @@ class PipelineExecutor::Pass : private BucketUse {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
-  // State of the current action: the operations not charged yet, the operations of one layer, whether the action reads
-  // weights, and whether the buckets that it completes are reduced.
+  // State of the current action: the operations not charged yet, whether the action reads weights, and whether the
+  // buckets that it completes are reduced.
   Flops left_{};
   bool uses_weights_ = false;
   bool reduces_ = false;
