@@ -251,6 +251,7 @@ struct ParameterInfo {
   ParameterKind kind;
   int64_t layer;  // decoder layer, or -1 for embedding, final norm and head
   ParameterSplit split = {};
+  bool adds_to_stream = false;  // the weight of a layer whose result is added to the residual stream
 
   int64_t num_elements() const;
 };
