@@ -61,6 +61,8 @@ struct ParallelStrategy {
   bool cuts_optimizer() const { return zero_stage >= 1 && zero_shards() > 1; }
   bool cuts_gradients() const { return zero_stage >= 2 && zero_shards() > 1; }
   bool cuts_weights() const { return zero_stage >= 3 && zero_shards() > 1; }
+  // Number of ranks over which the optimizer's state is sharded: 1 without ZeRO.
+  int64_t optimizer_shards() const { return zero_stage >= 1 ? zero_shards() : 1; }
 
   int64_t world_size() const { return data_parallel * tensor_parallel * pipeline_parallel; }
   // The pipeline has v stages on each of its p ranks. Stage s is on pipeline rank s mod p as its chunk s / p.
