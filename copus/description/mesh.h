@@ -1,39 +1,15 @@
-// The mesh of ranks: every rank has one coordinate on each named axis. Axes are ordered by decreasing communication:
-// tensor-parallel ranks are neighbours, then come data-parallel ranks, and pipeline stages are farthest apart. The
-// order is Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
+// The mesh of ranks: every rank has one coordinate on each axis of mesh_axes. The distance of ranks grows with
+// decreasing communication: tensor-parallel ranks are neighbours, then come data-parallel ranks, and pipeline stages
+// are farthest apart. The order is Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "copus/description/parallel_strategy.h"
 
 namespace copus {
-
-enum class MeshAxis { data, tensor, pipeline };
-
-struct MeshCoordinates {
-  int64_t data = 0;
-  int64_t tensor = 0;
-  int64_t pipeline = 0;
-  bool operator==(const MeshCoordinates&) const = default;
-};
-
-// An axis of the mesh. configuration_fields.h gives the notation of its degree.
-struct MeshAxisInfo {
-  MeshAxis axis;
-  const char* name;  // of its groups
-  int64_t ParallelStrategy::* degree;
-  int64_t MeshCoordinates::* coordinate;
-};
-
-// All axes. Ranks along the first axis are neighbours; ranks along the last axis are farthest apart.
-inline constexpr std::array<MeshAxisInfo, 3> mesh_axes = {{
-    {MeshAxis::tensor, "tensor", &ParallelStrategy::tensor_parallel, &MeshCoordinates::tensor},
-    {MeshAxis::data, "data", &ParallelStrategy::data_parallel, &MeshCoordinates::data},
-    {MeshAxis::pipeline, "pipeline", &ParallelStrategy::pipeline_parallel, &MeshCoordinates::pipeline},
-}};
 
 class Mesh {
  public:
@@ -43,11 +19,11 @@ class Mesh {
   MeshCoordinates coordinates(int64_t rank) const;
   int64_t rank(const MeshCoordinates& coordinates) const;
 
-  // The ranks that differ from `rank` only in this axis, including `rank`, in the order of their coordinate.
-  std::vector<int64_t> group(int64_t rank, MeshAxis axis) const;
+  // The ranks that differ from `rank` only along these axes, including `rank`, in increasing order.
+  std::vector<int64_t> group(int64_t rank, std::initializer_list<MeshAxis> axes) const;
 
  private:
-  std::array<int64_t, mesh_axes.size()> degrees_;  // in the order of mesh_axes
+  ParallelStrategy strategy_;
 };
 
 }  // namespace copus

@@ -48,7 +48,7 @@ MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const P
   struct Owner {
     double seconds = 0, elements = 0, matrices = 0;
   };
-  const int64_t ranks = strategy.data_parallel * strategy.tensor_parallel;
+  const int64_t ranks = strategy.ranks_per_stage();
   std::vector<Owner> owners(ranks);
   const std::vector<int64_t> owner_of = choose_owners(work, ranks);
   for (size_t i = 0; i < matrices.size(); ++i) {

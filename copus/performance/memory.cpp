@@ -141,7 +141,7 @@ class MemoryModel::Calculation {
     CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
     // The ranks that exchange parts of matrices are the data- and tensor-parallel ranks of a pipeline rank. Without a
     // pipeline these are all ranks, which exchange messages anyway.
-    const bool is_alone = strategy_.data_parallel * strategy_.tensor_parallel == 1;
+    const bool is_alone = strategy_.ranks_per_stage() == 1;
     if (system_.whole_matrices.are_exchanged && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
     return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) + communicator_bytes(counts, costs);
   }

@@ -63,7 +63,7 @@ std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const Paral
   std::iota(chosen.begin(), chosen.end(), 0);
   if (outlives_any_machine(strategy, machines)) return chosen;
   const int64_t shards = strategy.optimizer_shards(), tensor = strategy.tensor_parallel;
-  const int64_t groups = tensor * shards * strategy.pipeline_parallel;
+  const int64_t groups = ranks / (strategy.data_parallel / shards);
   const std::vector<int64_t> members = members_by_machine(machines, ranks, ranks - groups);
   if (members.empty()) return std::nullopt;
   const Mesh mesh(strategy);

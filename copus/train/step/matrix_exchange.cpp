@@ -35,7 +35,7 @@ MatrixExchange::MatrixExchange(const ParameterStore& parameters, RankGroups& gro
 }
 
 std::vector<MatrixExchange::Round> MatrixExchange::rounds_of(std::span<const SharedMatrix* const> matrices) const {
-  std::vector<size_t> next_round(parameters_.placement().strategy.data_parallel * tensor_parallel_);  // by owner
+  std::vector<size_t> next_round(parameters_.placement().strategy.ranks_per_stage());  // by owner
   std::vector<Round> rounds;
   for (const SharedMatrix* matrix : matrices) {
     const size_t round = next_round[matrix->owner]++;
